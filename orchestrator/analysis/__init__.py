@@ -1,0 +1,1 @@
+"""Records to metrics; every formula stands in a docstring."""

@@ -1,0 +1,1 @@
+"""Facts: a model from its config.json, accelerators."""

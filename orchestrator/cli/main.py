@@ -1,0 +1,75 @@
+"""The command line: one file per command, loaded only when called, so that every command starts fast."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from orchestrator import __version__
+from orchestrator.errors import InputError, OrchestratorError, ProblemsError
+
+COMMANDS = {
+    "plan": "orchestrator.cli.plan:plan",
+    "run": "orchestrator.cli.run:run",
+    "results": "orchestrator.cli.results:results",
+    "best": "orchestrator.cli.best:best",
+    "load": "orchestrator.cli.load:load",
+    "selfcheck": "orchestrator.cli.selfcheck:selfcheck",
+    "emulator": "orchestrator.cli.emulator:emulator",
+}
+
+
+class LazyGroup(click.Group):
+    """Commands are imported when named, not when the program starts."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="orchestrator")
+def cli() -> None:
+    """Which engine, parallelism, quantization and batching gives the most throughput per GPU and per dollar while
+    my latency limits hold?
+
+    \b
+    orchestrator plan experiments/quickstart.yaml
+    orchestrator run experiments/quickstart.yaml --results results/
+    orchestrator best results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
+    """
+
+
+def main() -> None:
+    """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error, 130 interrupted."""
+    try:
+        status = cli.main(prog_name="orchestrator", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except ProblemsError as error:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+        click.echo(f"{len(error.problems)} problem(s); nothing was started", err=True)
+        sys.exit(2)
+    except InputError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except OrchestratorError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,1 @@
+"""The only code that imports ray: placement, node agents, client actors."""

@@ -1,0 +1,1 @@
+"""The load path: arrivals, workloads, one striped schedule, wires, transport, client, validity."""

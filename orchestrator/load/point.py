@@ -1,0 +1,94 @@
+"""What a client needs to know of one point, and what it gives back. Pure data, picklable, the same on every client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Arrivals, Level, Workload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One replica's HTTP server. ``api_key`` is a secret: never logged, never stored."""
+
+    url: str  # scheme://host:port
+    model: str  # the name requests carry
+    replica: int = 0
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """One load level of one workload on running targets.
+
+    The schedule is a pure function of these values: ``clients`` processes each take every ``clients``-th entry.
+    Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them.
+    Closed loop (concurrency): that many requests kept in flight in all, for the same time or number.
+    Requests scheduled before ``warmup_s`` are rows with ``phase = 'warmup'``.
+    """
+
+    targets: tuple[Target, ...]
+    dialect: Dialect
+    workload: Workload
+    level: Level
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    warmup_s: float = 0.0
+    duration_s: float | None = 60.0
+    requests: int | None = None
+    seed: int = 0
+    max_in_flight: int | None = None  # over all clients; a due request then waits, and its latency says so
+    request_timeout_s: float = 600.0
+    drain_timeout_s: float = 120.0  # after the last scheduled instant; what is still open then is a row `timeout`
+    tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
+    vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
+    measurement_id: str = ""
+    attempt_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """What one client knows of itself: the evidence for a point's validity."""
+
+    client: int
+    wall_s: float  # from the common start to the last row
+    cpu_s: float  # of the thread that runs the loop
+    loop_lag_p99_ms: float
+    loop_lag_max_ms: float
+    send_lag_p50_ms: float  # sent - scheduled
+    send_lag_p99_ms: float
+    sockets_opened: int
+    sockets_max: int
+    reads: int
+    coalesced_reads: int  # reads that held more than one content event
+    in_flight_max: int
+    start_error_ms: float  # how late this client began after the agreed instant
+    clock_offset_ns: int = 0  # wall clock of this client minus the driver's
+    clock_error_ns: int = 0  # half the round trip that measured it
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A running client's counters so far."""
+
+    scheduled: int = 0  # known so far; closed loop by time grows
+    sent: int = 0
+    done: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    output_chunks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """Rows of one client: tables in the schemas of results/schemas.py, one requests row per scheduled request."""
+
+    requests: pa.Table
+    token_events: pa.Table
+    stats: ClientStats

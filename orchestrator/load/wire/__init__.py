@@ -1,0 +1,1 @@
+"""Wires: request body out, stream bytes to token events in; one file per API."""

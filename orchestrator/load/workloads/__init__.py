@@ -1,0 +1,1 @@
+"""What requests contain; one file per kind."""

@@ -1,0 +1,1 @@
+"""Experiment file to deployments and points: expansion, identity, feasibility."""

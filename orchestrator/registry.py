@@ -1,0 +1,53 @@
+"""Lazy registries: a name stands for ``"module:attribute"``, loaded when first used.
+
+Third parties add entries through entry points of the group ``orchestrator.<kind>``
+(``engines``, ``wires``, ``workloads``, ``arrivals``, ``searches``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from typing import Generic, TypeVar, cast
+
+from orchestrator.errors import InputError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names of one kind of part. ``registry["vllm"]`` loads and returns the attribute it stands for."""
+
+    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+        self.kind = kind
+        self._builtin = entries
+
+    def _entries(self) -> dict[str, str]:
+        found = {point.name: point.value for point in metadata.entry_points(group=f"orchestrator.{self.kind}")}
+        return found | self._builtin  # a third party cannot replace what we ship
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._entries())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries()
+
+    def __getitem__(self, name: str) -> T:
+        entries = self._entries()
+        if name not in entries:
+            raise InputError(unknown_name(self.kind.rstrip("s"), name, entries))
+        module, _, attribute = entries[name].partition(":")
+        return cast(T, getattr(import_module(module), attribute))
+
+
+def unknown_name(what: str, name: str, known: object) -> str:
+    """One sentence: the name is unknown, the nearest known one, and the whole list."""
+    names = sorted(str(entry) for entry in known)  # type: ignore[attr-defined]
+    near = difflib.get_close_matches(name, names, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {name!r}{guess} Known: {', '.join(names)}"

@@ -1,0 +1,1 @@
+"""Arrow schemas, immutable Parquet, commit manifests."""

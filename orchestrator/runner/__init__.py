@@ -1,0 +1,1 @@
+"""The sweep: admission queue, a launch's life, retries, resume."""

@@ -1,0 +1,1 @@
+"""The experiment file: typed, strict, all errors at once."""

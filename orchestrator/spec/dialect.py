@@ -1,0 +1,31 @@
+"""How to talk to an engine's HTTP API: what its request may hold and how its stream counts tokens.
+
+An engine states its dialects (``Engine.dialects``), a wire writes requests with one. The type lives below both
+because engines and load do not import each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One API of one engine. Pure data, picklable."""
+
+    wire: str  # registry name: openai_completions | openai_chat | tgi | llama_cpp | sglang_generate
+    path: str  # "/v1/completions"
+    prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
+    # how the output length is fixed: fields ignore_eos and min_tokens of the body, a generation_config JSON string,
+    # or not at all (the row then says what was asked and what came)
+    length_control: Literal["ignore_eos", "generation_config", "none"] = "ignore_eos"
+    min_tokens_field: str | None = "min_tokens"
+    include_usage: bool = True  # send stream_options.include_usage
+    continuous_usage: bool = False  # send stream_options.continuous_usage_stats
+    return_token_ids: bool = False  # send return_token_ids and count choices[].token_ids
+    done_marker: bool = True  # a whole stream ends with "data: [DONE]"
+    model_field: bool = True
+    # every field the engine accepts when it refuses unknown ones; None when it ignores them
+    allowed_fields: frozenset[str] | None = None
+    extra_body: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,50 @@
+"""Durations and sizes with units: ``60s``, ``500ms``, ``2h``; ``16GiB``, ``80GB``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def parse_duration(text: object) -> float:
+    """``"500ms"`` to 0.5 seconds. A bare number is refused (except 0): it would hide its unit.
+
+    Raises ValueError with what to write instead.
+    """
+    return _parse(text, _SECONDS, "a duration with its unit, like 500ms, 60s or 2h")
+
+
+def parse_bytes(text: object) -> int:
+    """``"16GiB"`` to bytes. Raises ValueError with what to write instead."""
+    return int(_parse(text, _BYTES, "a size with its unit, like 16GiB or 80GB"))
+
+
+def _parse(text: object, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+    if isinstance(text, float | int) and not isinstance(text, bool) and text == 0:
+        return 0.0
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    unit = match.group(2).replace("µ", "u").lower() if match else ""
+    if match is None or unit not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return float(match.group(1)) * units[unit]
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as people write them: 0.5 to ``500ms``, 90 to ``90s``."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1e3:g}ms"
+    return f"{seconds:g}s"
+
+
+def _duration(value: object) -> object:
+    """Seconds already parsed (a float from a frozen plan) pass; everything else carries a unit."""
+    return value if isinstance(value, float) else parse_duration(value)
+
+
+Duration = Annotated[float, BeforeValidator(_duration)]
