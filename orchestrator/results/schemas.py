@@ -22,6 +22,11 @@ _KEY = (
     ("attempt_id", _S, False, "ULID of this attempt at the measurement"),
 )
 
+_ERROR_CLASSES = (
+    "connect | reset | http_4xx | http_429 | http_5xx | stream_error | truncated | no_end | wrong_length | garbage | "
+    "timeout | client"
+)
+
 REQUESTS = _schema(
     "requests",
     *_KEY,
@@ -49,7 +54,7 @@ REQUESTS = _schema(
     ("itl_kind", _S, True, "token: every chunk held one token; chunk: gaps were spread over several"),
     ("finish_reason", _S, True, "as the engine said it"),
     ("status", _S, False, "ok | error | invalid | timeout | aborted | lost"),
-    ("error_class", _S, True, "connect | reset | http_4xx | http_429 | http_5xx | stream_error | truncated | no_end | wrong_length | garbage | timeout | client"),
+    ("error_class", _S, True, _ERROR_CLASSES),
     ("error", _S, True, "first 500 characters of what was said"),
     ("http_status", _I16, True, "HTTP status code"),
 )
@@ -58,7 +63,7 @@ TOKEN_EVENTS = _schema(
     "token_events",
     *_KEY,
     ("request_index", _I32, False, "as in requests"),
-    ("gaps_us", pa.list_(pa.int32()), False, "gaps between successive content chunks, rounded to 1 us with the remainder carried"),
+    ("gaps_us", pa.list_(pa.int32()), False, "gaps between content chunks, rounded to 1 us with the remainder carried"),
     ("tokens_per_chunk", pa.list_(pa.int16()), True, "tokens of each content chunk; null: one each"),
 )
 
@@ -81,7 +86,7 @@ POINTS = _schema(
     ("failure_class", _S, True, "bad_config | engine_crash | infra | timeout | client_bound"),
     ("validity", _S, False, "valid | client_bound | engine_bound_backlog | invalid | unmeasured"),
     ("validity_reasons", pa.list_(_S), False, "evidence in sentences"),
-    ("evidence_json", _S, False, "the figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"),
+    ("evidence_json", _S, False, "figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"),
     ("clients", _I32, False, "client processes"),
     ("clients_json", _S, False, "ClientStats of each"),
     ("window_start_ns", _I64, False, "steady window, ns since the point's start"),
@@ -94,7 +99,7 @@ POINTS = _schema(
 
 DEPLOYMENTS = _schema(
     "deployments",
-    ("deployment_id", _S, False, "hash of the resolved engine configuration, version, model revision and hardware class"),
+    ("deployment_id", _S, False, "hash of the resolved engine configuration, version, revision and hardware class"),
     ("experiment", _S, False, ""),
     ("label", _S, False, "short name that tells it from its siblings"),
     ("engine", _S, False, ""),

@@ -1,0 +1,39 @@
+"""Names of things: hashes of what they are, or fresh ULIDs for what happened once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import PurePath
+from typing import Any
+
+from ulid import ULID
+
+
+def digest(obj: object) -> str:
+    """16 hex digits of the SHA-256 of ``obj`` as canonical JSON (sorted keys, no spaces, UTF-8).
+
+    ``obj``: JSON values, pydantic models, dataclasses, tuples, sets and paths. The same value gives the same digest in
+    every process and version of Python; 1 and 1.0 are different values. Raises TypeError for anything else and
+    ValueError for NaN and infinities, which JSON cannot say.
+    """
+    text = json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def new_ulid() -> str:
+    """A fresh ULID: 26 characters that sort by time of creation (to 1 ms)."""
+    return str(ULID())
+
+
+def _plain(value: object) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no canonical JSON form")

@@ -1,0 +1,132 @@
+"""A results URI to a pyarrow filesystem and a folder in it. Secrets come from the environment, never from the URI."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from pyarrow import fs
+
+from orchestrator.errors import InputError, Problem, ProblemsError
+
+_S3_OPTIONS = {"endpoint_override", "scheme", "region", "force_virtual_addressing", "anonymous"}
+_GS_OPTIONS = {"endpoint_override", "scheme", "anonymous", "project_id"}
+_OPTIONS = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS}
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_SECRET_WORDS = ("key", "secret", "token", "password", "credential", "signature")
+_HELP = {
+    "s3": "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the node's role",
+    "gs": "point GOOGLE_APPLICATION_CREDENTIALS at a file or use the node's service account",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where results lie. ``uri`` is canonical, holds no secret, and gives the same location in another process."""
+
+    scheme: str  # file | s3 | gs
+    path: str  # absolute path, or bucket/prefix
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def uri(self) -> str:
+        if self.is_local:
+            return self.path
+        query = f"?{urlencode(self.options, safe=':/')}" if self.options else ""
+        return f"{self.scheme}://{quote(self.path)}{query}"
+
+    @property
+    def is_local(self) -> bool:
+        return self.scheme == "file"
+
+    def filesystem(self) -> fs.FileSystem:
+        """A fresh filesystem with short timeouts and few retries of its own: the retries are ours (blobs.py)."""
+        if self.is_local:
+            return fs.LocalFileSystem()
+        options: dict[str, Any] = dict(self.options)
+        for name in ("anonymous", "force_virtual_addressing"):
+            if name in options:
+                options[name] = options[name].lower() in ("1", "true", "yes")
+        return _gcs(options) if self.scheme == "gs" else _s3(self.path, options)
+
+
+def parse_location(uri: str) -> Location:
+    """A local path, ``file://…``, ``s3://bucket/prefix?endpoint_override=…&scheme=http&region=…`` or ``gs://…``.
+
+    Raises InputError: an unknown scheme, no bucket, an unknown option, or credentials in the URI (never repeated).
+    """
+    scheme, separator, _ = uri.partition("://")
+    if not separator:
+        return _local(uri)
+    if scheme == "file":
+        return _local(unquote(urlsplit(uri).path))
+    if scheme not in _OPTIONS:
+        raise InputError(f"results URI scheme {scheme!r} is not known; use a local path, file://, s3:// or gs://")
+    return _object_store(uri, scheme)
+
+
+def _local(path: str) -> Location:
+    if not path:
+        raise InputError("the results URI is empty; give a folder, or s3://bucket/prefix")
+    return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))
+
+
+def _object_store(uri: str, scheme: str) -> Location:
+    parts = urlsplit(uri)
+    bucket = parts.netloc.rpartition("@")[2]
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    problems = [Problem(text) for text in _uri_problems(scheme, bucket, "@" in parts.netloc, options)]
+    if problems:
+        raise ProblemsError(problems)
+    if scheme == "s3":
+        options = _endpoint(options)
+    path = "/".join([bucket, *(part for part in unquote(parts.path).split("/") if part)])
+    return Location(scheme=scheme, path=path, options=tuple(sorted(options.items())))
+
+
+def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, str]) -> list[str]:
+    known = _OPTIONS[scheme]
+    unknown = sorted(set(options) - known)
+    secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
+    problems = []
+    if has_user or secret:
+        problems.append(f"the results URI holds credentials, which would end up in logs and files; {_HELP[scheme]}")
+    if not bucket or ":" in bucket:
+        problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
+    if plain := [name for name in unknown if name not in secret]:
+        problems.append(f"unknown option of the results URI: {', '.join(plain)}; known: {', '.join(sorted(known))}")
+    return problems
+
+
+def _endpoint(options: dict[str, str]) -> dict[str, str]:
+    """The endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL (which pyarrow does not read itself)."""
+    named = (options.get("endpoint_override"), *(os.environ.get(name) for name in _ENDPOINT_VARIABLES))
+    endpoint = next((value for value in named if value), None)
+    if not endpoint:
+        return options
+    scheme, separator, host = endpoint.rpartition("://")
+    found = {"endpoint_override": host, "region": os.environ.get("AWS_REGION", "us-east-1")}
+    return found | ({"scheme": scheme} if separator else {}) | options | {"endpoint_override": host}
+
+
+def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
+    if "region" not in options:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        options["region"] = region or fs.resolve_s3_region(path.partition("/")[0])
+    return fs.S3FileSystem(
+        **options,
+        allow_delayed_open=True,  # one PUT instead of a multipart upload of three requests
+        background_writes=False,
+        connect_timeout=5,
+        request_timeout=30,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+    )
+
+
+def _gcs(options: dict[str, Any]) -> fs.FileSystem:
+    from datetime import timedelta
+
+    return fs.GcsFileSystem(**options, retry_time_limit=timedelta(seconds=30))

@@ -1,0 +1,70 @@
+"""Reader over a results root that may hold several experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from orchestrator.errors import InputError, ResultsError
+from orchestrator.results.blobs import Blobs
+from orchestrator.results.encoding import unify
+from orchestrator.results.location import parse_location
+from orchestrator.results.store import Store
+
+
+class Results:
+    """Every experiment below one root."""
+
+    def __init__(self, uri: str, experiments: tuple[str, ...]) -> None:
+        self.uri = uri
+        self.experiments = experiments
+        self._stores: dict[str, Store] = {}
+
+    def store(self, experiment: str) -> Store:
+        """One experiment's store. Raises InputError when the root does not hold it."""
+        if experiment not in self.experiments:
+            raise InputError(f"no experiment {experiment!r} at {self.uri}; there: {', '.join(self.experiments)}")
+        if experiment not in self._stores:
+            self._stores[experiment] = Store.open(self.uri, experiment)
+        return self._stores[experiment]
+
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        measurement_ids: Iterable[str] | None = None,
+        include_failed: bool = False,
+    ) -> pa.Table:
+        """``Store.read`` over all experiments, one after the other."""
+        wanted = None if measurement_ids is None else list(measurement_ids)
+        parts = [
+            self.store(name).read(table, columns, measurement_ids=wanted, include_failed=include_failed)
+            for name in self.experiments
+        ]
+        rows = unify(table, parts, None if columns is None else list(columns))
+        return rows if columns is None else rows.select(list(columns))
+
+
+def open_results(uri: str) -> Results:
+    """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
+
+    Raises ResultsError when there is none.
+    """
+    location = parse_location(uri)
+    if _is_experiment(Blobs(location), ""):
+        parent, _, name = location.path.rpartition("/")
+        return Results(replace(location, path=parent).uri, (name,))
+    blobs = Blobs(location)
+    folders = [info.base_name for info in blobs.listing("", recursive=False) if not info.is_file]
+    names = tuple(name for name in folders if _is_experiment(blobs, name))
+    if not names:
+        raise ResultsError(f"no results at {location.uri}: no folder there holds commits/ or plan.json")
+    return Results(location.uri, names)
+
+
+def _is_experiment(blobs: Blobs, folder: str) -> bool:
+    names = {info.base_name for info in blobs.listing(folder, recursive=False)}
+    return "commits" in names or "plan.json" in names

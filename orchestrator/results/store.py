@@ -1,0 +1,227 @@
+"""One experiment's results: immutable Parquet parts, and manifests that make them true (docs/data-format.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator.errors import InputError, ResultsError
+from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.encoding import conform, schema_of, to_parquet, unify
+from orchestrator.results.location import parse_location
+from orchestrator.results.manifest import FilePart, Manifest
+
+__all__ = ["FilePart", "Manifest", "Store", "first_ok"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+_log = logging.getLogger(__name__)
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class Store:
+    """The folder ``<root>/<experiment>``. Picklable: an actor that gets one opens it again by its URI.
+
+    Writers need no lock: every name holds a fresh attempt id, and nothing counts until its manifest is there.
+    """
+
+    def __init__(self, blobs: Blobs, uri: str, experiment: str) -> None:
+        self.uri = uri
+        self.experiment = experiment
+        self._blobs = blobs
+        self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
+
+    @classmethod
+    def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
+        """The store of ``experiment`` below ``uri`` (forms: location.parse_location). Nothing is written or looked up.
+
+        Raises InputError for a URI or a name that cannot be used.
+        """
+        location = parse_location(uri)
+        return cls(Blobs(location, retry), location.uri, _safe("experiment name", experiment))
+
+    def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
+        return Store.open, (self.uri, self.experiment)
+
+    # --- writing ---
+
+    def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
+        """Store ``data`` as one immutable file that counts once a manifest names it.
+
+        ``writer`` tells apart who wrote for the same attempt (``driver``, ``client-3``, …). Raises ResultsError when
+        ``data`` does not fit the table's schema or the write fails.
+        """
+        names = (_safe("measurement id", measurement_id), _safe("attempt id", attempt_id), _safe("writer", writer))
+        content = to_parquet(table, conform(table, data))
+        path = f"data/{table}/v=1/{'-'.join(names)}.parquet"
+        self._blobs.put(self._key(path), content)
+        return FilePart(table, path, data.num_rows, content.size, hashlib.sha256(content).hexdigest())
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make an attempt's parts true. The same manifest again changes nothing.
+
+        Raises ResultsError when a part is not there whole, or when this attempt was committed otherwise before.
+        """
+        _safe("measurement id", manifest.measurement_id)
+        _safe("attempt id", manifest.attempt_id)
+        self._check_parts(manifest)
+        before = self._blobs.get(self._key(manifest.key))
+        if before == manifest.to_json().encode():
+            return
+        if before is not None:
+            raise ResultsError(f"{manifest.key} exists and says something else; an attempt is committed only once")
+        self._blobs.put(self._key(manifest.key), manifest.to_json().encode())
+
+    def write_log(self, name: str, data: bytes) -> str:
+        """Keep a log as ``logs/<name>`` (``<attempt>/rank0.log``). Returns its path below the results root."""
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise InputError(f"{name!r} is no name for a log; give a relative path like <attempt>/rank0.log")
+        key = self._key(f"logs/{path}")
+        self._blobs.put(key, data)
+        return key
+
+    def read_log(self, uri: str) -> bytes | None:
+        """A log by what ``write_log`` returned, None when it is not there."""
+        return self._blobs.get(uri)
+
+    def write_plan(self, text: str) -> None:
+        """Keep the frozen plan as plan.json, in place of the one before."""
+        self._blobs.put(self._key("plan.json"), text.encode())
+
+    def plan(self) -> str | None:
+        """The text of plan.json, None when there is none."""
+        data = self._blobs.get(self._key("plan.json"))
+        return None if data is None else data.decode()
+
+    # --- reading ---
+
+    def manifests(self) -> list[Manifest]:
+        """Every committed attempt and launch, oldest first. A torn manifest is no commit: it is skipped and logged."""
+        infos = self._blobs.listing(self._key("commits"))
+        paths = [info.path for info in infos if info.is_file and info.path.endswith(".json")]
+        for path, manifest in self._map(self._manifest, [path for path in paths if path not in self._known]):
+            if manifest is not None:
+                self._known[path] = manifest
+        return sorted((self._known[path] for path in paths if path in self._known), key=lambda manifest: manifest.age)
+
+    def winners(self) -> dict[str, Manifest]:
+        """Measurement id to its first ok attempt, which counts for ever whatever is committed later."""
+        return first_ok(self.manifests())
+
+    def done(self) -> set[str]:
+        """Ids of the measurements that have an ok attempt: what a resumed sweep skips."""
+        return set(self.winners())
+
+    def read(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        *,
+        measurement_ids: Iterable[str] | None = None,
+        include_failed: bool = False,
+    ) -> pa.Table:
+        """Committed rows of one table, in the schema of schemas.TABLES with every column nullable.
+
+        Tables keyed by measurement (requests, token_events, points): rows of each measurement's winning attempt, or of
+        every committed attempt with ``include_failed``. Other tables: rows of every commit, deployments once each.
+        ``measurement_ids`` keeps only these (a launch's id for what a launch wrote). ``columns`` in the given order.
+        """
+        schema = schema_of(table)
+        keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
+        chosen = self.manifests()
+        if keyed and not include_failed:
+            chosen = list(first_ok(chosen).values())
+        if measurement_ids is not None:
+            wanted = set(measurement_ids)
+            chosen = [manifest for manifest in chosen if manifest.measurement_id in wanted]
+        return self.read_manifests(table, chosen, columns)
+
+    def read_manifests(
+        self, table: str, manifests: Iterable[Manifest], columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Rows of one table that the given manifests name."""
+        names = None if columns is None else list(columns)
+        key = ["deployment_id"] if table == "deployments" and names and "deployment_id" not in names else []
+        asked = None if names is None else names + key
+        parts = [part for manifest in manifests for part in manifest.files if part.table == table]
+        rows = unify(table, [rows for _, rows in self._map(lambda part: self._read_part(part, asked), parts)], asked)
+        if table == "deployments":
+            rows = _once(rows, "deployment_id")
+        return rows if names is None else rows.select(names)
+
+    # --- inside ---
+
+    def _key(self, path: str) -> str:
+        return f"{self.experiment}/{path}"
+
+    def _map(self, call: Callable[[A], B], items: Sequence[A]) -> list[tuple[A, B]]:
+        """``call`` on every item, several at once: on an object store each is a few round trips."""
+        if len(items) < 2:
+            return [(item, call(item)) for item in items]
+        with ThreadPoolExecutor(2 if self._blobs.location.is_local else 16) as pool:
+            return list(zip(items, pool.map(call, items), strict=True))
+
+    def _manifest(self, path: str) -> Manifest | None:
+        data = self._blobs.get(self._blobs.key(path))
+        try:
+            return Manifest.from_json(data or b"")
+        except ValueError as error:
+            _log.warning("%s is ignored: %s", path, error)
+            return None
+
+    def _check_parts(self, manifest: Manifest) -> None:
+        if not manifest.files:
+            return
+        sizes = self._blobs.sizes([self._key(part.path) for part in manifest.files])
+        torn = [part.path for part, size in zip(manifest.files, sizes, strict=True) if size != part.bytes]
+        if torn:
+            raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
+
+    def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table:
+        path = self._blobs.path(self._key(part.path))
+
+        def load() -> pa.Table:
+            with (
+                self._blobs.filesystem.open_input_file(path) as source,
+                pq.ParquetFile(source, pre_buffer=True) as file,
+            ):
+                have = [name for name in file.schema_arrow.names if columns is None or name in columns]
+                return file.read(columns=have, use_threads=False)
+
+        try:
+            rows = self._blobs.retry.run(f"reading {path}", load)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise ResultsError(f"{path} is committed but cannot be read: {error}") from error
+        if rows.num_rows != part.rows:
+            raise ResultsError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
+        return rows
+
+
+def first_ok(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Measurement id to its oldest ok attempt (by time of creation, then attempt id), whatever order they come in."""
+    found: dict[str, Manifest] = {}
+    for manifest in sorted(manifests, key=lambda manifest: manifest.age):
+        if manifest.kind == "point" and manifest.status == "ok":
+            found.setdefault(manifest.measurement_id, manifest)
+    return found
+
+
+def _once(rows: pa.Table, key: str) -> pa.Table:
+    _, first = np.unique(rows[key].to_numpy(zero_copy_only=False), return_index=True)
+    return rows.take(pa.array(np.sort(first)))
+
+
+def _safe(what: str, name: str) -> str:
+    if not _SAFE.fullmatch(name):
+        raise InputError(f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'")
+    return name
