@@ -1,0 +1,199 @@
+"""The guard: a small process between an owner and an engine, so that nothing outlives its launch.
+
+Why it is built this way (cluster-tested: nine kinds of death of actor, raylet, driver and job):
+
+* It is double-forked, so its parent is init: Ray, which SIGKILLs the direct children of a dying worker, does not
+  know it and cannot kill it before it has cleaned up.
+* Its stdin is a pipe whose other end the owner alone holds. However the owner dies, the pipe ends.
+* It is a subreaper: whatever the engine starts, a new session or a daemon of its own, stays a descendant of the
+  guard. Having no child left therefore *proves* that nothing is left.
+* The engine dies with the guard (parent-death signal), should someone SIGKILL the guard; what the engine had started
+  is then found by the marks in its environment (marks.py).
+
+Talk with the owner: a specification comes in on stdin, then ``stop`` or the end of the pipe; events go out on stdout,
+one JSON object a line: ``started``, ``failed``, ``exited``, ``stopped``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from orchestrator.engines.marks import GUARD, kill_marked
+
+OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end then
+CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
+GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class Engine:
+    """The process that the guard was told to start, and how it ended."""
+
+    pid: int
+    status: int | None = None  # negative: killed by that signal
+
+
+def main(spec: dict[str, Any]) -> None:
+    """``spec``: argv, env (complete), cwd, log (a path), grace_s, mark (the value of ORCHESTRATOR_GUARD)."""
+    wake = _prepare()
+    try:
+        engine = Engine(_start(spec))
+    except OSError as error:
+        tell("failed", error=str(error))
+        return
+    tell("started", pid=engine.pid, guard=os.getpid(), niceness=os.nice(0))
+    reason = _watch(engine, wake)
+    grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
+    killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
+    killed += len(kill_marked({GUARD: spec["mark"]}))  # where there are no subreapers, daemons are found this way
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tell(
+        "stopped",
+        reason=reason,
+        status=engine.status,
+        killed=killed,
+        left_over=left_over,
+        cpu_s=used.ru_utime + used.ru_stime,
+        max_rss_bytes=used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    )
+
+
+def tell(event: str, **facts: Any) -> None:
+    """One event to the owner, if it is still there."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, json.dumps({"event": event, **facts}).encode() + b"\n")
+
+
+def _prepare() -> int:
+    """Undoes what a raylet hands down (niceness, blocked signals) and returns a pipe that signals wake."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    with contextlib.suppress(PermissionError):  # without the right to, the engine keeps the niceness; `started` tells
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    os.set_blocking(readable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    for number in (*_END_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)  # its number arrives on the pipe
+    return readable
+
+
+def _start(spec: dict[str, Any]) -> int:
+    """Starts the engine and returns its pid. Raises OSError."""
+    guard = os.getpid()
+
+    def in_child() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != guard:  # the guard died in between
+            os._exit(1)
+
+    with open(spec["log"], "ab", buffering=0) as log:
+        process = subprocess.Popen(
+            spec["argv"],
+            env=spec["env"],
+            cwd=spec["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=in_child,  # safe: the guard has one thread
+        )
+    process.returncode = 0  # reaped below with everything else, never through this object
+    return process.pid
+
+
+def _watch(engine: Engine, wake: int) -> str:
+    """Sleeps until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
+    while True:
+        ready, _, _ = select.select([0, wake], [], [])
+        if 0 in ready:
+            return "stop" if os.read(0, 64) else "owner gone"
+        numbers = _drain(wake)
+        reap(engine)
+        if engine.status is not None:
+            return "exited"
+        if ended := [number for number in numbers if number in _END_SIGNALS]:
+            return signal.Signals(ended[0]).name
+
+
+def reap(engine: Engine) -> bool:
+    """Collects every child that ended, adopted ones too; whether any child is left."""
+    while True:
+        try:
+            pid, status, _ = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        if pid == engine.pid:
+            engine.status = os.waitstatus_to_exitcode(status)
+            tell("exited", status=engine.status)
+
+
+def end_tree(
+    engine: Engine, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
+) -> tuple[int, list[int]]:
+    """SIGTERM to the engine, then to what it leaves, SIGKILL to all after the grace, until nothing is left.
+
+    Returns how many needed SIGKILL, and the pids that even outlived that (stuck in the kernel).
+    """
+    deadline = clock() + grace_s
+    asked, killed = False, set[int]()
+    if engine.status is None:
+        _send(psutil.Process(engine.pid), signal.SIGTERM)
+    while reap(engine):
+        tree = [process for process in psutil.Process().children(recursive=True) if _runs(process)]
+        if engine.status is not None and not asked:
+            asked, deadline = True, min(deadline, clock() + CHILDREN_GRACE_S)
+            for process in tree:
+                _send(process, signal.SIGTERM)
+        if clock() >= deadline:
+            killed |= {process.pid for process in tree if _send(process, signal.SIGKILL)}
+        if clock() >= deadline + GIVE_UP_S:
+            return len(killed), sorted(process.pid for process in tree)
+        select.select([wake], [], [], 0.05)
+        _drain(wake)
+    return len(killed), []
+
+
+def _send(process: psutil.Process, number: int) -> bool:
+    try:
+        process.send_signal(number)
+    except psutil.Error:
+        return False
+    return True
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _drain(wake: int) -> bytes:
+    try:
+        return os.read(wake, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,64 @@
+"""Free ports for engines on this node."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.engines.lease import Lease, node_folder
+from orchestrator.errors import PlacementError
+
+# Ray takes 10002-19999 for its workers, Linux gives 32768 and up to outgoing connections.
+FIRST, LAST = 21000, 31999
+
+
+class Ports:
+    """Gives out free ports, none of them twice, and none that another owner of this user on the node was given.
+
+    ``rng`` decides where the search begins, so that owners on one node seldom try the same ports.
+    """
+
+    def __init__(self, rng: np.random.Generator, folder: Path | None = None) -> None:
+        self._next = FIRST + int(rng.integers(0, LAST - FIRST + 1))
+        self._folder = folder or node_folder("ports")
+        self._given: dict[int, Lease] = {}
+
+    def take(self, count: int = 1) -> list[int]:
+        """``count`` ports that nobody listens on. Raises PlacementError when there are not that many."""
+        taken: list[int] = []
+        for _ in range(LAST - FIRST + 1):
+            if len(taken) == count:
+                break
+            port, self._next = self._next, self._next + 1 if self._next < LAST else FIRST
+            if port not in self._given and is_free(port) and self._reserve(port):
+                taken.append(port)
+        if len(taken) < count:
+            raise PlacementError(f"this node has fewer than {count} free ports between {FIRST} and {LAST}")
+        return taken
+
+    def release(self) -> None:
+        """Lets other owners use them again; this one still never gives them out twice."""
+        for lease in self._given.values():
+            lease.release()
+
+    def _reserve(self, port: int) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self._given[port] = Lease(str(port), self._folder, exclusive=True)
+        return port in self._given
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on ``port`` on any address of this node."""
+    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))
+        except OSError as error:
+            if family == socket.AF_INET or error.errno == 98:  # no IPv6 here is no reason
+                return False
+    return True

@@ -1,0 +1,269 @@
+"""An engine's process as its owner sees it: start, look, stop. The work is done by a guard (guard.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator.engines import marks
+from orchestrator.engines.base import Command
+from orchestrator.engines.lease import Lease, node_folder
+from orchestrator.errors import EngineFailure, Failure, FailureClass
+
+LOG_NAME = "engine.log"
+_GUARD_START_S = 30.0
+# The specification arrives on stdin, so that nothing of it is in argv. The first fork lets the launcher end at once:
+# the guard is then nobody's child. Modules come from where the owner has them.
+_LAUNCHER = """
+import json, os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+size = int(os.read(0, 12))
+text = b""
+while len(text) < size:
+    part = os.read(0, size - len(text))
+    if not part:
+        os._exit(1)
+    text += part
+spec = json.loads(text)
+sys.path[:] = spec["path"]
+from orchestrator.engines.guard import main
+main(spec)
+"""
+# Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
+_FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
+_FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """How an engine ended."""
+
+    seconds: float  # from the call to the last process gone
+    killed: int  # processes that needed SIGKILL
+    left_over: tuple[int, ...]  # pids that are still there; always empty unless stuck in the kernel
+    exit_status: int | None = None  # negative: killed by that signal
+    cpu_s: float = 0.0  # of the whole tree
+    max_rss_bytes: int = 0  # of its largest process
+
+
+class EngineProcess:
+    """One engine on this node. Whatever happens to the owner, nothing of it outlives the owner by more than seconds.
+
+    Safe to use from several threads. Also a context manager: leaving it stops the engine.
+    """
+
+    def __init__(self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0) -> None:
+        self.command, self.workdir, self.launch_id, self.grace_s = command, workdir, launch_id, grace_s
+        self.log_path = workdir / LOG_NAME
+        self.pid: int | None = None
+        self.niceness: int | None = None
+        self._mark = uuid.uuid4().hex
+        self._lease: Lease | None = None
+        self._stdin: int | None = None
+        self._events: int | None = None
+        self._unread = b""
+        self._exit_status: int | None = None
+        self._stopped: dict[str, Any] | None = None
+        self._report: StopReport | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Writes the command's files and starts it. Raises EngineFailure when it cannot be executed."""
+        with self._lock:
+            if self._events is not None or self._report is not None:
+                raise RuntimeError("an EngineProcess starts once")
+            self.workdir.mkdir(parents=True, exist_ok=True)
+            _write_files(self.workdir, self.command.files)
+            leases = node_folder("leases")
+            self._lease = Lease(self.launch_id, leases)
+            self._launch_guard(self._specification(leases))
+            event = self._wait_for(("started", "failed"), _GUARD_START_S)
+            if event is None or event["event"] == "failed":
+                self._release()
+                raise EngineFailure(self._not_started(event))
+            self.pid, self.niceness = event["pid"], event["niceness"]
+
+    def poll(self) -> int | None:
+        """Exit status of the engine, None while it runs. Negative: killed by that signal."""
+        with self._lock:
+            self._read_events(0)
+            return self._exit_status
+
+    def log_tail(self, lines: int = 200) -> str:
+        """The last lines it wrote, without its secrets."""
+        return self.redact(tail(self.log_path, lines))
+
+    def redact(self, text: str) -> str:
+        """``text`` without this command's secrets."""
+        for secret in self.command.secrets.values():
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    def stop(self) -> StopReport:
+        """SIGTERM, the grace, SIGKILL, until no process is left. Calling it again returns the same report."""
+        with self._lock:
+            if self._report is None:
+                self._report = self._stop()
+            return self._report
+
+    def __enter__(self) -> EngineProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _specification(self, leases: Path) -> dict[str, Any]:
+        mark = {marks.LAUNCH: self.launch_id, marks.LEASES: str(leases), marks.GUARD: self._mark}
+        env = clean_environment(os.environ, self.command.argv[0]) | self.command.env | self.command.secrets
+        return {
+            "path": sys.path,
+            "argv": list(self.command.argv),
+            "env": env | mark | marks.KEEP,
+            "cwd": str(self.workdir),
+            "log": str(self.log_path),
+            "grace_s": self.grace_s,
+            "mark": self._mark,
+        }
+
+    def _launch_guard(self, specification: dict[str, Any]) -> None:
+        text = json.dumps(specification).encode()
+        theirs_in, self._stdin = os.pipe()
+        self._events, theirs_out = os.pipe()
+        try:
+            with open(self.log_path, "ab") as log:
+                launcher = subprocess.Popen(
+                    [sys.executable, "-I", "-c", _LAUNCHER],
+                    stdin=theirs_in,
+                    stdout=theirs_out,
+                    stderr=log,  # a traceback of the guard belongs where the engine's are looked for
+                    env=clean_environment(os.environ, sys.executable),
+                    cwd="/",
+                )
+            launcher.wait(_GUARD_START_S)
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        with contextlib.suppress(BrokenPipeError):  # seen below as a guard that says nothing
+            _write_all(self._stdin, f"{len(text):12d}".encode() + text)
+
+    def _not_started(self, event: dict[str, Any] | None) -> Failure:
+        if event is None:
+            sentence = "the guard process did not start the engine; the log says why"
+            return Failure(FailureClass.INFRA, "no_guard", sentence, self.log_tail())
+        sentence = (
+            f"{self.command.argv[0]} cannot be executed: {event['error']}; check `executable` or install the engine"
+        )
+        return Failure(FailureClass.BAD_CONFIG, "no_executable", sentence, self.log_tail())
+
+    def _wait_for(self, kinds: tuple[str, ...], timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0 and self._events is not None:
+            for event in self._read_events(left_s):
+                if event["event"] in kinds:
+                    return event
+        return None
+
+    def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Takes in what the guard said; a guard that is gone without a word has taken the engine with it."""
+        if self._events is None or not select.select([self._events], [], [], timeout_s)[0]:
+            return []
+        data = os.read(self._events, 65536)
+        if not data:
+            os.close(self._events)
+            self._events = None
+            if self._exit_status is None:
+                self._exit_status = -signal.SIGKILL
+            return []
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        events: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for event in events:
+            if event["event"] == "exited":
+                self._exit_status = event["status"]
+            elif event["event"] == "stopped":
+                self._stopped = event
+        return events
+
+    def _stop(self, clock: Callable[[], float] = time.monotonic) -> StopReport:
+        started = clock()
+        if self._stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._stdin, b"stop\n")
+        if self._stopped is None and self.pid is not None:
+            self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
+        end = self._stopped or {"killed": 0, "left_over": [], "cpu_s": 0.0, "max_rss_bytes": 0}
+        by_mark = marks.kill_marked({marks.GUARD: self._mark}) if self._stopped is None and self.pid else []
+        self._release()
+        return StopReport(
+            seconds=clock() - started,
+            killed=end["killed"] + len(by_mark),
+            left_over=tuple(end["left_over"]),
+            exit_status=self._exit_status,
+            cpu_s=end["cpu_s"],
+            max_rss_bytes=end["max_rss_bytes"],
+        )
+
+    def _release(self) -> None:
+        for end in (self._stdin, self._events):
+            if end is not None:
+                os.close(end)
+        self._stdin = self._events = None
+        if self._lease is not None:
+            self._lease.release()
+
+
+def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
+    """``inherited`` without what belongs to Ray and to our own Python, with the executable's folder first in PATH.
+
+    The folder matters: engines call their environment's own tools (ninja, compilers) by name.
+    """
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+    }
+    folder = os.path.dirname(executable)
+    if folder:
+        env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
+    return env
+
+
+def tail(path: Path, lines: int, most_bytes: int = 1 << 20) -> str:
+    """The last ``lines`` lines of a file, "" when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""
+
+
+def _write_files(workdir: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = (workdir / name).resolve()
+        if not path.is_relative_to(workdir.resolve()):
+            raise ValueError(f"{name!r} lies outside the launch's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o600)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
