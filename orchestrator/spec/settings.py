@@ -6,9 +6,11 @@ a field to its own flag or refuses it with a reason (``Engine.problems``); nothi
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.spec.units import Bytes
 
 Scalar = str | int | float | bool | None
 
@@ -40,6 +42,7 @@ class EngineSettings(Strict):
     image: str | None = None  # container image reference
     container_runtime: Literal["docker", "podman", "apptainer"] | None = None
     url: str | None = None  # engine: endpoint only
+    api_key_env: str | None = None  # engine: endpoint only; the environment variable that holds its key
     profile: str | None = None  # engine: emulator only; a file or a name from the catalogue
 
     # what it serves
@@ -78,7 +81,7 @@ class EngineSettings(Strict):
     # memory
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     kv_cache_tokens: int | None = Field(default=None, ge=1)  # KV capacity in tokens
-    kv_cache_memory_bytes: int | None = Field(default=None, ge=1)  # per GPU
+    kv_cache_memory_bytes: Annotated[Bytes, Field(ge=1)] | None = None  # per GPU
     block_size: int | None = Field(default=None, ge=1)
     cpu_offload_gb: float | None = Field(default=None, ge=0)
 

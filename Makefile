@@ -1,0 +1,41 @@
+# make demo | make test | make lint; each installs what it needs and nothing outside this folder.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint install engines model lock clean
+
+install: .venv/installed
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+engines: install
+	$(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
+	$(BIN)/python scripts/install_engines.py transformers --into .engines/transformers
+
+model: install
+	$(BIN)/python scripts/make_tiny_model.py .demo/model
+
+demo: install
+	$(BIN)/python scripts/demo.py
+
+test: install engines model
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# requirements.lock pins every dependency for development; run after changing pyproject.toml
+lock: install
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	  --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .engines .demo

@@ -1,0 +1,176 @@
+"""What the runner needs of a cluster: machines, places, agents that run engines, clients that load them.
+
+Ray implements it (ray_cluster.py); everything here is plain data and two small protocols, so that the runner is tested
+without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orchestrator.engines.base import Node
+from orchestrator.errors import Failure
+from orchestrator.load.point import ClientStats, LoadPoint, Progress
+from orchestrator.results.store import FilePart
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node of the cluster. Nodes that share an ``address`` are one host (tests, several raylets on one machine)."""
+
+    node_id: str
+    address: str
+    gpus: int = 0
+    cpus: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What one rank of a replica takes on one node."""
+
+    gpus: int
+    cpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one agent sits, as it found itself: ``devices`` sorted GPU ids, ``cores`` this process may use."""
+
+    node_id: str
+    address: str
+    hostname: str
+    devices: tuple[str, ...]
+    cores: tuple[int, ...]
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A replica that serves: what it said of itself."""
+
+    seconds: float  # from process start
+    reported: Mapping[str, float | int | str]
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A rank that is gone. ``left_over``: processes that outlived SIGKILL (never seen; an event if it happens)."""
+
+    seconds: float
+    left_over: int
+    log: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """One client's share of a point: rows are already in the store, ``requests`` is a copy for the verdict."""
+
+    stats: ClientStats
+    parts: tuple[FilePart, ...]
+    requests: object  # pyarrow.Table in the schema REQUESTS
+
+
+class AgentLost(Exception):
+    """The agent's process or node is gone: infrastructure, not the configuration."""
+
+
+class ClientLost(Exception):
+    """A client's process or node is gone. ``clients``: their indices within the call."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self.clients = tuple(clients)
+        super().__init__(f"client process lost: {', '.join(map(str, self.clients))}")
+
+
+class Agent(Protocol):
+    """Runs one rank's process on its node. Every call raises AgentLost when the agent is gone."""
+
+    seat: Seat
+
+    def reserve_ports(self, count: int) -> list[int]: ...
+    def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
+        """Start the process; returns its argv."""
+        ...
+
+    def begin_ready(self, timeout_s: float) -> None:
+        """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
+        ...
+
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None: ...
+    def failure(self) -> Failure | None:
+        """None while the process lives; else why it ended."""
+        ...
+
+    def between_points(self) -> None:
+        """Empty the prefix cache where the engine can."""
+        ...
+
+    def stop(self) -> Stopped: ...
+
+
+class ClientRun(Protocol):
+    """A point under way on some clients."""
+
+    def wait(self, wait_s: float) -> bool:
+        """True once every client has reported. Raises ClientLost."""
+        ...
+
+    def progress(self) -> Progress: ...
+    def abort(self) -> None: ...
+    def settle(self, limit_s: float) -> None:
+        """Wait for those that can still report, lost ones aside."""
+        ...
+
+    def reports(self) -> list[ClientReport]:
+        """Of the clients that reported; lost ones are missing."""
+        ...
+
+
+class Placement(Protocol):
+    """The agents of one replica, rank 0 first, and the resources they hold."""
+
+    agents: Sequence[Agent]
+
+    def release(self) -> None: ...
+
+
+class Clients(Protocol):
+    """Client processes borrowed from the pool for one launch."""
+
+    addresses: Sequence[str]
+
+    def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
+        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known."""
+        ...
+
+    def start(self, lead_s: float, write: bool = True) -> ClientRun:
+        """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
+        ...
+
+    def release(self) -> None: ...
+
+
+class Cluster(Protocol):
+    """A cluster that can place replicas and clients. Every wait has a limit."""
+
+    def machines(self) -> list[Machine]: ...
+    def place(
+        self, launch_id: str, bundles: Sequence[Bundle], nodes: Sequence[str] | None, labels: Mapping[str, str], timeout_s: float
+    ) -> Placement:
+        """One agent per bundle, each on its own node when there are several. ``nodes``: node ids, None = anywhere.
+
+        Raises PlacementError when the time is over.
+        """
+        ...
+
+    def clients(self, count: int, avoid: frozenset[str]) -> Clients:
+        """``count`` client processes, away from the nodes in ``avoid`` where others exist."""
+        ...
+
+    def most_clients(self) -> int: ...
+    def close(self) -> None: ...

@@ -1,0 +1,169 @@
+"""The plain classes behind the actors: one rank's engine on its node, and one load client. No Ray in here.
+
+An actor method is one line that calls these, so that they are tested as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.cluster.base import ClientReport, Ready, Seat, Stopped
+from orchestrator.engines import ENGINES
+from orchestrator.engines.base import Engine, Node
+from orchestrator.engines.failures import classify
+from orchestrator.engines.ports import free_ports
+from orchestrator.engines.process import EngineProcess
+from orchestrator.engines.readiness import reset_prefix_cache, wait_ready
+from orchestrator.engines.reaper import reap
+from orchestrator.errors import EngineFailure, Failure
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.results.store import Store
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+LOG_LIMIT_BYTES = 32 * 2**20
+
+
+def reset_niceness() -> int:
+    """Ray starts its workers at niceness 15; a load client or an engine there would measure the scheduler.
+
+    Raising priority needs the right to (root, RLIMIT_NICE); without it the niceness stays and is returned.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs Ray gave this process, sorted: Ray's own order is that of a set."""
+    ids = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    return tuple(sorted(ids, key=lambda part: (len(part), part)))
+
+
+class EngineHost:
+    """One rank of a replica on this node: its files, its ports, its process."""
+
+    def __init__(self, launch_id: str, gpus: int) -> None:
+        reset_niceness()
+        reap()  # what a dead owner left behind, before anything new takes its devices or ports
+        self._launch_id = launch_id
+        self._gpus = gpus
+        self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
+        self._process: EngineProcess | None = None
+        self._engine: Engine | None = None
+        self._settings: EngineSettings | None = None
+        self._node: Node | None = None
+        self._key = ""
+        self._phase = "start"
+
+    def seat(self, node_id: str, address: str) -> Seat:
+        """Where this rank sits."""
+        devices = visible_devices() if self._gpus else ()
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        return Seat(node_id, address, socket.gethostname(), devices, cores, os.getpid())
+
+    def reserve_ports(self, count: int) -> list[int]:
+        """Ports that nothing listens on now, from the engines' range."""
+        return free_ports(count)
+
+    def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
+        """Start the engine's process of this rank; returns its argv."""
+        self._engine, self._settings, self._key = ENGINES[settings.engine](), settings, api_key
+        self._node = _in_folder(node, str(self._workdir))
+        command = self._engine.command(settings, hardware, self._node, api_key)
+        self._process = EngineProcess(command, self._workdir, self._launch_id)
+        mine = os.sched_getaffinity(0)
+        try:
+            if node.cores:
+                os.sched_setaffinity(0, set(node.cores))  # inherited by the engine, then taken back
+            self._process.start()
+        finally:
+            os.sched_setaffinity(0, mine)
+        return command.argv
+
+    def wait_ready(self, timeout_s: float) -> Ready | Failure:
+        """Wait until rank 0 serves and is proved to be ours."""
+        assert self._engine and self._settings and self._node and self._process
+        started = time.monotonic()
+        try:
+            ready = wait_ready(self._engine, self._settings, self._node, self._key, self._process, timeout_s)
+        except EngineFailure as error:
+            return error.failure
+        self._phase = "serving"
+        return Ready(time.monotonic() - started, ready.reported, ready.version)
+
+    def failure(self) -> Failure | None:
+        """None while the process lives; else why it ended, by phase and log."""
+        if self._process is None or (status := self._process.poll()) is None:
+            return None
+        return classify(self._phase, self._process.log_tail(), status)
+
+    def between_points(self) -> None:
+        """Empty the prefix cache where the engine has a way to."""
+        assert self._engine and self._node
+        if self._engine.reset_path:
+            reset_prefix_cache(self._engine, self._node, self._key)
+
+    def stop(self) -> Stopped:
+        """End the process and everything it started; the log comes along."""
+        started = time.monotonic()
+        left_over, log = 0, b""
+        if self._process is not None:
+            left_over = len(self._process.stop().left_over)
+            with suppress(OSError):
+                log = self._process.log_path.read_bytes()[-LOG_LIMIT_BYTES:]
+        shutil.rmtree(self._workdir, ignore_errors=True)
+        return Stopped(time.monotonic() - started, left_over, log)
+
+
+def _in_folder(node: Node, workdir: str) -> Node:
+    return replace(node, workdir=workdir)
+
+
+class ClientHost:
+    """One load client: runs its stripe of a point and writes its own rows to the store."""
+
+    def __init__(self) -> None:
+        self.niceness = reset_niceness()
+        self._all_cores = os.sched_getaffinity(0)
+        self._client: LoadClient | None = None
+        self._point: LoadPoint | None = None
+        self._writer = ""
+
+    def wall_ns(self) -> int:
+        """This host's wall clock: for the offset to the driver's."""
+        return time.time_ns()
+
+    def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
+        """Build the schedule and the bodies; returns entries known."""
+        os.sched_setaffinity(0, (self._all_cores - avoid_cores) or self._all_cores)
+        self._point, self._writer = point, f"client{index}"
+        self._client = LoadClient(index, count)
+        return self._client.prepare(point)
+
+    def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
+        """Load from that instant of this host's wall clock on; rows go to the store, the report comes back."""
+        assert self._client and self._point
+        start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
+        result = self._client.run(start_ns)
+        keys = {"measurement_id": self._point.measurement_id, "attempt_id": self._point.attempt_id, "writer": self._writer}
+        tables = {"requests": result.requests, "token_events": result.token_events} if store else {}
+        parts = tuple(store.write_part(table, data, **keys) for table, data in tables.items()) if store else ()
+        stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
+        return ClientReport(stats, parts, result.requests)
+
+    def progress(self) -> Progress:
+        """Counters so far, from any thread."""
+        return self._client.progress() if self._client else Progress()
+
+    def abort(self) -> None:
+        """Stop sending; what is open or not yet sent becomes rows."""
+        if self._client:
+            self._client.abort()

@@ -1,0 +1,142 @@
+"""Rows of ``deployments``, ``launches`` and ``points``, and their commits."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from orchestrator import __version__
+from orchestrator.engines import ENGINES
+from orchestrator.errors import Failure
+from orchestrator.load.point import ClientStats
+from orchestrator.load.validity import Verdict
+from orchestrator.plan.model import Deployment, Measurement, Plan, Point
+from orchestrator.results.schemas import DEPLOYMENTS, LAUNCHES, POINTS
+from orchestrator.results.store import FilePart, Manifest, Store
+
+UNMEASURED = Verdict("unmeasured", [], {})
+
+
+def deployment_row(plan: Plan, deployment: Deployment) -> pa.Table:
+    """The deployment's row; its settings never hold a secret (keys live in the environment)."""
+    settings, hardware = deployment.settings, deployment.hardware
+    devices = settings.world_size * settings.replicas if ENGINES[settings.engine].launches else 0
+    price = hardware.usd_per_gpu_hour
+    row = {
+        "deployment_id": deployment.id,
+        "experiment": plan.name,
+        "label": deployment.label,
+        "hardware": hardware.name,
+        "accelerator": hardware.accelerator,
+        "devices": devices,
+        "nodes": settings.nnodes,
+        "usd_per_hour": price * devices if price is not None else None,
+        "settings_json": json.dumps(settings.given(), sort_keys=True),
+        "predicted_json": json.dumps(deployment.predicted) if deployment.predicted else None,
+    }
+    promoted = ("engine", "engine_version", "model", "replicas", "tensor_parallel_size", "pipeline_parallel_size")
+    promoted += ("data_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens")
+    return pa.Table.from_pylist([row | {name: getattr(settings, name) for name in promoted}], schema=DEPLOYMENTS)
+
+
+def commit_launch(store: Store, plan: Plan, deployment: Deployment, launch: dict[str, Any], events: pa.Table) -> None:
+    """Write a launch's row with its deployment's and the events since the last commit; then the manifest."""
+    launch_id = str(launch["launch_id"])
+    row = {
+        "deployment_id": deployment.id,
+        "experiment": plan.name,
+        "emulated": ENGINES[deployment.settings.engine].emulated,
+    } | launch
+    parts = [
+        store.write_part(table, data, measurement_id=launch_id, attempt_id=launch_id, writer="driver")
+        for table, data in (
+            ("launches", pa.Table.from_pylist([row], schema=LAUNCHES)),
+            ("deployments", deployment_row(plan, deployment)),
+            ("events", events),
+        )
+    ]
+    _commit(store, "launch", launch_id, launch_id, parts, row)
+
+
+def commit_point(
+    store: Store,
+    plan: Plan,
+    deployment: Deployment,
+    point: Point,
+    measurement: Measurement,
+    *,
+    attempt_id: str,
+    launch_id: str = "",
+    parts: Sequence[FilePart] = (),
+    stats: Sequence[ClientStats] = (),
+    verdict: Verdict = UNMEASURED,
+    failure: Failure | None = None,
+    requests: int = 0,
+    started_unix_ns: int | None = None,
+) -> None:
+    """Write the point's row beside the rows its clients wrote, then the manifest that makes them true."""
+    window_end_s = point.warmup_s + point.duration_s if point.duration_s else None
+    row = {
+        "measurement_id": measurement.measurement_id,
+        "attempt_id": attempt_id,
+        "point_id": point.point_id,
+        "deployment_id": deployment.id,
+        "launch_id": launch_id,
+        "experiment": plan.name,
+        "workload": point.workload.name,
+        "workload_json": point.workload.model_dump_json(exclude_defaults=True),
+        "control": point.level.control,
+        "level": point.level.value,
+        "arrivals": point.arrivals.process if point.level.control == "request_rate" else "closed",
+        "repeat": measurement.repeat,
+        "seed": measurement.seed,
+        "status": "failed" if failure else "ok",
+        "reason": failure.sentence if failure else None,
+        "failure_class": str(failure.failure_class) if failure else None,
+        "validity": verdict.validity,
+        "validity_reasons": list(verdict.reasons),
+        "evidence_json": json.dumps(verdict.evidence),
+        "clients": len(stats),
+        "clients_json": json.dumps([asdict(one) for one in stats]),
+        "window_start_ns": int(point.warmup_s * 1e9),
+        "window_end_ns": int((window_end_s if window_end_s is not None else _last_s(stats)) * 1e9),
+        "started_unix_ns": started_unix_ns or time.time_ns(),
+        "requests_scheduled": requests,
+        "emulated": ENGINES[deployment.settings.engine].emulated,
+        "client_version": __version__,
+    }
+    table = pa.Table.from_pylist([row], schema=POINTS)
+    keys = {"measurement_id": measurement.measurement_id, "attempt_id": attempt_id}
+    mine = store.write_part("points", table, writer="driver", **keys)
+    _commit(store, "point", measurement.measurement_id, attempt_id, [*parts, mine], row)
+
+
+def _last_s(stats: Sequence[ClientStats]) -> float:
+    return max((one.wall_s for one in stats), default=0.0)
+
+
+def _commit(
+    store: Store, kind: Literal["point", "launch"], key: str, attempt_id: str, parts: Sequence[FilePart], row: dict[str, Any]
+) -> None:
+    store.commit(
+        Manifest(
+            kind=kind,
+            measurement_id=key,
+            attempt_id=attempt_id,
+            status="failed" if row["status"] == "failed" else "ok",
+            created_unix_ns=time.time_ns(),
+            files=tuple(parts),
+            reason=row.get("reason"),
+            failure_class=row.get("failure_class"),
+            deployment_id=row["deployment_id"],
+            point_id=row.get("point_id", ""),
+            launch_id=row.get("launch_id", ""),
+            client_version=__version__,
+            emulated=row["emulated"],
+        )
+    )

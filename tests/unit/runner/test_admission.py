@@ -1,0 +1,120 @@
+"""Admission: who starts next, on which nodes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cluster.base import Bundle, Machine
+from orchestrator.runner.admission import Need, Running, Waiting, choose, fit, ordered
+
+GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
+
+
+def gpu_need(gpus: int, nodes: int = 1, **more: object) -> Need:
+    return Need((Bundle(gpus, float(gpus)),) * nodes, **more)  # type: ignore[arg-type]
+
+
+def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
+    jobs = [
+        Waiting("short", gpu_need(1), 10),
+        Waiting("long", gpu_need(1), 100),
+        Waiting("gang", gpu_need(8, 2), 5),
+        Waiting("risky", gpu_need(8, 2), 500, last=True),
+    ]
+    assert [job.key for job in ordered(jobs)] == ["gang", "long", "short", "risky"]
+
+
+def test_an_exclusive_launch_takes_only_hosts_where_nothing_runs() -> None:
+    running = [Running(gpu_need(1, exclusive=False), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=True), GPU8[:1], running) is None
+    assert fit(gpu_need(1, exclusive=True), GPU8[:2], running) == (("n1",),)
+
+
+def test_nothing_joins_a_host_that_an_exclusive_launch_holds() -> None:
+    running = [Running(gpu_need(1, exclusive=True), (("n0",),), 10.0)]
+    assert fit(gpu_need(1, exclusive=False), GPU8[:1], running) is None
+
+
+def test_two_raylets_on_one_machine_count_as_one_host() -> None:
+    machines = [Machine("a", "10.0.0.1", cpus=4), Machine("b", "10.0.0.1", cpus=4)]
+    need = Need((Bundle(0, 1.0),), exclusive=True)
+    running = [Running(need, (("a",),), 10.0)]
+    assert fit(need, machines, running) is None
+
+
+def test_shared_launches_pack_onto_the_fullest_node_that_fits() -> None:
+    running = [Running(gpu_need(6, exclusive=False), (("n1",),), 10.0)]
+    assert fit(gpu_need(2, exclusive=False), GPU8, running) == (("n1",),)
+
+
+def test_replicas_of_one_launch_may_share_a_host_and_never_overbook_it() -> None:
+    assert fit(gpu_need(4, replicas=2), GPU8[:1], ()) == (("n0",), ("n0",))
+    assert fit(gpu_need(4, replicas=3), GPU8[:1], ()) is None
+
+
+def test_labels_select_nodes() -> None:
+    machines = [Machine("a", "1", gpus=8, cpus=8), Machine("b", "2", gpus=8, cpus=8, labels={"accelerator": "H100"})]
+    assert fit(gpu_need(8, labels=(("accelerator", "H100"),)), machines, ()) == (("b",),)
+
+
+def test_one_endpoint_is_never_loaded_by_two_launches_at_once() -> None:
+    need = Need((), endpoint="http://x")
+    assert fit(need, [], [Running(need, (), 1.0)]) is None
+    assert fit(Need((), endpoint="http://y"), [], [Running(need, (), 1.0)]) == ()
+
+
+def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> None:
+    running = [Running(gpu_need(8, exclusive=False), (("n0",),), end_s=100.0)]
+    gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
+    short = Waiting("short", gpu_need(1, exclusive=False), 20)
+    long = Waiting("long", gpu_need(1, exclusive=False), 500)
+    assert choose([gang, long], GPU8, running, now_s=0.0) is None
+    picked = choose([gang, long, short], GPU8, running, now_s=0.0)
+    assert picked is not None
+    assert picked[0].key == "short"
+
+
+def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
+    never = Waiting("never", gpu_need(16), 1000)
+    small = Waiting("small", gpu_need(1), 1)
+    picked = choose([never, small], GPU8, (), now_s=0.0)
+    assert picked is not None
+    assert picked[0].key == "small"
+
+
+needs = st.builds(
+    lambda gpus, nodes, replicas, exclusive: Need((Bundle(gpus, float(gpus)),) * nodes, replicas, (), exclusive),
+    st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(needs, min_size=1, max_size=12))
+def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_cluster(jobs: list[Need]) -> None:
+    queue = {str(index): Waiting(str(index), need, 10.0 + index) for index, need in enumerate(jobs)}
+    possible = {key for key, job in queue.items() if fit(job.need, GPU8, ()) is not None}
+    running: list[Running] = []
+    started: set[str] = set()
+    now = 0.0
+    for _ in range(200):
+        picked = choose(list(queue.values()), GPU8, running, now)
+        if picked is None:
+            if not running:
+                break
+            first = min(running, key=lambda launch: launch.end_s)
+            now = first.end_s
+            running.remove(first)
+            continue
+        job, nodes = picked
+        del queue[job.key]
+        started.add(job.key)
+        running.append(Running(job.need, nodes, now + job.estimate_s))
+        used: dict[str, int] = {}
+        for launch in running:
+            for replica in launch.nodes:
+                assert len(set(replica)) == len(replica), "ranks of one replica sit on distinct nodes"
+                for node, bundle in zip(replica, launch.need.bundles, strict=True):
+                    used[node] = used.get(node, 0) + bundle.gpus
+        assert all(gpus <= 8 for gpus in used.values())
+    assert started == possible
