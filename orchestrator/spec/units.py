@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationInfo
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -42,9 +42,15 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _duration(value: object) -> object:
-    """Seconds already parsed (a float from a frozen plan) pass; everything else carries a unit."""
-    return value if isinstance(value, float) else parse_duration(value)
+def _duration(value: object, info: ValidationInfo) -> object:
+    """Seconds already parsed (a float from a frozen plan) pass; in a user's file everything carries a unit."""
+    users_file = bool(info.context and info.context.get("users_file"))
+    return value if isinstance(value, float) and not users_file else parse_duration(value)
+
+
+def _bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
 
 
 Duration = Annotated[float, BeforeValidator(_duration)]
+Bytes = Annotated[int, BeforeValidator(_bytes)]  # a whole number of bytes, or text with its unit

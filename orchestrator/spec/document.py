@@ -1,0 +1,173 @@
+"""YAML as plain values, and the line of every one of them, so that an error can say where it stands.
+
+Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is not one. Keys are always text.
+Nothing is ever constructed from a tag. Merge keys (``<<: *base``) and aliases work; an alias that contains itself, or
+aliases that multiply without end, are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.errors import Problem, ProblemsError
+
+Place = tuple[str | int, ...]  # keys and list indices from the top of the document
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 200_000
+_INT = re.compile(r"[-+]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_TAGS = {f"tag:yaml.org,2002:{name}" for name in "null bool int float str seq map merge timestamp value".split()}
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One parsed file: ``value`` is dicts, lists, text, numbers, booleans and None."""
+
+    file: str
+    value: Any
+    lines: Mapping[Place, int] = field(repr=False)  # 1-based; of a key where the value stands under one
+
+    def line(self, place: Place) -> int:
+        """The line of a value; of the nearest thing around it when it is not in the file."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+    def problem(self, place: Place, message: str, hint: str | None = None) -> Problem:
+        return Problem(message, self.file, self.line(place), hint)
+
+
+def read_document(path: str | Path) -> Document:
+    """Parse a file. Raises ProblemsError when it cannot be read or is not YAML."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ProblemsError([Problem(f"cannot be read: {error.strerror}", str(path))]) from None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ProblemsError([Problem("is not UTF-8 text", str(path), data[: error.start].count(b"\n") + 1)]) from None
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, file: str) -> Document:
+    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError with every problem found."""
+    if len(text) > MOST_BYTES:
+        raise ProblemsError([Problem(f"is larger than {MOST_BYTES:,} characters", file)])
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None:
+            raise ProblemsError([Problem("is empty", file, 1)])
+        return _Reader(file).read(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise ProblemsError([Problem(f"not valid YAML: {what}", file, mark.line + 1 if mark else None)]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ProblemsError([Problem(f"not valid YAML: character {error.character!r} is not allowed", file, line)]) from None
+    except RecursionError:
+        raise ProblemsError([Problem("is nested too deeply", file)]) from None
+    except (ValueError, ArithmeticError) as error:  # the scanner lets some through, such as "\UFFFFFFFF"
+        raise ProblemsError([Problem(f"not valid YAML: {error}", file)]) from None
+
+
+@dataclass
+class _Reader:
+    """Turns nodes into values. Holds what one document may not exceed, and its problems."""
+
+    file: str
+    lines: dict[Place, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    def read(self, node: yaml.Node) -> Document:
+        self.lines[()] = _line(node)
+        value = self.value(node, ())
+        if self.problems:
+            raise ProblemsError(self.problems)
+        return Document(self.file, value, self.lines)
+
+    def value(self, node: yaml.Node, place: Place) -> Any:
+        self.count += 1
+        if self.count > MOST_VALUES:
+            raise ProblemsError([Problem(f"holds more than {MOST_VALUES:,} values", self.file)])
+        if node.tag not in _TAGS:
+            self._bad(node, f"the tag {node.tag!r} is not allowed")
+        elif isinstance(node, yaml.MappingNode):
+            return self.mapping(node, place)
+        elif isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, place)
+        else:
+            return self.scalar(node)
+        return None
+
+    def sequence(self, node: yaml.SequenceNode, place: Place) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self.lines[(*place, index)] = _line(item)
+        return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+
+    def mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                out |= self.merged(value_node, place)
+        first_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:  # after what was merged: own keys win, and their lines too
+            if key_node.tag == _MERGE:
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._bad(key_node, "a key must be text")
+                continue
+            key, line = self._text(key_node), _line(key_node)
+            if key in first_lines:
+                self._bad(key_node, f"key {key!r} is given twice, in line {first_lines[key]} and in line {line}")
+                continue
+            first_lines[key] = self.lines[(*place, key)] = line
+            out[key] = self.value(value_node, (*place, key))
+        return out
+
+    def merged(self, node: yaml.Node, place: Place) -> dict[str, Any]:
+        """What ``<<`` brings in: a mapping, or a list of them of which the first one wins."""
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        out: dict[str, Any] = {}
+        for part in reversed(nodes):
+            if not isinstance(part, yaml.MappingNode):
+                self._bad(part, "'<<' takes a mapping")
+                continue
+            out |= self.value(part, place)
+        return out
+
+    def scalar(self, node: yaml.ScalarNode) -> Any:
+        text = self._text(node)
+        if node.style is not None:
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INT.fullmatch(text):
+            return int(text)
+        return float(text) if _FLOAT.fullmatch(text) and len(text) < 40 else text
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text = str(node.value)
+        if not text.isprintable() and any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in text):
+            self._bad(node, "text holds characters that are none")
+            return ""
+        return text
+
+    def _bad(self, node: yaml.Node, message: str) -> None:
+        self.problems.append(Problem(message, self.file, _line(node)))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
