@@ -1,1 +1,2 @@
-"""Facts: a model from its config.json, accelerators."""
+"""Facts: a model from its config.json (models.py), accelerators from their vendors' data sheets (accelerators.py), and
+what follows from both: bytes of weights and of KV cache on every rank (memory.py)."""

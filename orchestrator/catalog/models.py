@@ -1,0 +1,344 @@
+"""A model's facts from its ``config.json``: a local folder, the hub's cache, or the hub itself within a short limit.
+
+Nothing here loads weights or runs a model's own code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import threading
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from orchestrator.catalog.known import known_config
+from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, count
+
+Json = dict[str, Any]
+HUB_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight."""
+
+    method: str
+    bits: float
+    group_size: int | None = None  # inputs that share a scale
+    block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
+    experts_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """What can be known of the tokenizer without loading it."""
+
+    vocab_size: int
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    kind: str | None = None
+    chat_template: bool | None = None  # None: not looked at
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What planning and the emulator need of a model. ``exact``: the parameter formula knows this architecture."""
+
+    model: str
+    architecture: str
+    model_type: str
+    shape: Shape
+    parameters: Parameters
+    exact: bool
+    dtype: str = "bfloat16"  # of the checkpoint
+    max_model_len: int | None = None  # positions, with rope scaling, as vLLM derives it; None: unlimited
+    sliding_window: int | None = None
+    num_sliding_layers: int = 0
+    num_attention_layers: int = 0  # layers that hold a KV cache
+    quantization: Quantization | None = None
+    tokenizer: Tokenizer = field(default_factory=lambda: Tokenizer(0))
+    checkpoint_bytes: int | None = None  # of the safetensors index or files, where they are at hand
+    multimodal: bool = False
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters one token passes through, without the input embedding."""
+        shape, parts = self.shape, self.parameters
+        experts = parts.experts * shape.num_experts_per_tok // shape.num_experts if shape.num_experts else 0
+        head = parts.lm_head or parts.embedding
+        return parts.attention + parts.mlp + parts.norms + experts + head
+
+
+def model_facts(model: str, revision: str | None = None, overrides: Json | None = None) -> ModelFacts | None:
+    """Facts of a model, None when nothing is known of it. ``overrides`` are ``hf_overrides``.
+
+    ``model`` is a local folder or a hub id. The hub is asked for at most HUB_TIMEOUT_S and not at all when
+    HF_HUB_OFFLINE is set; what it gave stays in its own cache. Without a config.json the well-known models of
+    known.py still have facts.
+    """
+    return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _facts_cached(model: str, revision: str | None, overrides: str) -> ModelFacts | None:
+    folder = _folder(model, revision)
+    config = _read_json(folder / "config.json") if folder else known_config(model)
+    if config is None:
+        return None
+    tokenizer = _read_json(folder / "tokenizer_config.json") if folder else None
+    size = _checkpoint_bytes(folder) if folder else None
+    return facts_from_config(model, config | json.loads(overrides), tokenizer, size)
+
+
+def _folder(model: str, revision: str | None) -> Path | None:
+    local = Path(model).expanduser()
+    if (local / "config.json").is_file():
+        return local
+    if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+        return None
+    return _from_hub(model, revision, local_only=True) or _fetched(model, revision)
+
+
+def _fetched(model: str, revision: str | None) -> Path | None:
+    """Ask the hub, for at most HUB_TIMEOUT_S whatever its client does with retries and name servers."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return None
+    answers: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+    threading.Thread(target=lambda: answers.put(_from_hub(model, revision, local_only=False)), daemon=True).start()
+    try:
+        return answers.get(timeout=HUB_TIMEOUT_S)
+    except queue.Empty:
+        return None
+
+
+def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
+    """The folder of the hub's cache that holds this model's config.json."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        path = hf_hub_download(
+            model, "config.json", revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
+        )
+    except Exception:  # its exceptions are its HTTP library's, and that changes between versions; here all mean "not there"
+        return None
+    return Path(path).parent
+
+
+def _read_json(path: Path) -> Json | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _checkpoint_bytes(folder: Path) -> int | None:
+    index = _read_json(folder / "model.safetensors.index.json")
+    if index and isinstance(size := index.get("metadata", {}).get("total_size"), int):
+        return size
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
+
+
+def facts_from_config(
+    model: str, config: Json, tokenizer: Json | None = None, checkpoint_bytes: int | None = None
+) -> ModelFacts | None:
+    """Facts from a parsed config.json; None when it is not a decoder with attention that we can read."""
+    text = config.get("text_config") or config.get("llm_config") or config
+    model_type = str(text.get("model_type") or config.get("model_type") or "")
+    family = FAMILIES.get(model_type)
+    shape = _shape(_with_defaults(text, model_type), family or Family())
+    if shape is None:
+        return None
+    window, sliding = _sliding(text, model_type, shape)
+    architectures = config.get("architectures") or [model_type]
+    return ModelFacts(
+        model=model,
+        architecture=str(architectures[0]),
+        model_type=model_type,
+        shape=shape,
+        parameters=count(shape, family or Family()),
+        exact=family is not None and text is config,
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
+        max_model_len=_max_model_len(text, shape),
+        sliding_window=window,
+        num_sliding_layers=sliding,
+        num_attention_layers=_attention_layers(text, shape),
+        quantization=quantization_from_config(config.get("quantization_config") or text.get("quantization_config")),
+        tokenizer=_tokenizer(config, text, tokenizer, shape),
+        checkpoint_bytes=checkpoint_bytes,
+        multimodal=text is not config,
+    )
+
+
+_REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_ALIASES = {
+    "hidden_size": ("n_embd", "d_model", "dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("experts_per_token", "moe_topk", "num_experts_per_token"),
+}
+
+
+def _get(text: Json, name: str) -> Any:
+    for key in (name, *_ALIASES.get(name, ())):
+        if text.get(key) is not None:
+            return text[key]
+    return None
+
+
+def _with_defaults(text: Json, model_type: str) -> Json:
+    """Configs may leave out what their authors' class defaults to; only then is transformers asked (a slow import)."""
+    if all(_get(text, name) is not None for name in _REQUIRED):
+        return text
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        return text
+    defaults: Json = CONFIG_MAPPING[model_type]().to_dict()
+    return defaults | text
+
+
+def _shape(text: Json, family: Family) -> Shape | None:
+    def number(name: str, otherwise: int = 0) -> int:
+        value = _get(text, name)
+        return int(value) if isinstance(value, int | float) else otherwise
+
+    hidden, heads, layers = number("hidden_size"), number("num_attention_heads"), number("num_hidden_layers")
+    if not (hidden and heads and layers):
+        return None
+    kv_heads = 1 if text.get("multi_query") and not text.get("new_decoder_architecture") else number("num_key_value_heads", heads)
+    intermediate = number("intermediate_size", 4 * hidden)
+    experts = number("num_experts")
+    moe_intermediate = number("moe_intermediate_size", intermediate)
+    tied = text.get("tie_word_embeddings")
+    return Shape(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=number("head_dim", hidden // heads),
+        intermediate_size=intermediate,
+        vocab_size=number("vocab_size"),
+        max_position_embeddings=number("max_position_embeddings"),
+        tie_word_embeddings=family.tied if tied is None else bool(tied),
+        attention_bias=bool(text.get("attention_bias")),
+        mlp_bias=bool(text.get("mlp_bias")),
+        num_experts=experts,
+        num_experts_per_tok=number("num_experts_per_tok"),
+        moe_intermediate_size=moe_intermediate if experts else 0,
+        shared_expert_intermediate_size=number(
+            "shared_expert_intermediate_size", number("n_shared_experts") * moe_intermediate
+        ),
+        num_moe_layers=_moe_layers(text, layers) if experts else 0,
+        kv_lora_rank=number("kv_lora_rank"),
+        q_lora_rank=number("q_lora_rank"),
+        qk_nope_head_dim=number("qk_nope_head_dim"),
+        qk_rope_head_dim=number("qk_rope_head_dim"),
+        v_head_dim=number("v_head_dim"),
+    )
+
+
+def _moe_layers(text: Json, layers: int) -> int:
+    """Layers with routed experts: the first k dense (DeepSeek), every n-th sparse or a list of dense ones (Qwen)."""
+    dense_first = int(text.get("first_k_dense_replace") or 0)
+    step = int(text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1)
+    dense = set(text.get("mlp_only_layers") or ())
+    if text.get("first_k_dense_replace") is not None:
+        return sum(1 for layer in range(layers) if layer >= dense_first and layer % step == 0)
+    return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+
+
+def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
+    """(window, layers that have it). transformers' ``layer_types`` where the config has it, else each family's rule."""
+    window = text.get("sliding_window")
+    if not isinstance(window, int) or text.get("use_sliding_window") is False:
+        return None, 0
+    layers = shape.num_hidden_layers
+    if isinstance(kinds := text.get("layer_types"), list):
+        return window, sum(kind in {"sliding_attention", "chunked_attention"} for kind in kinds)
+    pattern = text.get("sliding_window_pattern") or {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(model_type)
+    if pattern:
+        return window, sum((layer + 1) % int(pattern) != 0 for layer in range(layers))
+    return (window, layers) if model_type in {"mistral", "mixtral", "phi3", "starcoder2"} else (None, 0)
+
+
+def _attention_layers(text: Json, shape: Shape) -> int:
+    """Layers with a KV cache: all, unless the config lists linear-attention or state-space layers among them."""
+    kinds = text.get("layer_types") or text.get("layers_block_type")
+    if not isinstance(kinds, list):
+        return shape.num_hidden_layers
+    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
+
+
+def _max_model_len(text: Json, shape: Shape) -> int | None:
+    positions = shape.max_position_embeddings or None
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if positions and kind not in {"default", "su", "longrope", "llama3", "mrope"} and "factor" in scaling:
+        start = scaling.get("original_max_position_embeddings", positions) if kind == "yarn" else positions
+        return int(start * float(scaling["factor"]))
+    return positions
+
+
+def quantization_from_config(config: Json | None) -> Quantization | None:
+    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized."""
+    if not config:
+        return None
+    method = str(config.get("quant_method") or config.get("quant_algo") or "unknown").lower()
+    if method in {"awq", "gptq", "auto-round", "auto_gptq"}:
+        return _grouped(method, int(config.get("bits") or config.get("w_bit") or 4), config.get("group_size"))
+    if method == "fp8":
+        block = config.get("weight_block_size")
+        shape = (int(block[0]), int(block[1])) if block else None
+        return Quantization(method, 8 + (32 / (shape[0] * shape[1]) if shape else 0), block=shape)
+    if method in {"mxfp4", "gpt_oss_mxfp4"}:
+        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True)
+    if method == "compressed-tensors":
+        return _compressed_tensors(config)
+    if method in {"modelopt", "nvfp4"}:
+        algorithm = str((config.get("quantization") or config).get("quant_algo", "FP8")).upper()
+        return Quantization("modelopt", 4.5, group_size=16) if "FP4" in algorithm else Quantization("modelopt", 8)
+    if method == "bitsandbytes":
+        return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
+    return Quantization(method, 8)
+
+
+def _grouped(method: str, bits: int, group_size: int | None) -> Quantization:
+    """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
+    group = int(group_size) if group_size and int(group_size) > 0 else None
+    return Quantization(method, bits + ((16 + bits) / group if group else 0), group_size=group)
+
+
+def _compressed_tensors(config: Json) -> Quantization:
+    groups = config.get("config_groups") or {}
+    weights: Json = next((group.get("weights") or {} for group in groups.values()), {})
+    bits, group = int(weights.get("num_bits") or 8), weights.get("group_size")
+    if block := weights.get("block_structure"):
+        return Quantization("compressed-tensors", bits, block=(int(block[0]), int(block[1])))
+    return _grouped("compressed-tensors", bits, group if weights.get("strategy") == "group" else None)
+
+
+def _tokenizer(config: Json, text: Json, tokenizer: Json | None, shape: Shape) -> Tokenizer:
+    eos = text.get("eos_token_id", config.get("eos_token_id"))
+    ends = tuple(eos) if isinstance(eos, list) else (eos,) if isinstance(eos, int) else ()
+    bos = text.get("bos_token_id", config.get("bos_token_id"))
+    return Tokenizer(
+        vocab_size=shape.vocab_size,
+        bos_token_id=bos if isinstance(bos, int) else None,
+        eos_token_ids=ends,
+        kind=str(tokenizer["tokenizer_class"]) if tokenizer and tokenizer.get("tokenizer_class") else None,
+        chat_template=None if tokenizer is None else "chat_template" in tokenizer,
+    )
+
+
+def shape_fields() -> set[str]:
+    """Names a profile may use to describe a model without a config.json."""
+    return {entry.name for entry in fields(Shape)}

@@ -1,0 +1,148 @@
+"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a name from the catalogue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
+from orchestrator.catalog.known import CONFIGS
+from orchestrator.catalog.models import ModelFacts, facts_from_config, model_facts
+from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.registry import unknown_name
+from orchestrator.spec.settings import EngineSettings, Hardware, Strict
+
+
+class Constants(Strict):
+    """The few numbers that ``fit`` calibrates; the defaults are typical of a current GPU and say nothing of yours."""
+
+    compute_efficiency: float = Field(default=0.6, gt=0)  # of the peak FLOP/s, in a step bound by compute
+    bandwidth_efficiency: float = Field(default=0.75, gt=0)  # of the peak bytes/s, in a step bound by memory
+    step_overhead_s: float = Field(default=0.5e-3, ge=0)  # scheduling, sampling and launching one step
+    sequence_overhead_s: float = Field(default=5e-6, ge=0)  # the same, for each sequence in the step
+    eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added per layer with enforce_eager
+    collective_latency_s: float = Field(default=12e-6, ge=0)  # one all-reduce or one hop between pipeline stages
+    request_overhead_s: float = Field(default=1e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
+
+
+class Faults(Strict):
+    """What goes wrong, and when. Requests are counted from 1, over all endpoints that generate."""
+
+    start: Literal["die", "oom", "hang"] | None = None
+    start_delay_s: float = Field(default=0.0, ge=0)
+    die_at_request: int | None = Field(default=None, ge=1)
+    stall_at_request: int | None = Field(default=None, ge=1)
+    stall_s: float = Field(default=5.0, ge=0)
+    garbage_at_request: int | None = Field(default=None, ge=1)
+    error_every: int | None = Field(default=None, ge=1)  # HTTP 500
+    cut_every: int | None = Field(default=None, ge=1)  # the connection closes in the middle of the stream
+    orphan: bool = False  # a child in its own session that ignores SIGTERM
+
+
+class Device(Strict):
+    """An accelerator that is not in the catalogue."""
+
+    name: str = "custom"
+    memory_gb: float = Field(gt=0)
+    bandwidth_gb_s: float = Field(gt=0)
+    tflops: dict[str, float] = Field(min_length=1)  # dense, by compute type: bfloat16, fp8, …
+    link_gb_s: float = Field(default=32.0, gt=0)
+    network_gb_s: float = Field(default=12.5, gt=0)
+
+
+class Profile(Strict):
+    """A profile file. Whatever is left out follows from the deployment's own model and hardware."""
+
+    accelerator: str | Device | None = None
+    model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json
+    constants: Constants = Field(default_factory=Constants)
+    faults: Faults = Field(default_factory=Faults)
+    default_output_tokens: int = Field(default=256, ge=1)  # chat requests that give no limit end after so many
+    fitted: dict[str, Any] | None = None  # where the constants come from and the error they leave; written by fit
+
+
+def load_profile(name: str | None) -> Profile:
+    """A profile from a file, from a name ``<accelerator>/<model>``, or the default one.
+
+    Raises InputError with every problem of the file, or with the nearest names.
+    """
+    if name is None:
+        return Profile()
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
+        return _from_file(path)
+    accelerator, _, model = name.partition("/")
+    if find(accelerator) is None:
+        raise InputError(unknown_name("accelerator", accelerator, accelerators()))
+    if model and model_facts(model) is None:
+        raise InputError(unknown_name("model of a built-in profile", model, CONFIGS))
+    return Profile(accelerator=accelerator, model=model or None)
+
+
+def _from_file(path: Path) -> Profile:
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read the emulator profile {path}: {error}") from error
+    try:
+        return Profile.model_validate(value or {})
+    except ValidationError as error:
+        raise ProblemsError(
+            [Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}", file=str(path)) for item in error.errors()]
+        ) from error
+
+
+def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
+    """The device to imitate: the profile's, else the hardware's; one core where neither names a known one."""
+    if isinstance(profile.accelerator, Device):
+        return _custom(profile.accelerator)
+    named = find(profile.accelerator) if profile.accelerator else of_hardware(hardware)
+    fallback = find("cpu")
+    assert fallback is not None
+    return named or fallback
+
+
+def _custom(device: Device) -> Accelerator:
+    return Accelerator(
+        name=device.name,
+        memory_bytes=int(device.memory_gb * 1e9),
+        bandwidth_bytes_s=device.bandwidth_gb_s * 1e9,
+        flops={kind: value * 1e12 for kind, value in device.tflops.items()},
+        capability=None,
+        link_bytes_s=device.link_gb_s * 1e9,
+        network_bytes_s=device.network_gb_s * 1e9,
+        usd_per_hour=None,
+        source="the emulator's profile",
+        as_of="",
+    )
+
+
+DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
+    """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is known of that."""
+    if isinstance(profile.model, dict):
+        facts = facts_from_config("profile", profile.model)
+        if facts is None:
+            raise InputError(
+                "the profile's model needs at least hidden_size, num_hidden_layers and num_attention_heads"
+            )
+        return facts
+    name = profile.model or settings.model
+    revision = settings.revision if profile.model is None else None
+    facts = model_facts(name, revision, settings.hf_overrides)
+    if facts is None and profile.model is not None:
+        raise InputError(f"nothing is known of the profile's model {name!r}: give a folder with a config.json")
+    return facts or _default_facts()
+
+
+def _default_facts() -> ModelFacts:
+    facts = facts_from_config(DEFAULT_MODEL, CONFIGS[DEFAULT_MODEL])
+    assert facts is not None
+    return facts
