@@ -1,0 +1,89 @@
+"""On a running cluster: ``ray job submit``, and results in an object store. The engine is emulated."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.local import LocalCluster
+from tests.harness import MODEL, ROOT, assert_nothing_left, environment, manifests, orchestrator, wait_for, write_experiment
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = f"""
+version: 1
+name: small
+model: {{id: {MODEL}}}
+deployments: {{engine: emulator, vary: [{{grid: {{tensor_parallel_size: [1, 2]}}}}]}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_ray_job_submit_runs_a_sweep_from_the_working_directory(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, EXPERIMENT)
+    results = tmp_path / "results"
+    package = tmp_path / "package"  # what --working-dir . uploads: the package, without this checkout's environments
+    shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    with LocalCluster(nodes=2, dashboard_port=free_port()) as cluster:
+        ray = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", str(cluster.dashboard)]
+        ray += ["--submission-id", f"sweep-{uuid.uuid4().hex[:8]}", "--working-dir", str(package), "--"]
+        done = subprocess.run(
+            [*ray, sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert_nothing_left()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A local S3 server in a process of its own, with one bucket; the root URI."""
+    import boto3
+
+    port = free_port()
+    server = subprocess.Popen(
+        [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        client = boto3.client(
+            "s3", endpoint_url=f"http://127.0.0.1:{port}", aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
+        )
+        wait_for(lambda: _answers(port), 30, "moto_server answers")
+        client.create_bucket(Bucket="sweeps")
+        yield f"s3://sweeps/root?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_results_go_to_an_object_store_and_come_back(two_nodes: LocalCluster, s3: str, tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, EXPERIMENT)
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_EC2_METADATA_DISABLED": "true"}
+    run = ("run", str(experiment), "--results", s3, "--address", two_nodes.address)
+    done = orchestrator(*run, **keys)
+    assert done.returncode == 0, done.stderr
+    again = orchestrator(*run, **keys)
+    assert "2 already done" in again.stderr, again.stderr
+    table = orchestrator("results", s3, "--format", "csv", **keys)
+    assert len(table.stdout.strip().splitlines()) == 3, table.stdout

@@ -1,0 +1,99 @@
+"""Running the program as users do: its command in a process of its own, its Parquet read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from orchestrator.results.root import open_results
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / ".demo" / "model"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours, without anything that points at another cluster."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return kept | {"PYTHONUNBUFFERED": "1"} | more
+
+
+def orchestrator(*argv: str, timeout_s: float = 240.0, **env: str) -> subprocess.CompletedProcess[str]:
+    """One command to its end; stdout and stderr apart."""
+    command = [sys.executable, "-m", "orchestrator", *argv]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment(**env), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def start(*argv: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
+    """One command in the background, its output in ``log``."""
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", *argv], cwd=ROOT, env=environment(**env), stdout=out, stderr=subprocess.STDOUT
+        )
+
+
+def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> Path:
+    """A file with this content, dedented."""
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def rows(results: Path | str, table: str) -> list[dict[str, Any]]:
+    """Every committed row of a table, failed attempts included."""
+    data: pa.Table = open_results(str(results)).read(table, include_failed=True)
+    return data.to_pylist()
+
+
+def manifests(results: Path, kind: str = "point") -> list[dict[str, Any]]:
+    """Manifests as they lie in the folder."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*/commits/**/*.json"))]
+    return [one for one in found if one["kind"] == kind]
+
+
+def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:
+    """Poll until it gives something true."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if value := what():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"not within {limit_s:g} s: {why}")
+
+
+def engine_processes() -> list[psutil.Process]:
+    """Processes that carry a launch's mark: engines and everything they started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "ORCHESTRATOR_LAUNCH" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def assert_nothing_left(limit_s: float = 10.0) -> None:
+    """No engine process is left after at most ``limit_s``."""
+    wait_for(lambda: not engine_processes(), limit_s, f"engine processes are left: {engine_processes()}")
+
+
+def assert_rows_equal_schedule(results: Path) -> Mapping[str, int]:
+    """requests rows = scheduled requests for every committed attempt; returns rows by attempt."""
+    counts: dict[str, int] = {}
+    for row in rows(results, "requests"):
+        counts[row["attempt_id"]] = counts.get(row["attempt_id"], 0) + 1
+    for point in rows(results, "points"):
+        assert counts.get(point["attempt_id"], 0) == point["requests_scheduled"], point["reason"]
+    return counts
