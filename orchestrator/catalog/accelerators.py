@@ -64,7 +64,17 @@ def _gpu(
     if "fp8" in flops:
         flops["int8"] = flops["fp8"]
     return Accelerator(
-        name, mib * _MIB, tb_s * 1e12, flops, capability, link_gb_s * 1e9, network_gb_s * 1e9, usd, source, _PRICE_AS_OF, aliases
+        name,
+        mib * _MIB,
+        tb_s * 1e12,
+        flops,
+        capability,
+        link_gb_s * 1e9,
+        network_gb_s * 1e9,
+        usd,
+        source,
+        _PRICE_AS_OF,
+        aliases,
     )
 
 
@@ -119,7 +129,9 @@ _CPU = Accelerator(
 
 
 def _key(name: str) -> str:
-    return "".join(character for character in name.lower().removeprefix("nvidia").removeprefix("amd") if character.isalnum())
+    return "".join(
+        character for character in name.lower().removeprefix("nvidia").removeprefix("amd") if character.isalnum()
+    )
 
 
 @cache

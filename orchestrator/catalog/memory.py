@@ -90,7 +90,12 @@ def _scaled_to_checkpoint(facts: ModelFacts, computed: Weights) -> Weights:
     inner = computed.layers + computed.experts
     factor = max(0.0, facts.checkpoint_bytes - fixed) / inner if inner else 1.0
     return Weights(
-        computed.embedding, computed.layers * factor, computed.experts * factor, computed.norms, computed.lm_head, computed.tied
+        computed.embedding,
+        computed.layers * factor,
+        computed.experts * factor,
+        computed.norms,
+        computed.lm_head,
+        computed.tied,
     )
 
 
@@ -137,7 +142,12 @@ def kv_bytes_per_token(
 
 
 def kv_bytes_per_sequence(
-    facts: ModelFacts, tokens: int, tensor_parallel: int, pipeline_parallel: int, element_bytes: float, block_size: int = 16
+    facts: ModelFacts,
+    tokens: int,
+    tensor_parallel: int,
+    pipeline_parallel: int,
+    element_bytes: float,
+    block_size: int = 16,
 ) -> float:
     """KV bytes on one rank of one sequence: whole blocks, and at most a window's worth in sliding layers."""
     whole = -(-tokens // block_size) * block_size

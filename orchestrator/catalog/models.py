@@ -9,11 +9,14 @@ import json
 import os
 import queue
 import re
+import socket
 import threading
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from orchestrator.catalog.known import known_config
 from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, count
@@ -73,19 +76,21 @@ class ModelFacts:
         return parts.attention + parts.mlp + parts.norms + experts + head
 
 
-def model_facts(model: str, revision: str | None = None, overrides: Json | None = None) -> ModelFacts | None:
+def model_facts(
+    model: str, revision: str | None = None, overrides: Json | None = None, online: bool = True
+) -> ModelFacts | None:
     """Facts of a model, None when nothing is known of it. ``overrides`` are ``hf_overrides``.
 
-    ``model`` is a local folder or a hub id. The hub is asked for at most HUB_TIMEOUT_S and not at all when
-    HF_HUB_OFFLINE is set; what it gave stays in its own cache. Without a config.json the well-known models of
-    known.py still have facts.
+    ``model`` is a local folder or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and not at all when
+    HF_HUB_OFFLINE is set or ``online`` is False; what it gave stays in its own cache. Without a config.json the
+    well-known models of known.py still have facts.
     """
-    return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True))
+    return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
 
 @lru_cache(maxsize=256)
-def _facts_cached(model: str, revision: str | None, overrides: str) -> ModelFacts | None:
-    folder = _folder(model, revision)
+def _facts_cached(model: str, revision: str | None, overrides: str, online: bool) -> ModelFacts | None:
+    folder = _folder(model, revision, online)
     config = _read_json(folder / "config.json") if folder else known_config(model)
     if config is None:
         return None
@@ -94,13 +99,13 @@ def _facts_cached(model: str, revision: str | None, overrides: str) -> ModelFact
     return facts_from_config(model, config | json.loads(overrides), tokenizer, size)
 
 
-def _folder(model: str, revision: str | None) -> Path | None:
+def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     local = Path(model).expanduser()
     if (local / "config.json").is_file():
         return local
-    if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
+    if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
         return None
-    return _from_hub(model, revision, local_only=True) or _fetched(model, revision)
+    return _from_hub(model, revision, local_only=True) or (_fetched(model, revision) if online else None)
 
 
 def _fetched(model: str, revision: str | None) -> Path | None:
@@ -108,11 +113,22 @@ def _fetched(model: str, revision: str | None) -> Path | None:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return None
     answers: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answers.put(_from_hub(model, revision, local_only=False)), daemon=True).start()
+    threading.Thread(target=lambda: answers.put(_ask_hub(model, revision)), daemon=True).start()
     try:
         return answers.get(timeout=HUB_TIMEOUT_S)
     except queue.Empty:
         return None
+
+
+def _ask_hub(model: str, revision: str | None) -> Path | None:
+    """Fetch config.json, after a look whether the hub can be reached at all: its client would try for half a minute."""
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    if not getproxies():
+        try:
+            socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=HUB_TIMEOUT_S).close()
+        except OSError:
+            return None
+    return _from_hub(model, revision, local_only=False)
 
 
 def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
@@ -123,7 +139,9 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
         path = hf_hub_download(
             model, "config.json", revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
         )
-    except Exception:  # its exceptions are its HTTP library's, and that changes between versions; here all mean "not there"
+    except (
+        Exception
+    ):  # its exceptions are its HTTP library's, and that changes between versions; here all mean "not there"
         return None
     return Path(path).parent
 
@@ -162,7 +180,13 @@ def facts_from_config(
         shape=shape,
         parameters=count(shape, family or Family()),
         exact=family is not None and text is config,
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
+        dtype=str(
+            text.get("dtype")
+            or text.get("torch_dtype")
+            or config.get("dtype")
+            or config.get("torch_dtype")
+            or "bfloat16"
+        ),
         max_model_len=_max_model_len(text, shape),
         sliding_window=window,
         num_sliding_layers=sliding,
@@ -214,7 +238,11 @@ def _shape(text: Json, family: Family) -> Shape | None:
     hidden, heads, layers = number("hidden_size"), number("num_attention_heads"), number("num_hidden_layers")
     if not (hidden and heads and layers):
         return None
-    kv_heads = 1 if text.get("multi_query") and not text.get("new_decoder_architecture") else number("num_key_value_heads", heads)
+    kv_heads = (
+        1
+        if text.get("multi_query") and not text.get("new_decoder_architecture")
+        else number("num_key_value_heads", heads)
+    )
     intermediate = number("intermediate_size", 4 * hidden)
     experts = number("num_experts")
     moe_intermediate = number("moe_intermediate_size", intermediate)

@@ -51,7 +51,9 @@ class Family:
 _LLAMA = Family()
 _LAYER_NORM = Family(qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm_bias=True)
 FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "internlm2", "olmo", "deepseek"), _LLAMA),
+    **dict.fromkeys(
+        ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "internlm2", "olmo", "deepseek"), _LLAMA
+    ),
     "qwen2": Family(qkv_bias=True, o_bias=False),
     "qwen3": Family(qk_norm=True),
     "qwen2_moe": Family(qkv_bias=True, o_bias=False, shared_expert_gate=True),
@@ -111,9 +113,13 @@ def count(shape: Shape, family: Family) -> Parameters:
     layers, hidden = shape.num_hidden_layers, shape.hidden_size
     dense_layers = layers - shape.num_moe_layers
     mlp = dense_layers * _mlp(hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias))
-    shared = _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False) + hidden * family.shared_expert_gate
+    shared = (
+        _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False) + hidden * family.shared_expert_gate
+    )
     router = shape.num_experts * (hidden + family.router_bias)
-    positions = 0 if family.learned_positions is None else (shape.max_position_embeddings + family.learned_positions) * hidden
+    positions = (
+        0 if family.learned_positions is None else (shape.max_position_embeddings + family.learned_positions) * hidden
+    )
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
     return Parameters(
         embedding=shape.vocab_size * hidden + positions,

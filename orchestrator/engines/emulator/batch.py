@@ -12,7 +12,7 @@ import math
 from collections import deque
 from heapq import heappop, heappush
 
-from orchestrator.engines.emulator.model import DecodeCosts, Replica
+from orchestrator.engines.emulator.model import DecodeCosts, Limits, Replica
 
 _NEVER = -1
 
@@ -25,7 +25,9 @@ class Sequence:
         "preemptions", "prefilled", "prompt_tokens", "ready_s", "scheduled_s", "start_step", "windowed",
     )  # fmt: skip
 
-    def __init__(self, ready_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None) -> None:
+    def __init__(
+        self, ready_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None
+    ) -> None:
         self.ready_s = ready_s
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -66,24 +68,10 @@ class Batch:
 
     # --- requests in and out -----------------------------------------------------------------------------------------
 
-    def refusal(self, prompt_tokens: int, output_tokens: int) -> str | None:
-        """Why a request can never run, None when it can."""
-        total, limits = prompt_tokens + output_tokens, self.limits
-        if total > limits.max_model_len:
-            return (
-                f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested {total} tokens "
-                f"({prompt_tokens} in the prompt, {output_tokens} in the completion)."
-            )
-        if total > limits.kv_tokens:
-            return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."
-        if not limits.chunked_prefill and prompt_tokens > limits.max_num_batched_tokens:
-            return f"The prompt exceeds max_num_batched_tokens={limits.max_num_batched_tokens} without chunked prefill."
-        return None
-
     def submit(
         self, arrival_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None
     ) -> Sequence:
-        """Queue a request that ``refusal`` accepts; in the order of arrival."""
+        """Queue a request that ``refusal`` lets through; in the order of arrival."""
         sequence = Sequence(arrival_s + self.overhead_s, prompt_tokens, output_tokens, cached, owner)
         self.waiting.append(sequence)
         return sequence
@@ -255,6 +243,21 @@ class Batch:
         self.context -= context
         self.kv_used -= context
         self.windowed -= sequence.windowed
+
+
+def refusal(limits: Limits, prompt_tokens: int, output_tokens: int) -> str | None:
+    """Why a request can never run, None when it can. ``Batch.submit`` takes only those that can."""
+    total = prompt_tokens + output_tokens
+    if total > limits.max_model_len:
+        return (
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested {total} tokens "
+            f"({prompt_tokens} in the prompt, {output_tokens} in the completion)."
+        )
+    if total > limits.kv_tokens:
+        return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."
+    if not limits.chunked_prefill and prompt_tokens > limits.max_num_batched_tokens:
+        return f"The prompt exceeds max_num_batched_tokens={limits.max_num_batched_tokens} without chunked prefill."
+    return None
 
 
 def _until_crossing(ahead_s: float, growth_s: float) -> int:

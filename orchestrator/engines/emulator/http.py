@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httptools
+import orjson
 
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
@@ -164,6 +165,4 @@ def chunk(data: bytes) -> bytes:
 
 def dumps(value: Any) -> bytes:
     """Compact JSON."""
-    import orjson
-
     return orjson.dumps(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -43,14 +42,23 @@ class Lag:
         if len(self.step_lags_s) > 20_000:
             del self.step_lags_s[:10_000]
 
+    def summary(self) -> str:
+        """One line: how late the last tokens of recent steps were."""
+        if not self.steps:
+            return "no steps"
+        recent = sorted(self.step_lags_s)
+        return (
+            f"{self.steps} steps, last token late by {recent[len(recent) // 2] * 1e3:.3f} ms (median), "
+            f"{recent[int(len(recent) * 0.99)] * 1e3:.3f} ms (p99), {self.last_max_s * 1e3:.3f} ms (max)"
+        )
+
 
 class Pacer:
     """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock."""
 
-    def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop, on_step: Callable[[Pacer], None]) -> None:
+    def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.batch = batch
         self.lag = Lag()
-        self._on_step = on_step
         self._timer = Timer(loop, self._fire)
         self._due: list[Receiver] = []
         self._running = False
@@ -77,11 +85,10 @@ class Pacer:
             self._running = False
             return
         finished = batch.advance(max_steps=1)
-        last = set(finished)
-        due = [cast(Receiver, sequence.owner) for sequence in batch.decoding if sequence.start_step <= batch.step]
+        due = [cast(Receiver, sequence.owner) for sequence in batch.decoding]
         for receiver in due:
             receiver.prepare(last=False)
-        for sequence in last:
+        for sequence in finished:
             receiver = cast(Receiver, sequence.owner)
             receiver.prepare(last=True)
             due.append(receiver)
@@ -98,5 +105,4 @@ class Pacer:
             receiver.deliver()
         if due:
             self.lag.add(first_s, time.monotonic() - end_s)
-        self._on_step(self)
         self._begin()

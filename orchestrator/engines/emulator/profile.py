@@ -78,7 +78,7 @@ def load_profile(name: str | None) -> Profile:
     accelerator, _, model = name.partition("/")
     if find(accelerator) is None:
         raise InputError(unknown_name("accelerator", accelerator, accelerators()))
-    if model and model_facts(model) is None:
+    if model and model_facts(model, online=False) is None:
         raise InputError(unknown_name("model of a built-in profile", model, CONFIGS))
     return Profile(accelerator=accelerator, model=model or None)
 
@@ -97,14 +97,21 @@ def _from_file(path: Path) -> Profile:
         ) from error
 
 
+DEFAULT_ACCELERATOR = "H100-80GB"
+
+
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
-    """The device to imitate: the profile's, else the hardware's; one core where neither names a known one."""
+    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or not in the catalogue."""
     if isinstance(profile.accelerator, Device):
         return _custom(profile.accelerator)
-    named = find(profile.accelerator) if profile.accelerator else of_hardware(hardware)
-    fallback = find("cpu")
-    assert fallback is not None
-    return named or fallback
+    if profile.accelerator:
+        named = find(profile.accelerator)
+        if named is None:
+            raise InputError(unknown_name("accelerator", profile.accelerator, [*accelerators(), "cpu"]))
+        return named
+    device = (None if hardware.is_cpu else of_hardware(hardware)) or find(DEFAULT_ACCELERATOR)
+    assert device is not None
+    return device
 
 
 def _custom(device: Device) -> Accelerator:
@@ -136,7 +143,7 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
         return facts
     name = profile.model or settings.model
     revision = settings.revision if profile.model is None else None
-    facts = model_facts(name, revision, settings.hf_overrides)
+    facts = model_facts(name, revision, settings.hf_overrides, online=False)
     if facts is None and profile.model is not None:
         raise InputError(f"nothing is known of the profile's model {name!r}: give a folder with a config.json")
     return facts or _default_facts()

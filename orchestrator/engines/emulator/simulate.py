@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.engines.emulator.batch import Batch, Sequence
+from orchestrator.engines.emulator.batch import Batch, Sequence, refusal
 from orchestrator.engines.emulator.model import Replica, replica
 from orchestrator.engines.emulator.profile import Profile, device_of, facts_of
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -40,7 +40,9 @@ class Outcome:
         return int(np.isnan(self.last_token_s).sum())
 
 
-def simulate(profile: Profile, settings: EngineSettings, schedule: Schedule, hardware: Hardware | None = None) -> Outcome:
+def simulate(
+    profile: Profile, settings: EngineSettings, schedule: Schedule, hardware: Hardware | None = None
+) -> Outcome:
     """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and data-parallel ranks."""
     facts = facts_of(profile, settings)
     device = device_of(profile, hardware or Hardware(name="emulated", accelerator="H100-80GB"))
@@ -71,11 +73,13 @@ def run_closed(model: Replica, prompts: Ints, outputs: Ints, concurrency: int) -
 
 def _run_rank(model: Replica, schedule: Schedule, part: slice) -> list[Sequence | None]:
     batch = Batch(model)
-    cached = schedule.cached_tokens if schedule.cached_tokens is not None else np.zeros(len(schedule.arrival_s), np.int64)
+    cached = (
+        schedule.cached_tokens if schedule.cached_tokens is not None else np.zeros(len(schedule.arrival_s), np.int64)
+    )
     columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
     sequences: list[Sequence | None] = []
     for arrival_s, prompt, output, hit in zip(*(column[part].tolist() for column in columns), strict=True):
-        refused = batch.refusal(prompt, output) is not None
+        refused = refusal(model.limits, prompt, output) is not None
         sequences.append(None if refused else batch.submit(arrival_s, prompt, output, hit))
     advance = batch.advance
     while batch.decoding or batch.prefilling or batch.waiting:
