@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -43,7 +44,7 @@ class Retry:
                 raise
             except OSError as error:
                 if attempt + 1 == self.tries or any(word in str(error) for word in _FINAL):
-                    raise ResultsError(f"{what} failed after {attempt + 1} tries: {error}") from error
+                    raise ResultsError(f"{what} failed (try {attempt + 1} of {self.tries}): {error}") from error
             self.sleep(self.first_s * 2**attempt * self.rng.uniform(0.5, 1.0))
         raise AssertionError("tries is at least 1")
 
@@ -69,6 +70,11 @@ class Blobs:
             return self.retry.run(f"reading {self.path(key)}", lambda: self._read(key))
         except FileNotFoundError:
             return None
+
+    def delete(self, key: str) -> None:
+        """Remove one object; nothing to do when it is not there."""
+        with suppress(FileNotFoundError):
+            self.retry.run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
 
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         """What lies below a folder, sorted by path; empty when there is no such folder."""

@@ -141,7 +141,7 @@ LAUNCHES = _schema(
     ("ready_s", _F, True, "seconds from process start to ready"),
     ("stopped_s", _F, True, "seconds the stop took"),
     ("held_s", _F, True, "seconds the devices were held"),
-    ("started_unix_ns", _I64, False, ""),
+    ("started_unix_ns", _I64, False, "wall clock of the driver when placement was asked for"),
     ("emulated", _B, False, ""),
 )
 

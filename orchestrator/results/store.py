@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.encoding import conform, schema_of, to_parquet, unify
+from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import FilePart, Manifest
 
@@ -53,6 +54,18 @@ class Store:
         return Store.open, (self.uri, self.experiment)
 
     # --- writing ---
+
+    def check_writable(self) -> None:
+        """Try the place before anything expensive starts: put a small object and take it away again.
+
+        Raises InputError with the storage's own words.
+        """
+        key = self._key(f".writable-{new_ulid()}")
+        try:
+            self._blobs.put(key, b"")
+            self._blobs.delete(key)
+        except ResultsError as error:
+            raise InputError(f"results cannot be written to {self.uri}: {error}") from error
 
     def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """Store ``data`` as one immutable file that counts once a manifest names it.
