@@ -83,7 +83,7 @@ def _online(quantization: str | None) -> Quantization | None:
 
 
 def _scaled_to_checkpoint(facts: ModelFacts, computed: Weights) -> Weights:
-    """A quantized checkpoint's own size is exact (scales, zero points, what was left alone): it wins over the formula."""
+    """A quantized checkpoint's own size is exact (scales, zero points, what was left alone): it wins."""
     if facts.quantization is None or facts.checkpoint_bytes is None:
         return computed
     fixed = computed.embedding + computed.norms + (0 if computed.tied else computed.lm_head)

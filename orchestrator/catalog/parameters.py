@@ -30,7 +30,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one ``model_type`` adds to the common formula. None: the config's own ``attention_bias`` or ``mlp_bias`` says."""
+    """What one ``model_type`` adds to the common formula. None: the config's ``attention_bias`` or ``mlp_bias`` says."""
 
     qkv_bias: bool | None = None
     o_bias: bool | None = None

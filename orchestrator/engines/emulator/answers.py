@@ -12,13 +12,12 @@ from typing import Any, Protocol
 
 from orchestrator.engines.emulator.http import dumps
 
-WORDS = (
-    " the", " of", " and", " to", " in", " a", " is", " that", " for", " it", " as", " was", " with", " be", " by", " on",
-    " not", " he", " his", " but", " at", " are", " this", " have", " from", " or", " had", " an", " they", " which", " one",
-    " you", " were", " all", " her", " she", " there", " would", " their", " we", " him", " been", " has", " when", " who",
-    " will", " no", " more", " if", " out", " so", " up", " said", " what", " its", " about", " than", " into", " them",
-    " can", " only", " other", " time", " new",
-)  # fmt: skip
+_COMMON = (
+    "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so up said what its about "
+    "than into them can only other time new"
+)
+WORDS = tuple(f" {word}" for word in _COMMON.split())
 
 
 @dataclass(frozen=True, slots=True)

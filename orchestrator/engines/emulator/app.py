@@ -137,7 +137,7 @@ class App:
     def _authorized(self, request: Request) -> bool:
         """As vLLM: the key guards /v1; here also what else generates."""
         key = self.serving.api_key
-        if key is None or request.method == "GET" and not request.path.startswith("/v1"):
+        if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
             return True
         return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {key}".encode())
 
@@ -153,11 +153,13 @@ class App:
         queued = self.serving.max_num_queued_reqs
         if queued is not None and len(self.active) >= queued:
             self.counters.rejected += 1
-            return self._refuse(connection, 503, "The server's request queue is full", "ServiceUnavailableError")
+            self._refuse(connection, 503, "The server's request queue is full", "ServiceUnavailableError")
+            return
         try:
             asked, prompt = (parse_chat if chat else parse_completion)(request.body, self.serving)
         except Refused as refused:
-            return self._refuse(connection, refused.status, str(refused), refused.kind)
+            self._refuse(connection, refused.status, str(refused), refused.kind)
+            return
         self._start(connection, asked, prompt, lambda ready: answers.OpenAI(ready, chat))
 
     def _refuse(self, connection: Connection, status: int, message: str, kind: str) -> None:
@@ -177,11 +179,13 @@ class App:
     def _tgi(self, request: Request, connection: Connection, stream: bool | None) -> None:
         if len(self._tgi_active) >= self.serving.max_concurrent_requests:
             self.counters.rejected += 1
-            return connection.respond_json(429, dumps({"error": "Model is overloaded", "error_type": "overloaded"}))
+            connection.respond_json(429, dumps({"error": "Model is overloaded", "error_type": "overloaded"}))
+            return
         try:
             asked, prompt = parse_tgi(request.body, self.serving, stream)
         except Refused as refused:
-            return connection.respond_json(422, dumps({"error": str(refused), "error_type": "validation"}))
+            connection.respond_json(422, dumps({"error": str(refused), "error_type": "validation"}))
+            return
         in_list = stream is None
         self._start(connection, asked, prompt, lambda ready: answers.Tgi(ready, in_list), tgi=True)
 
@@ -196,7 +200,8 @@ class App:
         self.requests += 1
         fault = _fault_of(self.requests, self.serving.faults)
         if fault == "error":
-            return self._refuse(connection, 500, "emulated fault error_every", "InternalServerError")
+            self._refuse(connection, 500, "emulated fault error_every", "InternalServerError")
+            return
         cached = self.prefix.lookup(prompt) if self.serving.prefix_caching else 0
         generation = Generation(self, connection, answer(replace(asked, cached_tokens=cached)), fault, tgi)
         pacer = min(self.pacers, key=lambda one: len(one.batch.decoding) + len(one.batch.waiting))
@@ -241,7 +246,7 @@ class App:
         """TGI's own headers on an answer that is not streamed."""
         return {"x-prompt-tokens": str(asked.prompt_tokens), "x-generated-tokens": str(asked.output_tokens)}
 
-    # --- everything else -----------------------------------------------------------------------------------------------
+    # --- everything else -----------------------------------------------------------------------------------------
 
     def _version(self) -> dict[str, Any]:
         return {"version": f"{__version__}+emulator", "emulator": True}

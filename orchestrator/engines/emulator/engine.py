@@ -104,7 +104,8 @@ class Emulator:
         """OpenAI completions and chat as vLLM has them, TGI's native stream."""
         return {
             "completions": Dialect(
-                "openai_completions", "/v1/completions", prompt_token_ids=True, continuous_usage=True, return_token_ids=True
+                "openai_completions", "/v1/completions", prompt_token_ids=True, continuous_usage=True,
+                return_token_ids=True,
             ),
             "chat": Dialect("openai_chat", "/v1/chat/completions", continuous_usage=True, return_token_ids=True),
             "tgi": Dialect(

@@ -1,4 +1,4 @@
-"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a name from the catalogue."""
+"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a catalogue name."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ DEFAULT_ACCELERATOR = "H100-80GB"
 
 
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
-    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or not in the catalogue."""
+    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or unknown."""
     if isinstance(profile.accelerator, Device):
         return _custom(profile.accelerator)
     if profile.accelerator:

@@ -61,15 +61,14 @@ def main(options: Options) -> int:
     failure = _scripted_failure(faults) or start_failure(options.settings, device, replica)
     if failure is not None:
         log(failure)
-        log(
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
-        )
+        log("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}")
         return 1
     if faults.start == "hang":
         return _hold_place()
     for line in start_lines(facts, device, replica):
         log(line)
-    return uvloop.run(_serve(options, _serving(options, facts, replica)))
+    status: int = uvloop.run(_serve(options, _serving(options, facts, replica)))
+    return status
 
 
 def _scripted_failure(faults: Faults) -> str | None:
@@ -90,8 +89,9 @@ def start_failure(settings: EngineSettings, device: Accelerator, replica: model.
         per_token = prediction.kv_bytes_per_token / _GIB
         return (
             f"ValueError: To serve at least one request with the model's max seq len ({limits.max_model_len}), "
-            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than the available KV cache "
-            f"memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model length is {limits.kv_tokens}."
+            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than the available KV "
+            f"cache memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model length is "
+            f"{limits.kv_tokens}."
         )
     return None
 
@@ -99,12 +99,13 @@ def start_failure(settings: EngineSettings, device: Accelerator, replica: model.
 def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) -> list[str]:
     """What an engine reports at start; ``Emulator.reported`` reads it back."""
     limits, prediction = replica.limits, replica.prediction
+    concurrency = limits.kv_tokens / limits.max_model_len
     return [
         f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
         f"max_num_batched_tokens={limits.max_num_batched_tokens}, max_model_len={limits.max_model_len}",
         f"Model loading took {prediction.weight_bytes_per_rank / _GIB:.4f} GiB memory",
         f"GPU KV cache size: {limits.kv_tokens:,} tokens",
-        f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {limits.kv_tokens / limits.max_model_len:.2f}x",
+        f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {concurrency:.2f}x",
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.engines.emulator.batch import refusal
 from orchestrator.engines.emulator.model import Replica
@@ -22,7 +22,7 @@ class Serving:
     model: str  # served name
     replica: Replica
     ranks: int = 1  # data-parallel ranks, each with its own batch
-    faults: Faults = Faults()
+    faults: Faults = field(default_factory=Faults)
     api_key: str | None = None
     vocab_size: int = 32000
     prefix_caching: bool = True

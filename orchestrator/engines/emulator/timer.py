@@ -1,4 +1,4 @@
-"""A one-shot timer that is right to about 0.1 ms. An event loop's own timers are not: libuv counts whole milliseconds."""
+"""A one-shot timer that is right to about 0.1 ms. libuv's own timers count whole milliseconds."""
 
 from __future__ import annotations
 
