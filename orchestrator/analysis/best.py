@@ -2,8 +2,8 @@
 
 Per deployment and workload the candidate is the highest measured level whose attainment (point estimate over all valid
 repeats) is at least the target, with the output token throughput measured there. Only valid points can be candidates:
-a point the client slowed down, or whose engine never came to a steady state, may show that a level fails but not that it
-holds.
+one that the client slowed down, or whose engine never came to a steady state, may show that a level fails but not that
+it holds.
 """
 
 from __future__ import annotations

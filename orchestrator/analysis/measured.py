@@ -24,6 +24,10 @@ from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
+_REPEAT_FIELDS = (
+    *("measurement_id", "attempt_id", "launch_id", "repeat", "seed", "status", "reason", "failure_class"),
+    *("validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns", "started_unix_ns"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def _token_batches(requests: pa.Table, events: pa.Table | None, window: WindowNs
 
 
 def point_object(point: Point, slo: Slo | None = None) -> Row:
-    """One point as JSON: its deployment, load, status, validity, the merged metrics, and each repeat below ``repeats``."""
+    """One point as JSON: deployment, load, status, validity, the metrics over its repeats, and each repeat alone."""
     row, deployment = point.row, point.deployment
     failed = [one for one in point.repeats if not one.ok]
     worst = failed[0].row if failed else row
@@ -202,9 +206,7 @@ def _metrics(point: Point, slo: Slo | None) -> Row:
 
 
 def _repeat_object(one: Measurement, slo: Slo | None) -> Row:
-    names = ("measurement_id", "attempt_id", "launch_id", "repeat", "seed", "status", "reason", "failure_class")
-    names += ("validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns", "started_unix_ns")
-    found = {name: one.row[name] for name in names} | {"attempts": one.attempts} | describe(one.observed)
+    found = {name: one.row[name] for name in _REPEAT_FIELDS} | {"attempts": one.attempts} | describe(one.observed)
     if slo is not None:
         verdicts = [one.verdicts.met] if one.verdicts else []
         found["slo"] = _slo_object(slo, [one] if one.verdicts else [], share_interval(verdicts))
@@ -213,15 +215,14 @@ def _repeat_object(one: Measurement, slo: Slo | None) -> Row:
 
 def _slo_object(slo: Slo, used: Sequence[Measurement], share: Interval | None) -> Row:
     verdicts = [one.verdicts for one in used if one.verdicts]
-    met = sum(int(verdict.met.sum()) for verdict in verdicts)
+    met = sum(int(one.met.sum()) for one in verdicts)
     window_s = sum(one.observed.window_s for one in used)
-    alone = {
-        name: [verdict.by_limit[name] for verdict in verdicts] for name in (verdicts[0].by_limit if verdicts else ())
-    }
+    names = verdicts[0].by_limit if verdicts and share else {}
+    shares = {name: float(np.concatenate([one.by_limit[name] for one in verdicts]).mean()) for name in names}
     return {
         "text": format_slo(slo),
         "attainment": share.to_dict() if share else None,
         "met": None if share is None else share.estimate >= slo.attainment,
-        "by_limit": {name: float(np.concatenate(flags).mean()) for name, flags in alone.items()} if share else {},
+        "by_limit": shares,
         "goodput": met / window_s if window_s > 0 else None,
     }
