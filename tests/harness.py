@@ -38,9 +38,8 @@ def orchestrator(*argv: str, timeout_s: float = 240.0, **env: str) -> subprocess
 def start(*argv: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
     """One command in the background, its output in ``log``."""
     with log.open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *argv], cwd=ROOT, env=environment(**env), stdout=out, stderr=subprocess.STDOUT
-        )
+        command = [sys.executable, "-m", "orchestrator", *argv]
+        return subprocess.Popen(command, cwd=ROOT, env=environment(**env), stdout=out, stderr=subprocess.STDOUT)
 
 
 def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> Path:

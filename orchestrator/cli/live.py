@@ -16,7 +16,14 @@ from orchestrator.runner.events import Event, Phase
 from orchestrator.spec.units import format_duration
 
 QUIET_KINDS = frozenset({"launch"})
-STYLES = {"failed": "red", "gave_up": "red", "engine_died": "red", "retry": "yellow", "budget": "yellow", "measured": "green"}
+STYLES = {
+    "failed": "red",
+    "gave_up": "red",
+    "engine_died": "red",
+    "retry": "yellow",
+    "budget": "yellow",
+    "measured": "green",
+}
 
 
 class LiveSweep:
@@ -35,7 +42,9 @@ class LiveSweep:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._console.is_terminal:
             self._live.stop()
 
@@ -55,7 +64,9 @@ class LiveSweep:
         since = before[1] if same and before else time.monotonic()
         self._phases[phase.deployment] = (phase, since)
         if not same and not self._console.is_terminal:
-            self._console.print(f"{self._clock()} {phase.deployment}: {phase.name} {phase.detail}".rstrip(), highlight=False)
+            self._console.print(
+                f"{self._clock()} {phase.deployment}: {phase.name} {phase.detail}".rstrip(), highlight=False
+            )
 
     def _event(self, event: Event) -> None:
         if event.kind == "sweep":
@@ -86,7 +97,9 @@ class LiveSweep:
             counts = ""
             if phase.progress:
                 now = phase.progress
-                counts = f"{now.done} done, {now.in_flight} in flight" + (f", {now.failed} failed" if now.failed else "")
+                counts = f"{now.done} done, {now.in_flight} in flight" + (
+                    f", {now.failed} failed" if now.failed else ""
+                )
             grid.add_row(Text(label, style="bold"), phase.name, phase.detail, bar, clock, counts)
         rate = (time.monotonic() - self._began) / self._ended if self._ended else 0.0
         left = f", about {format_duration(round(rate * (self._total - self._ended)))} left" if rate else ""

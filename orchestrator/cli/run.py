@@ -43,12 +43,10 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
         raise click.BadParameter(str(error), param_hint="--placement-timeout") from error
     plan = load_plan(experiment)
     store = Store.open(results_uri, plan.name)
-    store.check_writable()
 
     console = Console(stderr=True)
     from orchestrator.cluster.ray_cluster import RayCluster  # imports ray: after the input is known to be good
 
-    console.print(plan.summary(), highlight=False)
     cluster = RayCluster(store, address, clients)
     try:
         return _sweep(plan, cluster, store, console, timeout_s)

@@ -145,7 +145,10 @@ class Clients(Protocol):
     addresses: Sequence[str]
 
     def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
-        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known."""
+        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known.
+
+        Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
+        """
         ...
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
@@ -160,7 +163,12 @@ class Cluster(Protocol):
 
     def machines(self) -> list[Machine]: ...
     def place(
-        self, launch_id: str, bundles: Sequence[Bundle], nodes: Sequence[str] | None, labels: Mapping[str, str], timeout_s: float
+        self,
+        launch_id: str,
+        bundles: Sequence[Bundle],
+        nodes: Sequence[str] | None,
+        labels: Mapping[str, str],
+        timeout_s: float,
     ) -> Placement:
         """One agent per bundle, each on its own node when there are several. ``nodes``: node ids, None = anywhere.
 

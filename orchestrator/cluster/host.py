@@ -14,13 +14,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from orchestrator.cluster.base import ClientReport, Ready, Seat, Stopped
 from orchestrator.engines import ENGINES
+from orchestrator.engines.admin import reset_prefix_cache
 from orchestrator.engines.base import Engine, Node
-from orchestrator.engines.failures import classify
-from orchestrator.engines.ports import free_ports
+from orchestrator.engines.failures import Phase, classify
+from orchestrator.engines.ports import Ports
 from orchestrator.engines.process import EngineProcess
-from orchestrator.engines.readiness import reset_prefix_cache, wait_ready
+from orchestrator.engines.readiness import wait_ready
 from orchestrator.engines.reaper import reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.load.client import LoadClient
@@ -56,12 +59,13 @@ class EngineHost:
         self._launch_id = launch_id
         self._gpus = gpus
         self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
+        self._ports = Ports(np.random.default_rng())
         self._process: EngineProcess | None = None
         self._engine: Engine | None = None
         self._settings: EngineSettings | None = None
         self._node: Node | None = None
         self._key = ""
-        self._phase = "start"
+        self._phase: Phase = "start"
 
     def seat(self, node_id: str, address: str) -> Seat:
         """Where this rank sits."""
@@ -71,7 +75,7 @@ class EngineHost:
 
     def reserve_ports(self, count: int) -> list[int]:
         """Ports that nothing listens on now, from the engines' range."""
-        return free_ports(count)
+        return self._ports.take(count)
 
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
         """Start the engine's process of this rank; returns its argv."""
@@ -91,13 +95,14 @@ class EngineHost:
     def wait_ready(self, timeout_s: float) -> Ready | Failure:
         """Wait until rank 0 serves and is proved to be ours."""
         assert self._engine and self._settings and self._node and self._process
-        started = time.monotonic()
+        url = f"http://{self._node.bind}:{self._node.port}"
         try:
-            ready = wait_ready(self._engine, self._settings, self._node, self._key, self._process, timeout_s)
+            ready = wait_ready(self._engine, self._settings, self._node, url, self._key, self._process, timeout_s)
         except EngineFailure as error:
             return error.failure
-        self._phase = "serving"
-        return Ready(time.monotonic() - started, ready.reported, ready.version)
+        self._phase = "run"
+        facts = {"max_model_len": ready.max_model_len} if ready.max_model_len else {}
+        return Ready(ready.ready_s, {**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
 
     def failure(self) -> Failure | None:
         """None while the process lives; else why it ended, by phase and log."""
@@ -109,7 +114,7 @@ class EngineHost:
         """Empty the prefix cache where the engine has a way to."""
         assert self._engine and self._node
         if self._engine.reset_path:
-            reset_prefix_cache(self._engine, self._node, self._key)
+            reset_prefix_cache(f"http://{self._node.bind}:{self._node.port}", self._engine.reset_path, self._key)
 
     def stop(self) -> Stopped:
         """End the process and everything it started; the log comes along."""
@@ -153,7 +158,11 @@ class ClientHost:
         assert self._client and self._point
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self._client.run(start_ns)
-        keys = {"measurement_id": self._point.measurement_id, "attempt_id": self._point.attempt_id, "writer": self._writer}
+        keys = {
+            "measurement_id": self._point.measurement_id,
+            "attempt_id": self._point.attempt_id,
+            "writer": self._writer,
+        }
         tables = {"requests": result.requests, "token_events": result.token_events} if store else {}
         parts = tuple(store.write_part(table, data, **keys) for table, data in tables.items()) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)

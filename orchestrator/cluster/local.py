@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine: for the demo, for tests, and to try multi-node launches on a laptop."""
+"""A Ray cluster of several nodes on this machine: for the demo, for tests, and for multi-node launches on a laptop."""
 
 from __future__ import annotations
 
@@ -59,5 +59,7 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, TaskUnschedulableError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskUnschedulableError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.base import AgentLost, Bundle, ClientLost, ClientReport, Machine, Ready, Seat, Stopped
 from orchestrator.cluster.host import ClientHost, EngineHost
 from orchestrator.engines.base import Node
-from orchestrator.errors import Failure, PlacementError
+from orchestrator.errors import Failure, InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -163,7 +163,9 @@ class RayClientRun:
         self._lost: set[int] = set()
 
     def wait(self, wait_s: float) -> bool:
-        open_refs = [ref for index, ref in enumerate(self._refs) if index not in self._reports and index not in self._lost]
+        open_refs = [
+            ref for index, ref in enumerate(self._refs) if index not in self._reports and index not in self._lost
+        ]
         ready, _ = ray.wait(open_refs, num_returns=len(open_refs), timeout=wait_s) if open_refs else ([], [])
         for ref in ready:
             index = self._refs.index(ref)
@@ -213,10 +215,12 @@ class RayClients:
             for index, member in enumerate(self._members)
         ]
         try:
-            known = sum(ray.get(refs, timeout=10 * CALL_LIMIT_S))
+            known: int = sum(ray.get(refs, timeout=10 * CALL_LIMIT_S))
             self._offsets = [(0, 0) if member.local else _clock_offset(member.actor) for member in self._members]
         except (RayActorError, GetTimeoutError) as error:
             raise ClientLost(range(count)) from error
+        except RayTaskError as error:
+            raise InputError(str(error.cause)) from error
         return known
 
     def start(self, lead_s: float, write: bool = True) -> RayClientRun:
@@ -283,7 +287,12 @@ class RayCluster:
         ]
 
     def place(
-        self, launch_id: str, bundles: Sequence[Bundle], nodes: Sequence[str] | None, labels: Mapping[str, str], timeout_s: float
+        self,
+        launch_id: str,
+        bundles: Sequence[Bundle],
+        nodes: Sequence[str] | None,
+        labels: Mapping[str, str],
+        timeout_s: float,
     ) -> RayPlacement:
         group = placement_group(
             [{"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {}) for bundle in bundles],
@@ -318,7 +327,7 @@ class RayCluster:
         self._idle = [member for member in self._idle if member.node_id in machines]
         self._idle.sort(key=lambda member: member.node_id in avoid)
         taken, self._idle = self._idle[:count], self._idle[count:]
-        new = []
+        new: list[_Member] = []
         while len(taken) + len(new) < count:
             load = [member.node_id for member in self._members + new]
             machine = min(

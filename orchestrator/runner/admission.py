@@ -17,7 +17,7 @@ Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one launch takes: ``bundles`` of one replica, times ``replicas``. No bundles: an endpoint, nothing to place."""
+    """What one launch takes: ``bundles`` of a replica, times ``replicas``. No bundles: an endpoint, not placed."""
 
     bundles: tuple[Bundle, ...]
     replicas: int = 1
@@ -80,7 +80,10 @@ def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -
                 if need.exclusive or launch.need.exclusive:
                     closed.add(address.get(node, node))
     return {
-        machine.node_id: (machine.gpus - used.get(machine.node_id, (0, 0.0))[0], machine.cpus - used.get(machine.node_id, (0, 0.0))[1])
+        machine.node_id: (
+            machine.gpus - used.get(machine.node_id, (0, 0.0))[0],
+            machine.cpus - used.get(machine.node_id, (0, 0.0))[1],
+        )
         for machine in machines
         if machine.address not in closed and all(machine.labels.get(key) == value for key, value in need.labels)
     }
@@ -112,7 +115,11 @@ def choose(
             if reservation is None and fit(job.need, machines, ()) is not None:
                 reservation = _reserve(job.need, machines, running)
             continue
-        if reservation is None or now_s + job.estimate_s <= reservation[0] or _clear_of(nodes, reservation[1], machines):
+        if (
+            reservation is None
+            or now_s + job.estimate_s <= reservation[0]
+            or _clear_of(nodes, reservation[1], machines)
+        ):
             return job, nodes
     return None
 

@@ -79,7 +79,9 @@ class Record:
 class Replicas:
     """The running replicas of one launch. ``targets`` is what clients load."""
 
-    def __init__(self, placements: Sequence[Placement], targets: Sequence[Target], cores: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self, placements: Sequence[Placement], targets: Sequence[Target], cores: Mapping[str, frozenset[int]]
+    ) -> None:
         self.targets = tuple(targets)
         self.cores = cores  # address -> cores the engine uses there
         self._placements = placements
@@ -109,9 +111,18 @@ class Launch:
     """Context manager: entering places and starts, leaving stops and releases, whatever happened in between."""
 
     def __init__(
-        self, cluster: Cluster, store: Store, deployment: Deployment, nodes: Nodes | None, launch_id: str, journal: Journal,
-        *, placement_timeout_s: float, client_addresses: Sequence[str], stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        store: Store,
+        deployment: Deployment,
+        nodes: Nodes | None,
+        launch_id: str,
+        journal: Journal,
+        *,
+        placement_timeout_s: float,
+        client_addresses: Sequence[str],
+        stop: threading.Event,
+    ) -> None:
         self.record = Record(launch_id)
         self._cluster, self._store, self._deployment, self._nodes = cluster, store, deployment, nodes
         self._journal, self._stop = journal, stop
@@ -129,7 +140,9 @@ class Launch:
         except PlacementError as error:
             failure = Failure(FailureClass.INFRA, "no_place", f"The cluster gave no place: {error}.")
         except AgentLost as error:
-            failure = Failure(FailureClass.INFRA, "agent_lost", f"The node agent or its node was lost at start: {error}.")
+            failure = Failure(
+                FailureClass.INFRA, "agent_lost", f"The node agent or its node was lost at start: {error}."
+            )
         except EngineFailure as error:
             failure = error.failure
         except BaseException:
@@ -152,7 +165,9 @@ class Launch:
         for replica in range(need.replicas):
             nodes = self._nodes[replica] if self._nodes else None
             self._placements.append(
-                self._cluster.place(self.record.launch_id, need.bundles, nodes, dict(need.labels), self._placement_timeout_s)
+                self._cluster.place(
+                    self.record.launch_id, need.bundles, nodes, dict(need.labels), self._placement_timeout_s
+                )
             )
         self._placed_at = time.monotonic()
         self.record.placed_s = self._placed_at - began
@@ -160,7 +175,9 @@ class Launch:
     def _start(self) -> Replicas:
         began = time.monotonic()
         cores = share_cores(self._placements, self._deployment)
-        starts = [self._start_replica(index, placement, cores[index]) for index, placement in enumerate(self._placements)]
+        starts = [
+            self._start_replica(index, placement, cores[index]) for index, placement in enumerate(self._placements)
+        ]
         self._await_ready(began)
         self.record.ready_s = time.monotonic() - began
         used: dict[str, frozenset[int]] = {}
@@ -188,7 +205,12 @@ class Launch:
             extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
             seat = agent.seat
             node = replace(
-                base, rank=rank, host=seat.address, devices=seat.devices, cores=tuple(cores[rank]), extra_ports=extra_ports
+                base,
+                rank=rank,
+                host=seat.address,
+                devices=seat.devices,
+                cores=tuple(cores[rank]),
+                extra_ports=extra_ports,
             )
             self.record.argv.append(agent.start(settings, hardware, node, key))
             self.record.seats.append(asdict(seat) | {"rank": rank, "replica": index, "engine_cores": list(cores[rank])})
@@ -269,9 +291,8 @@ def share_cores(placements: Sequence[Placement], deployment: Deployment) -> list
             next_core[seat.address] = first + each
             cores = seat.cores[first : first + each]
             if len(cores) < each:
-                raise PlacementError(
-                    f"host {seat.hostname} has {len(seat.cores)} cores for this process, the launch needs {first + each}"
-                )
+                have = f"host {seat.hostname} lets this process use {len(seat.cores)} cores"
+                raise PlacementError(f"{have}, the launch needs {first + each}")
             row.append(tuple(cores))
         shares.append(row)
     return shares

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from orchestrator.cluster.base import ClientLost, ClientRun, Clients, Cluster
 from orchestrator.engines import ENGINES
-from orchestrator.errors import Failure, FailureClass
+from orchestrator.errors import Failure, FailureClass, InputError
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.plan.model import Deployment, Measurement, Plan, Point
@@ -50,9 +50,18 @@ class Measurer:
     """Runs measurements of one deployment on its replicas."""
 
     def __init__(
-        self, plan: Plan, deployment: Deployment, replicas: Replicas, cluster: Cluster, store: Store, journal: Journal,
-        launch_id: str, clients: Clients, renew: Callable[[Clients, int], Clients], stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        deployment: Deployment,
+        replicas: Replicas,
+        cluster: Cluster,
+        store: Store,
+        journal: Journal,
+        launch_id: str,
+        clients: Clients,
+        renew: Callable[[Clients, int], Clients],
+        stop: threading.Event,
+    ) -> None:
         self._plan, self._deployment, self._replicas = plan, deployment, replicas
         self._cluster, self._store, self._journal = cluster, store, journal
         self._launch_id, self._renew, self._stop = launch_id, renew, stop
@@ -100,11 +109,16 @@ class Measurer:
         while True:
             try:
                 verdict, failure = self._attempt(point, measurement, crowd)
+            except InputError as error:
+                failure = Failure(FailureClass.BAD_CONFIG, "bad_point", f"The point cannot be run: {error}.")
+                self._commit_bare(point, measurement, failure)
+                return failure
             except ClientLost as error:
                 lost += 1
                 sentence = f"A load client was lost during the point ({error}); attempt {lost} of {CLIENT_LOSSES}."
                 failure = Failure(FailureClass.INFRA, "client_lost", sentence)
-                self._commit_lost(point, measurement, failure)
+                self._commit_bare(point, measurement, failure)
+                self._tell("client_lost", failure.sentence, measurement)
                 self._replace_clients(error)
                 if lost < CLIENT_LOSSES:
                     continue
@@ -144,13 +158,25 @@ class Measurer:
         verdict = judge(requests, stats, load)
         failure = died or _useless(requests)
         if failure is None and verdict.validity == "client_bound" and self._can_double(crowd):
-            failure = Failure(FailureClass.CLIENT_BOUND, "client_bound", "; ".join(verdict.reasons) or "The client was the limit.")
+            failure = Failure(
+                FailureClass.CLIENT_BOUND, "client_bound", "; ".join(verdict.reasons) or "The client was the limit."
+            )
         self._phase("commit", detail=_level(point))
         commit_point(
-            self._store, self._plan, self._deployment, point, measurement, attempt_id=attempt_id, launch_id=self._launch_id,
-            parts=[part for report in reports for part in report.parts], stats=stats, verdict=verdict, failure=failure,
-            requests=requests.num_rows, started_unix_ns=started_unix_ns,
-        )  # fmt: skip
+            self._store,
+            self._plan,
+            self._deployment,
+            point,
+            measurement,
+            attempt_id=attempt_id,
+            launch_id=self._launch_id,
+            parts=[part for report in reports for part in report.parts],
+            stats=stats,
+            verdict=verdict,
+            failure=failure,
+            requests=requests.num_rows,
+            started_unix_ns=started_unix_ns,
+        )
         if died is not None:
             raise EngineDied(died)
         return verdict, failure
@@ -158,7 +184,9 @@ class Measurer:
     def _wait(self, run: ClientRun, point: Point, load: LoadPoint, started_unix_ns: int) -> None:
         """Until every client reported; watches the engine, the clock and the user meanwhile."""
         length_s = load.warmup_s + load.duration_s if load.duration_s else 0.0
-        limit_s = (length_s or load.request_timeout_s * max(1, load.requests or 1)) + load.drain_timeout_s + 2 * SETTLE_S
+        limit_s = (
+            (length_s or load.request_timeout_s * max(1, load.requests or 1)) + load.drain_timeout_s + 2 * SETTLE_S
+        )
         aborted = False
         while not run.wait(1.0):
             elapsed_s = (time.time_ns() - started_unix_ns) / 1e9
@@ -181,18 +209,30 @@ class Measurer:
             self._tell_died(failure)
             raise EngineDied(failure)
 
-    def _commit_lost(self, point: Point, measurement: Measurement, failure: Failure) -> None:
-        """An attempt that lost a client is a row without requests: what the others measured had the wrong load."""
+    def _commit_bare(self, point: Point, measurement: Measurement, failure: Failure) -> None:
+        """An attempt without rows of requests: none was sent, or a lost client made the load another one."""
         commit_point(
-            self._store, self._plan, self._deployment, point, measurement, attempt_id=new_ulid(), launch_id=self._launch_id,
+            self._store,
+            self._plan,
+            self._deployment,
+            point,
+            measurement,
+            attempt_id=new_ulid(),
+            launch_id=self._launch_id,
             failure=failure,
-        )  # fmt: skip
-        self._tell("client_lost", failure.sentence, measurement)
+        )
 
     def _replace_clients(self, error: ClientLost) -> None:
         self.clients = self._renew(self.clients, len(self.clients.addresses))
 
-    def _phase(self, name: str, detail: str = "", elapsed_s: float = 0.0, total_s: float = 0.0, progress: Progress | None = None) -> None:
+    def _phase(
+        self,
+        name: str,
+        detail: str = "",
+        elapsed_s: float = 0.0,
+        total_s: float = 0.0,
+        progress: Progress | None = None,
+    ) -> None:
         self._journal.tell(Phase(self._deployment.label, name, detail, elapsed_s, total_s, progress))
 
     def _tell(self, kind: str, text: str, measurement: Measurement | None = None) -> None:

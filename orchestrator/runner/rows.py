@@ -39,9 +39,8 @@ def deployment_row(plan: Plan, deployment: Deployment) -> pa.Table:
         "settings_json": json.dumps(settings.given(), sort_keys=True),
         "predicted_json": json.dumps(deployment.predicted) if deployment.predicted else None,
     }
-    promoted = ("engine", "engine_version", "model", "replicas", "tensor_parallel_size", "pipeline_parallel_size")
-    promoted += ("data_parallel_size", "quantization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens")
-    return pa.Table.from_pylist([row | {name: getattr(settings, name) for name in promoted}], schema=DEPLOYMENTS)
+    promoted = {name: getattr(settings, name) for name in DEPLOYMENTS.names if hasattr(settings, name)}
+    return pa.Table.from_pylist([promoted | row], schema=DEPLOYMENTS)
 
 
 def commit_launch(store: Store, plan: Plan, deployment: Deployment, launch: dict[str, Any], events: pa.Table) -> None:
@@ -121,7 +120,12 @@ def _last_s(stats: Sequence[ClientStats]) -> float:
 
 
 def _commit(
-    store: Store, kind: Literal["point", "launch"], key: str, attempt_id: str, parts: Sequence[FilePart], row: dict[str, Any]
+    store: Store,
+    kind: Literal["point", "launch"],
+    key: str,
+    attempt_id: str,
+    parts: Sequence[FilePart],
+    row: dict[str, Any],
 ) -> None:
     store.commit(
         Manifest(

@@ -65,7 +65,12 @@ class Sweep:
     """Runs a plan on a cluster into a store. One thread admits; each launch has its own."""
 
     def __init__(
-        self, plan: Plan, cluster: Cluster, store: Store, listener: Listener | None = None, placement_timeout_s: float = 900.0
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        store: Store,
+        listener: Listener | None = None,
+        placement_timeout_s: float = 900.0,
     ) -> None:
         self._plan, self._cluster, self._store = plan, cluster, store
         self._journal = Journal(listener)
@@ -83,7 +88,9 @@ class Sweep:
         self._store.write_plan(self._plan.to_json())
         todos, skipped = self._todos(done)
         total = sum(len(todo.open) for todo in todos)
-        self._tell("sweep", f"{total} measurements to do, {skipped} already done", data={"total": total, "skipped": skipped})
+        self._tell(
+            "sweep", f"{total} measurements to do, {skipped} already done", data={"total": total, "skipped": skipped}
+        )
         interrupted = False
         try:
             self._admit(todos, began_ns)
@@ -175,9 +182,16 @@ class Sweep:
         self._tell("launch", f"{deployment.label}: launch {launch_id}", deployment.label, launch_id)
         clients = self._cluster.clients(self._first_clients(), self._avoid(nodes))
         launch = Launch(
-            self._cluster, self._store, deployment, nodes, launch_id, self._journal,
-            placement_timeout_s=self._placement_timeout_s, client_addresses=clients.addresses, stop=self._stop,
-        )  # fmt: skip
+            self._cluster,
+            self._store,
+            deployment,
+            nodes,
+            launch_id,
+            self._journal,
+            placement_timeout_s=self._placement_timeout_s,
+            client_addresses=clients.addresses,
+            stop=self._stop,
+        )
         began_ns = time.time_ns()
         measurer: Measurer | None = None
         try:
@@ -185,9 +199,17 @@ class Sweep:
                 self._add_span(Span(began_ns, time.time_ns()))
                 todo.start_estimate_s = (time.time_ns() - began_ns) / 1e9
                 measurer = Measurer(
-                    self._plan, deployment, replicas, self._cluster, self._store, self._journal, launch_id, clients,
-                    self._renewer(nodes), self._stop,
-                )  # fmt: skip
+                    self._plan,
+                    deployment,
+                    replicas,
+                    self._cluster,
+                    self._store,
+                    self._journal,
+                    launch_id,
+                    clients,
+                    self._renewer(nodes),
+                    self._stop,
+                )
                 self._measure_all(todo, measurer, launch)
         except EngineFailure as error:
             self._add_span(Span(began_ns, time.time_ns()))
@@ -223,7 +245,7 @@ class Sweep:
             self._close(todo, measurement, failure)
 
     def _start_failed(self, todo: Todo, failure: Failure, launch_id: str) -> None:
-        """The engine did not come to serve: try again if its class says so, else every open measurement is a failed row."""
+        """The engine did not come to serve: again if its class says so, else every open measurement is a failed row."""
         again = todo.again("start", failure)
         self._tell("retry" if again else "gave_up", failure.sentence, todo.deployment.label, launch_id)
         if again:
@@ -231,9 +253,15 @@ class Sweep:
         for measurement in list(todo.open):
             point = self._plan.point(measurement.point_id)
             commit_point(
-                self._store, self._plan, todo.deployment, point, measurement, attempt_id=new_ulid(), launch_id=launch_id,
+                self._store,
+                self._plan,
+                todo.deployment,
+                point,
+                measurement,
+                attempt_id=new_ulid(),
+                launch_id=launch_id,
                 failure=failure,
-            )  # fmt: skip
+            )
             self._close(todo, measurement, failure)
 
     def _close(self, todo: Todo, measurement: Measurement, failure: Failure | None) -> None:
@@ -272,5 +300,7 @@ class Sweep:
             self._gpu_hours += hours
             self._usd += hours * (deployment.hardware.usd_per_gpu_hour or 0.0)
 
-    def _tell(self, kind: str, text: str, deployment: str = "", launch_id: str = "", data: dict[str, object] | None = None) -> None:
+    def _tell(
+        self, kind: str, text: str, deployment: str = "", launch_id: str = "", data: dict[str, object] | None = None
+    ) -> None:
         self._journal.tell(Event(kind, text, deployment, launch_id, data=data or {}))

@@ -108,6 +108,10 @@ def check(results: Path) -> None:
 def no_kill() -> None: ...
 
 
+def one_commit(results: Path) -> bool:
+    return len(manifests(results)) == 1
+
+
 @pytest.mark.parametrize("commits", [0, 1, 4])
 def test_the_driver_is_killed(cluster: LocalCluster, experiment: Path, commits: int) -> None:
     def moment(results: Path) -> bool:
@@ -121,20 +125,18 @@ def test_an_engine_is_killed_under_load(cluster: LocalCluster, experiment: Path)
         servers = [one for one in engine_processes() if "orchestrator.engines.emulator" in " ".join(one.cmdline())]
         kill(servers[0])
 
-    run_and_kill(cluster, experiment, lambda results: len(manifests(results)) == 1, strike, ends=True)
+    run_and_kill(cluster, experiment, one_commit, strike, ends=True)
 
 
 def test_a_client_is_killed_under_load(cluster: LocalCluster, experiment: Path) -> None:
-    results = run_and_kill(
-        cluster, experiment, lambda found: len(manifests(found)) == 1, lambda: kill(actors("ray::ClientActor")[0]), ends=True
-    )
-    assert "client_lost" in {one.get("reason", "") and "client_lost" for one in manifests(results) if one["status"] == "failed"}
+    results = run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::ClientActor")[0]), ends=True)
+    lost = [one for one in manifests(results) if one["status"] == "failed"]
+    assert [one["failure_class"] for one in lost] == ["infra"]
+    assert "client" in lost[0]["reason"]
 
 
 def test_an_agent_is_killed_under_load(cluster: LocalCluster, experiment: Path) -> None:
-    run_and_kill(
-        cluster, experiment, lambda results: len(manifests(results)) == 1, lambda: kill(actors("ray::AgentActor")[0]), ends=True
-    )
+    run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::AgentActor")[0]), ends=True)
 
 
 def test_a_node_is_lost_and_comes_back(cluster: LocalCluster, experiment: Path) -> None:
@@ -143,4 +145,4 @@ def test_a_node_is_lost_and_comes_back(cluster: LocalCluster, experiment: Path) 
         cluster.cluster.remove_node(worker, allow_graceful=False)
         cluster.add_node()
 
-    run_and_kill(cluster, experiment, lambda results: len(manifests(results)) == 1, strike, ends=True)
+    run_and_kill(cluster, experiment, one_commit, strike, ends=True)

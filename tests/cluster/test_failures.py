@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.local import LocalCluster
-from tests.harness import MODEL, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows, write_experiment
+from tests.harness import (
+    MODEL,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    manifests,
+    orchestrator,
+    rows,
+    write_experiment,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -56,7 +64,13 @@ def last_point(results: Path, name: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("name", "failure_class"),
-    [("dies", "engine_crash"), ("oom", "bad_config"), ("hangs", "timeout"), ("first", "engine_crash"), ("midload", "engine_crash")],
+    [
+        ("dies", "engine_crash"),
+        ("oom", "bad_config"),
+        ("hangs", "timeout"),
+        ("first", "engine_crash"),
+        ("midload", "engine_crash"),
+    ],
 )
 def test_each_failure_is_a_row_with_its_class_and_a_sentence(failed: Path, name: str, failure_class: str) -> None:
     point = last_point(failed, name)

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.local import LocalCluster
-from tests.harness import MODEL, ROOT, assert_nothing_left, environment, manifests, orchestrator, wait_for, write_experiment
+from tests.harness import (
+    MODEL,
+    ROOT,
+    assert_nothing_left,
+    environment,
+    manifests,
+    orchestrator,
+    wait_for,
+    write_experiment,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -43,8 +52,13 @@ def test_ray_job_submit_runs_a_sweep_from_the_working_directory(tmp_path: Path) 
         ray += ["--submission-id", f"sweep-{uuid.uuid4().hex[:8]}", "--working-dir", str(package), "--"]
         done = subprocess.run(
             [*ray, sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)],
-            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
     assert_nothing_left()
@@ -58,11 +72,16 @@ def s3() -> Iterator[str]:
     port = free_port()
     server = subprocess.Popen(
         [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         client = boto3.client(
-            "s3", endpoint_url=f"http://127.0.0.1:{port}", aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",
+            region_name="us-east-1",
         )
         wait_for(lambda: _answers(port), 30, "moto_server answers")
         client.create_bucket(Bucket="sweeps")

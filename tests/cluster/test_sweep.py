@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.local import LocalCluster
-from tests.harness import MODEL, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows, write_experiment
+from tests.harness import (
+    MODEL,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    manifests,
+    orchestrator,
+    rows,
+    write_experiment,
+)
 
 pytestmark = pytest.mark.cluster
 
