@@ -26,44 +26,32 @@ GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
 
 
 class Generation:
-    """One request while it is in the batch: receives its tokens from the pacer and writes them."""
+    """One request while it is in the batch: builds its tokens' bytes, carries out its scripted fault, ends itself."""
 
-    __slots__ = ("_answer", "_app", "_connection", "_fault", "_index", "_last", "_payload", "_tgi", "sequence")
+    __slots__ = ("_answer", "_app", "_fault", "_index", "_last", "_tgi", "sequence", "stream")
 
     def __init__(self, app: App, connection: Connection, answer: Answer, fault: str | None, tgi: bool) -> None:
-        self._app, self._connection, self._answer, self._fault, self._tgi = app, connection, answer, fault, tgi
+        self._app, self._answer, self._fault, self._tgi = app, answer, fault, tgi
+        self.stream = connection
+        self.sequence: Sequence | None = None
         self._index = 0
         self._last = False
-        self._payload = b""
-        self.sequence: Sequence | None = None
         connection.on_lost = self._lost
 
-    def prepare(self, last: bool) -> None:
-        """Build the next token's bytes ahead of its instant."""
-        self._last = last
-        if not self._answer.asked.stream:
-            if last:
-                self._payload = self._answer.whole()
-            return
-        payload = self._answer.event(self._index, last)
-        if last:
-            payload += self._answer.close()
-        if self._fault == "garbage":
-            payload = GARBAGE
-        payload = chunk(payload) + STREAM_END if last else chunk(payload)
-        self._payload = STREAM_HEAD + payload if self._index == 0 else payload
-
-    def deliver(self) -> None:
-        """The step that made the token is over."""
-        if not self._connection.open:
-            return
-        if self._answer.asked.stream:
-            self._connection.write(self._payload)
-        self._index += 1
+    def prepare(self, last: bool) -> tuple[bytes, bool]:
+        """Bytes of the next token; whole answers and faults are dealt with in ``sent``."""
+        index, self._last = self._index, last
+        self._index = index + 1
         self._app.counters.generation_tokens += 1
-        if self._fault is not None and self._act():
-            return
-        if self._last:
+        if not self._answer.asked.stream:
+            return b"", last or self._fault is not None
+        payload = self._answer.event(index, last) if self._fault != "garbage" else GARBAGE
+        payload = chunk(payload + self._answer.close()) + STREAM_END if last else chunk(payload)
+        return (STREAM_HEAD + payload if index == 0 else payload), last or self._fault is not None
+
+    def sent(self) -> None:
+        """After a last token, or any token of a request with a fault."""
+        if self.stream.open and not (self._fault is not None and self._act()) and self._last:
             self._finish()
 
     def _act(self) -> bool:
@@ -72,23 +60,22 @@ class Generation:
             self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)")
             os._exit(0)  # vLLM's exit status when it dies at run time
         if self._fault == "stall":
-            self._app.pacer_of(self).stall(self._app.serving.faults.stall_s)
+            self._app.active[self].stall(self._app.serving.faults.stall_s)
             self._fault = None
-        half = max(1, self._answer.asked.output_tokens // 2)
-        if self._fault == "cut" and self._index >= half:
-            self._connection.abort()
+        elif self._fault == "cut" and self._index >= max(1, self._answer.asked.output_tokens // 2):
+            self.stream.abort()
             return True
         return False
 
     def _finish(self) -> None:
-        asked = self._answer.asked
-        self._connection.on_lost = None
-        if asked.stream:
-            self._connection.end_stream()
-        else:
-            body = GARBAGE if self._fault == "garbage" else self._payload
-            self._connection.respond_json(200, body, self._app.timing_headers(asked) if self._tgi else None)
+        asked, connection = self._answer.asked, self.stream
         self._app.finished(self, asked)
+        connection.on_lost = None
+        if asked.stream:
+            connection.end_stream()
+        else:
+            body = GARBAGE if self._fault == "garbage" else self._answer.whole()
+            connection.respond_json(200, body, self._app.timing_headers(asked) if self._tgi else None)
 
     def _lost(self) -> None:
         """The client went away: its place in the batch is free again."""
@@ -213,15 +200,13 @@ class App:
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
-    def pacer_of(self, generation: Generation) -> Pacer:
-        return self.active[generation]
-
     def finished(self, generation: Generation, asked: Asked) -> None:
         """Every token of a request has left."""
         self.active.pop(generation)
         self._tgi_active.discard(generation)
         counters, sequence = self.counters, generation.sequence
         assert sequence is not None
+        sequence.owner = None
         arrival_s = sequence.ready_s - self.serving.replica.request_overhead_s
         counters.succeeded += 1
         counters.e2e.add(sequence.last_token_s - arrival_s)
@@ -292,7 +277,7 @@ class App:
             "vllm:num_requests_running": sum(len(batch.decoding) + len(batch.prefilling) for batch in batches),
             "vllm:num_requests_waiting": sum(len(batch.waiting) for batch in batches),
             "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity,
-            "emulator:lag_seconds_max": max(lag.last_max_s for lag in lags),
+            "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
         }
         totals: dict[str, float] = {
             "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
@@ -302,8 +287,7 @@ class App:
             "vllm:prefix_cache_hits_total": self.prefix.hit_tokens,
             "vllm:admission_rejections_total": counters.rejected,
             "emulator:steps_total": sum(lag.steps for lag in lags),
-            "emulator:lag_first_token_seconds_total": sum(lag.first_sum_s for lag in lags),
-            "emulator:lag_last_token_seconds_total": sum(lag.last_sum_s for lag in lags),
+            "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
         }
         info = {
             "block_size": "16",

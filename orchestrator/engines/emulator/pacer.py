@@ -4,64 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections import deque
 from typing import Protocol, cast
 
 from orchestrator.engines.emulator.batch import Batch, Sequence
 from orchestrator.engines.emulator.timer import Timer
 
 
+class Stream(Protocol):
+    """Where the bytes of a token go."""
+
+    def write(self, data: bytes) -> None: ...
+
+
 class Receiver(Protocol):
     """Who gets the tokens of a sequence (``Sequence.owner``)."""
 
-    def prepare(self, last: bool) -> None:
-        """Build the bytes of the next token while there is time."""
+    @property
+    def stream(self) -> Stream: ...
+
+    def prepare(self, last: bool) -> tuple[bytes, bool]:
+        """The bytes of the next token, built while there is time, and whether ``sent`` wants to be called after it."""
         ...
 
-    def deliver(self) -> None:
-        """Send them now."""
+    def sent(self) -> None:
+        """The token that was prepared has left."""
         ...
 
 
-@dataclass(slots=True)
 class Lag:
-    """How late the tokens of steps left, seconds after the model's instant: the emulator's own error."""
+    """The emulator's own error: how far tokens left from the model's instant, in seconds, for each step."""
 
-    steps: int = 0
-    first_sum_s: float = 0.0  # first token of each step
-    last_sum_s: float = 0.0  # last token of each step
-    last_max_s: float = 0.0
-    step_lags_s: list[float] = field(default_factory=list)  # last tokens, the most recent 10,000 steps
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sum_s = 0.0  # mean of the step's first and last token, signed: what it adds to mean latencies
+        self.worst_s = 0.0
+        self.recent_s: deque[float] = deque(maxlen=20_000)  # the worse of first and last token of a step, unsigned
 
     def add(self, first_s: float, last_s: float) -> None:
+        worst_s = max(abs(first_s), abs(last_s))
         self.steps += 1
-        self.first_sum_s += first_s
-        self.last_sum_s += last_s
-        self.last_max_s = max(self.last_max_s, last_s)
-        self.step_lags_s.append(last_s)
-        if len(self.step_lags_s) > 20_000:
-            del self.step_lags_s[:10_000]
+        self.sum_s += (first_s + last_s) / 2
+        self.worst_s = max(self.worst_s, worst_s)
+        self.recent_s.append(worst_s)
 
     def summary(self) -> str:
-        """One line: how late the last tokens of recent steps were."""
+        """One line for the log."""
         if not self.steps:
             return "no steps"
-        recent = sorted(self.step_lags_s)
+        recent = sorted(self.recent_s)
         return (
-            f"{self.steps} steps, last token late by {recent[len(recent) // 2] * 1e3:.3f} ms (median), "
-            f"{recent[int(len(recent) * 0.99)] * 1e3:.3f} ms (p99), {self.last_max_s * 1e3:.3f} ms (max)"
+            f"{self.steps} steps, mean {self.sum_s / self.steps * 1e3:+.3f} ms; worst token of a step: "
+            f"median {recent[len(recent) // 2] * 1e3:.3f} ms, p99 {recent[int(len(recent) * 0.99)] * 1e3:.3f} ms, "
+            f"max {self.worst_s * 1e3:.3f} ms"
         )
 
 
+_WRITE_S = 8e-6  # one write to a loopback socket, until the first steps have shown what it takes here
+_WRITE_MAX_S = 20e-6
+
+
 class Pacer:
-    """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock."""
+    """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock.
+
+    The tokens of a step leave one after the other, so the first goes out half a burst before the step's end and the
+    last half a burst after it: on average they are on time.
+    """
 
     def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.batch = batch
         self.lag = Lag()
         self._timer = Timer(loop, self._fire)
-        self._due: list[Receiver] = []
+        self._due: list[tuple[Stream, bytes]] = []
+        self._after: list[Receiver] = []
         self._running = False
+        self._write_s = _WRITE_S
 
     def submit(self, prompt_tokens: int, output_tokens: int, cached: int, owner: Receiver) -> Sequence:
         """Queue a request that arrived now."""
@@ -76,33 +93,44 @@ class Pacer:
         self.batch.clock += seconds
 
     def close(self) -> None:
+        """Stop giving out tokens."""
+        self._running = False
         self._timer.close()
 
     def _begin(self) -> None:
-        """Run the model through the next step and arm the timer at its end."""
+        """Run the model through the next step, build its tokens and arm the timer."""
         batch = self.batch
         if batch.idle:
             self._running = False
             return
         finished = batch.advance(max_steps=1)
-        due = [cast(Receiver, sequence.owner) for sequence in batch.decoding]
-        for receiver in due:
-            receiver.prepare(last=False)
+        self._due, self._after = [], []
+        for sequence in batch.decoding:
+            self._prepare(cast(Receiver, sequence.owner), last=False)
         for sequence in finished:
-            receiver = cast(Receiver, sequence.owner)
-            receiver.prepare(last=True)
-            due.append(receiver)
-        self._due = due
-        self._timer.arm(batch.clock)
+            self._prepare(cast(Receiver, sequence.owner), last=True)
+        self._timer.arm(batch.clock - len(self._due) * self._write_s / 2)
+
+    def _prepare(self, receiver: Receiver, last: bool) -> None:
+        payload, wants_call = receiver.prepare(last)
+        if payload:
+            self._due.append((receiver.stream, payload))
+        if wants_call:
+            self._after.append(receiver)
 
     def _fire(self) -> None:
         """The step has ended: its tokens go out, the next one begins."""
         if not self._running:
             return
         end_s, due = self.batch.clock, self._due
-        first_s = time.monotonic() - end_s
-        for receiver in due:
-            receiver.deliver()
         if due:
-            self.lag.add(first_s, time.monotonic() - end_s)
+            started_s = time.monotonic()
+            for stream, payload in due:
+                stream.write(payload)
+            done_s = time.monotonic()
+            self.lag.add(started_s - end_s, done_s - end_s)
+            write_s = min(_WRITE_MAX_S, (done_s - started_s) / len(due))
+            self._write_s += 0.05 * (write_s - self._write_s)
+        for receiver in self._after:
+            receiver.sent()
         self._begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -160,6 +161,7 @@ async def _serve(options: Options, serving: Serving) -> int:
     except OSError as error:
         log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}")
         return 1
+    gc.freeze()  # what start-up left behind is never collected, so no pause for it in the middle of a step
     try:
         port = server.sockets[0].getsockname()[1]
         log(f"serving {serving.model} on http://{options.host}:{port}")
