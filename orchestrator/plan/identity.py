@@ -91,7 +91,7 @@ def file_digest(path: str) -> str | None:
 
 
 def installed_version(executable: str, engine: str) -> str | None:
-    """The version of an engine in a virtual environment (or of the environment an executable is in), without starting it."""
+    """The version of an engine in a virtual environment, or in the one an executable is in, without starting it."""
     path = Path(executable)
     for home in (path, *path.parents[1:2]):
         found = sorted(home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info"))

@@ -1,4 +1,4 @@
-"""The plan: every deployment and point of an experiment, fully resolved and frozen. Pure data that JSON holds exactly."""
+"""The plan: every deployment and point of an experiment, fully resolved and frozen. Pure data, exact in JSON."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from orchestrator.plan.identity import measurement_id, seed_of
 from orchestrator.spec.experiment import Budget, Isolation
 from orchestrator.spec.load import Arrivals, Level, Slo, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
-from orchestrator.spec.units import format_duration
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
-FORMAT = 1
+FORMAT: Literal[1] = 1
 
 
 class Deployment(Strict):
@@ -136,8 +135,12 @@ class Plan(Strict):
             found.setdefault(point.deployment_id, []).append(point)
         return found
 
+    def load_s(self, deployment_id: str) -> float:
+        """Seconds of load on one deployment, all repeats; how long its engine takes to start is not known."""
+        return self.repeats * sum(point.estimated_s for point in self.points_of(deployment_id))
+
     def to_json(self) -> str:
-        """The frozen plan as text that ``from_json`` turns into an equal plan. Settings at their default are left out."""
+        """The frozen plan as text that ``from_json`` turns into an equal plan; values at their default are left out."""
         content = self.model_dump(mode="json", exclude_defaults=True)
         return json.dumps({"plan_format": FORMAT, "program_version": self.program_version, **content}, indent=1) + "\n"
 
@@ -153,8 +156,8 @@ class Plan(Strict):
         version = content.get("program_version")
         if content["plan_format"] != FORMAT or version != __version__:
             raise InputError(
-                f"this plan was written by version {version}, this is {__version__}, and the version of the client is part of "
-                "what identifies a point: plan the experiment again"
+                f"this plan was written by version {version}, this is {__version__}, and the version of the client is "
+                "part of what identifies a point: plan the experiment again"
             )
         try:
             return cls.model_validate_json(text)
@@ -162,36 +165,3 @@ class Plan(Strict):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InputError(f"not a valid plan: {place}: {first['msg']}") from None
-
-
-def totals(plan: Plan) -> dict[str, Any]:
-    """Counts and estimates of a plan: deployments by status, points, measurements, seconds of load, GPU hours and USD.
-
-    The estimates hold load only: how long engines take to start is not known before they did.
-    """
-    out: dict[str, Any] = {status: 0 for status in ("planned", "risky", "excluded", "impossible")}
-    for one in plan.deployments:
-        out[one.status] += 1
-    load_s = gpu_hours = usd = 0.0
-    for one in plan.runnable():
-        seconds = plan.repeats * sum(point.estimated_s for point in plan.points_of(one.id))
-        hours = 0.0 if one.hardware.is_cpu else seconds / 3600 * one.devices
-        load_s, gpu_hours = load_s + seconds, gpu_hours + hours
-        usd += hours * (one.hardware.usd_per_gpu_hour or 0.0)
-    measurements = len(plan.points) * plan.repeats
-    out |= {"points": len(plan.points), "measurements": measurements, "load_s": load_s, "gpu_hours": gpu_hours, "usd": usd}
-    return out
-
-
-def over_budget(plan: Plan) -> list[str]:
-    """Why the load alone exceeds the experiment's budget; empty when it does not."""
-    budget, sums = plan.budget or Budget(), totals(plan)
-    out = []
-    if budget.gpu_hours is not None and sums["gpu_hours"] > budget.gpu_hours:
-        out.append(f"load alone takes {sums['gpu_hours']:.1f} GPU hours, the budget is {budget.gpu_hours:g}")
-    if budget.usd is not None and sums["usd"] > budget.usd:
-        out.append(f"load alone costs {sums['usd']:.0f} USD, the budget is {budget.usd:g}")
-    longest = max((sum(p.estimated_s for p in plan.points_of(one.id)) * plan.repeats for one in plan.runnable()), default=0.0)
-    if budget.wall is not None and longest > budget.wall:
-        out.append(f"one deployment alone takes {format_duration(longest)}, the budget is {format_duration(budget.wall)}")
-    return out

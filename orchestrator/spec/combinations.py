@@ -41,15 +41,17 @@ class Combination:
         return next(_places(name, self.choices, self.block))
 
 
-def expand(document: Document, model: Mapping[str, Any], hardware: Sequence[str]) -> tuple[list[Combination], list[Problem]]:
+def expand(
+    document: Document, model: Mapping[str, Any], hardware: Sequence[str]
+) -> tuple[list[Combination], list[Problem]]:
     """All combinations in the order of the file, and every problem found on the way.
 
     ``model``: settings every deployment gets that names no model of its own; ``hardware``: the classes there are.
     """
     found = document.value.get("deployments")
     problems: dict[Problem, None] = {}
-    blocks = [(("deployments",), found)]
-    if isinstance(found, list):
+    blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
+    if isinstance(found, list) and found:
         blocks = [(("deployments", index), block) for index, block in enumerate(found)]
     combinations: list[Combination] = []
     for place, raw in blocks:
@@ -84,7 +86,8 @@ class _Block:
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
         exclude = self._exclude(raw.get("exclude"), {*FIELDS, *derive})
         if count(blocks) > most:
-            self.report((*self.place, "vary"), f"makes {count(blocks):,} combinations; {MOST_COMBINATIONS:,} are the most")
+            message = f"makes {count(blocks):,} combinations; {MOST_COMBINATIONS:,} are the most"
+            self.report((*self.place, "vary"), message)
             return []
         made = (self._combine(base, choices, derive, exclude) for choices in product(blocks))
         return [one for one in made if one is not None]
@@ -151,7 +154,11 @@ class _Block:
             return None
 
     def _combine(
-        self, base: Choice, choices: tuple[Choice, ...], derive: Mapping[str, Expression], exclude: Sequence[tuple[Place, Expression]]
+        self,
+        base: Choice,
+        choices: tuple[Choice, ...],
+        derive: Mapping[str, Expression],
+        exclude: Sequence[tuple[Place, Expression]],
     ) -> Combination | None:
         """None when something in it is wrong, which is then reported."""
         if len(self.problems) >= MOST_PROBLEMS:
@@ -179,7 +186,8 @@ class _Block:
         if not self.model and values.get("served_model_name") is not None:
             return {"model": values["served_model_name"], **values}  # an endpoint: what it calls its model is enough
         if not self.model:
-            self.report(self.place, "no model is given", "write model: {id: <hub name or folder>} at the top of the file")
+            hint = "write model: {id: <hub name or folder>} at the top of the file"
+            self.report(self.place, "no model is given", hint)
             return {"model": "", **values}  # the rest is still checked
         return {**self.model, **values}
 

@@ -1,6 +1,6 @@
 """YAML as plain values, and the line of every one of them, so that an error can say where it stands.
 
-Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is not one. Keys are always text.
+Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is not one. Keys are text.
 Nothing is ever constructed from a tag. Merge keys (``<<: *base``) and aliases work; an alias that contains itself, or
 aliases that multiply without end, are errors.
 """
@@ -23,9 +23,12 @@ MOST_BYTES = 1_000_000
 MOST_VALUES = 200_000
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
-_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_TAGS = {f"tag:yaml.org,2002:{name}" for name in "null bool int float str seq map merge timestamp value".split()}
+_TAGS = {
+    f"tag:yaml.org,2002:{name}"
+    for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")
+}
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -75,7 +78,8 @@ def parse_document(text: str, file: str) -> Document:
         raise ProblemsError([Problem(f"not valid YAML: {what}", file, mark.line + 1 if mark else None)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ProblemsError([Problem(f"not valid YAML: character {error.character!r} is not allowed", file, line)]) from None
+        what = f"character {error.character!r} is not allowed"
+        raise ProblemsError([Problem(f"not valid YAML: {what}", file, line)]) from None
     except RecursionError:
         raise ProblemsError([Problem("is nested too deeply", file)]) from None
     except (ValueError, ArithmeticError) as error:  # the scanner lets some through, such as "\UFFFFFFFF"
@@ -108,7 +112,7 @@ class _Reader:
             return self.mapping(node, place)
         elif isinstance(node, yaml.SequenceNode):
             return self.sequence(node, place)
-        else:
+        elif isinstance(node, yaml.ScalarNode):
             return self.scalar(node)
         return None
 

@@ -74,7 +74,8 @@ class Levels(Strict):
         for name, values in (("request_rate", self.request_rate), ("concurrency", self.concurrency)):
             for index, value in enumerate(values or []):
                 if value in (values or [])[:index]:
-                    raise wrong((name, index), f"{name} {value:g} is given twice", "use repeats to measure a level more than once")
+                    hint = "use repeats to measure a level more than once"
+                    raise wrong((name, index), f"{name} {value:g} is given twice", hint)
         if self.request_rate is None and self.concurrency is None:
             raise wrong((), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]")
         return self

@@ -1,6 +1,6 @@
 """Expressions of ``derive`` and ``exclude``: a small part of Python, read as a tree and never executed.
 
-Allowed: names of settings, numbers, text, ``None True False`` (also ``null true false``), lists and tuples, comparisons,
+Allowed: names of settings, numbers, text, ``None True False`` (also ``null true false``), lists, tuples, comparisons,
 ``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else b``. They mean what they mean in Python.
 """
 
@@ -89,7 +89,8 @@ def _check(node: ast.AST, text: str, depth: int) -> None:
         raise ValueError(f"{text!r} is nested too deeply")
     if not _allowed(node):
         part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__.lower()
-        raise ValueError(f"in {text!r}: {part!r} is not allowed; use names, numbers, comparisons, in, and, or, not, + - * / // %")
+        allowed = "names, numbers, comparisons, in, and, or, not, + - * / // %"
+        raise ValueError(f"in {text!r}: {part!r} is not allowed; use {allowed}")
     for child in ast.iter_child_nodes(node):
         _check(child, text, depth + 1)
 
@@ -97,7 +98,8 @@ def _check(node: ast.AST, text: str, depth: int) -> None:
 def _allowed(node: ast.AST) -> bool:
     match node:
         case ast.Constant(value=value):
-            return value is None or isinstance(value, bool | str) or (isinstance(value, int | float) and abs(value) < LARGEST)
+            number = isinstance(value, int | float) and abs(value) < LARGEST
+            return number or value is None or isinstance(value, bool | str)
         case ast.BinOp(op=op):
             return type(op) in _ARITHMETIC
         case ast.UnaryOp(op=op):
@@ -114,9 +116,9 @@ def _allowed(node: ast.AST) -> bool:
 
 def _is_constant(node: ast.expr) -> bool:
     """``is`` compares with None, True and False only: for anything else Python's answer is an accident."""
-    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool)) or (
-        isinstance(node, ast.Name) and node.id in _CONSTANTS
-    )
+    if isinstance(node, ast.Name):
+        return node.id in _CONSTANTS
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> Any:

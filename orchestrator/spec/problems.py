@@ -45,7 +45,7 @@ def wrong(key: str | int | Place, message: str, hint: str | None = None) -> Pyda
 def problems_of(
     error: ValidationError, model: type[BaseModel], document: Document, locate: Locate = lambda place: place
 ) -> list[Problem]:
-    """Every problem of a failed validation of ``model``, one per place; ``locate`` turns pydantic's place into the file's."""
+    """Every problem of a failed validation of ``model``; ``locate`` turns pydantic's place into the file's."""
     seen: dict[tuple[Place, str], Problem] = {}
     for detail in error.errors():
         place = locate(tuple(detail["loc"]))
@@ -81,8 +81,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
     name, value, kind = _name(place), detail["input"], detail["type"]
     quote = "put it in quotes" if kind == "string_type" and isinstance(value, int | float) else None
-    if inside_union:
-        return f"{name} has a value of the wrong type: {_show(value)}", None
+    if inside_union and kind in _WANTED:
+        return f"{name} has a value of the wrong type", None  # once, not for every type it could have had
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
     if kind == "literal_error":
@@ -107,8 +107,7 @@ def _show(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
-    text = {None: "nothing", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
-    text = text or repr(value)
+    text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -1,0 +1,178 @@
+"""The grid: how many combinations, which ones, in what order, and which a rule leaves out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.spec.combinations import MOST_COMBINATIONS
+from orchestrator.spec.settings import EngineSettings
+from tests.unit.spec.files import parsed, problem
+
+SIZES = ["tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "nnodes"]
+axes = st.dictionaries(st.sampled_from(SIZES), st.lists(st.integers(1, 64), min_size=1, max_size=4), min_size=1)
+
+
+def settings(**deployments: Any) -> list[EngineSettings]:
+    return [one.settings for one in parsed(deployments={"engine": "vllm", **deployments}).combinations]
+
+
+@given(axes)
+def test_a_grid_is_the_product_of_its_axes_in_their_order(grid: dict[str, list[int]]) -> None:
+    found = settings(vary=[{"grid": grid}])
+    expected = list(itertools.product(*grid.values()))
+    assert [tuple(getattr(one, name) for name in grid) for one in found] == expected
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(st.integers(1, 64), min_size=n, max_size=n)] * 3)))
+def test_a_zip_pairs_its_lists(lists: tuple[list[int], ...]) -> None:
+    content = dict(zip(SIZES, lists, strict=False))
+    found = settings(vary=[{"zip": content}])
+    assert [tuple(getattr(one, name) for name in content) for one in found] == list(zip(*lists, strict=True))
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_blocks_multiply_and_the_last_varies_fastest(lists: list[list[int]]) -> None:
+    kinds = [{"grid": {SIZES[0]: lists[0]}}]
+    kinds += [{"cases": [{SIZES[i + 1]: value} for value in values]} for i, values in enumerate(lists[1:])]
+    found = settings(vary=kinds)
+    assert len(found) == math.prod(len(values) for values in lists)
+    assert [tuple(getattr(one, name) for name in SIZES[: len(lists)]) for one in found] == list(
+        itertools.product(*lists)
+    )
+
+
+@given(axes, st.sampled_from(SIZES), st.sampled_from(["<", ">=", "==", "!="]), st.integers(1, 64))
+def test_a_rule_leaves_out_what_python_says_it_does(
+    grid: dict[str, list[int]], name: str, sign: str, value: int
+) -> None:
+    grid = {**grid, name: [1, value, 64]}
+    rule = f"{name} {sign} {value} and not ({SIZES[0]} * {SIZES[1]} > 100)"
+    for one in parsed(deployments={"engine": "vllm", "vary": [{"grid": grid}], "exclude": [rule]}).combinations:
+        assert (one.excluded_by == rule) == eval(rule, {}, dict(one.settings))
+
+
+def test_the_first_rule_that_applies_is_the_one_named() -> None:
+    rules = ["tensor_parallel_size > 100", "tensor_parallel_size > 2", "tensor_parallel_size > 1"]
+    vary = [{"grid": {"tensor_parallel_size": [1, 2, 4]}}]
+    found = parsed(deployments={"engine": "vllm", "vary": vary, "exclude": rules}).combinations
+    assert [one.excluded_by for one in found] == [None, rules[2], rules[1]]
+
+
+def test_a_varied_value_takes_the_place_of_the_base_value() -> None:
+    found = settings(max_num_seqs=8, dtype="float32", vary=[{"cases": [{"max_num_seqs": 16}, {}]}])
+    assert [(one.max_num_seqs, one.dtype) for one in found] == [(16, "float32"), (8, "float32")]
+
+
+def test_env_and_extra_args_are_added_to() -> None:
+    vary = [{"grid": {"env": [{"B": "2"}, {"A": "3"}]}}, {"cases": [{"env": {"C": "4"}}]}]
+    found = settings(env={"A": "1"}, vary=vary)
+    assert [one.env for one in found] == [{"A": "1", "B": "2", "C": "4"}, {"A": "3", "C": "4"}]
+
+
+def test_a_list_of_deployments_is_the_union_of_its_grids() -> None:
+    first = {"engine": "vllm", "max_num_seqs": 4, "vary": [{"grid": {"tensor_parallel_size": [1, 2]}}]}
+    found = parsed(deployments=[first, {"engine": "transformers", "model": "other/model"}]).combinations
+    assert [(one.settings.engine, one.settings.model, one.settings.max_num_seqs) for one in found] == [
+        ("vllm", "org/model", 4),
+        ("vllm", "org/model", 4),
+        ("transformers", "other/model", None),
+    ]
+
+
+def test_derived_values_may_use_those_before_and_rules_may_use_all() -> None:
+    derive = {"gpus": "tensor_parallel_size * pipeline_parallel_size", "half": "gpus // 2"}
+    vary = [{"grid": {"tensor_parallel_size": [2, 8]}}]
+    found = parsed(deployments={"engine": "vllm", "vary": vary, "derive": derive, "exclude": ["half > 2"]}).combinations
+    assert [dict(one.derived) for one in found] == [{"gpus": 2, "half": 1}, {"gpus": 8, "half": 4}]
+    assert [one.excluded_by for one in found] == [None, "half > 2"]
+
+
+def test_a_derived_name_that_is_a_setting_sets_it() -> None:
+    found = settings(vary=[{"grid": {"max_num_seqs": [8, 16]}}], derive={"max_num_batched_tokens": "max_num_seqs * 64"})
+    assert [one.max_num_batched_tokens for one in found] == [512, 1024]
+
+
+def test_hardware_is_an_axis_and_rules_know_its_name() -> None:
+    hardware = {"h100": {"accelerator": "H100-80GB"}}
+    deployments = {
+        "engine": "vllm",
+        "vary": [{"grid": {"hardware": ["h100", "cpu", None]}}],
+        "exclude": ["hardware == 'cpu'"],
+    }
+    found = parsed(hardware=hardware, deployments=deployments).combinations
+    assert [(one.hardware, one.excluded_by is None) for one in found] == [("h100", True), ("cpu", False), (None, True)]
+
+
+def test_a_deployment_with_its_own_model_does_not_get_the_revision_of_the_other() -> None:
+    vary = [{"grid": {"model": ["org/model", "org/other"]}}]
+    model = {"id": "org/first", "revision": "abc", "tokenizer": "org/tokens"}
+    found = parsed(model=model, deployments=[{"engine": "vllm"}, {"engine": "vllm", "vary": vary}]).combinations
+    assert [(one.settings.model, one.settings.revision) for one in found] == [
+        ("org/first", "abc"),
+        ("org/model", None),
+        ("org/other", None),
+    ]
+
+
+def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
+    values = list(range(1, 1001))
+    vary = [{"grid": {"tensor_parallel_size": values, "max_num_seqs": [1]}}, {"grid": {"max_model_len": values}}]
+    message = problem(deployments={"engine": "vllm", "vary": vary})
+    assert message == f"makes 1,000,000 combinations; {MOST_COMBINATIONS:,} are the most"
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ({"grid": {"nnodes": [1]}}, "'vary' must be a list of blocks"),
+        ([{"gird": {"nnodes": [1]}}], "a block of 'vary' must be one of grid, zip or cases"),
+        ([{"grid": {"nnodes": [1]}, "zip": {"nnodes": [1]}}], "a block of 'vary' must be one of"),
+        (["grid"], "a block of 'vary' must be one of"),
+        ([{"grid": {"nnodes": 2}}], "'nnodes' must be a list of at least one value (write nnodes: [first, second])"),
+        ([{"grid": {"nnodes": []}}], "'nnodes' must be a list of at least one value"),
+        ([{"grid": []}], "'grid' must be a mapping of settings to lists"),
+        ([{"cases": {"nnodes": 2}}], "'cases' must be a list of mappings"),
+        ([{"cases": [2]}], "a case must be a mapping"),
+        ([{"zip": {"nnodes": [1, 2], "max_num_seqs": [1]}}], "of equal length: nnodes has 2, max_num_seqs has 1"),
+        ([{"grid": {"nnodes": [1]}}, {"cases": [{"nnodes": 2}]}], "'nnodes' is varied in an earlier block already"),
+        ([{"grid": {"vary": [1]}}], "unknown key 'vary'"),
+    ],
+)
+def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
+    assert message in problem(deployments={"engine": "vllm", "vary": vary})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"derive": {"nnodes": "2"}, "nnodes": 2}, "'nnodes' is given already"),
+        ({"derive": {"a-b": "2"}}, "'a-b' cannot be derived"),
+        ({"derive": {"hardware": "'cpu'"}}, "'hardware' cannot be derived"),
+        ({"derive": {"x": 2}}, "an expression must be text (put it in quotes)"),
+        ({"derive": ["x"]}, "'derive' must be a mapping of names to expressions"),
+        ({"exclude": "nnodes > 2"}, "'exclude' must be a list of expressions"),
+        ({"exclude": ["nnode > 2"]}, "unknown field 'nnode'; did you mean 'nnodes'?"),
+        ({"exclude": ["open('x')"]}, "\"open('x')\" is not allowed"),
+        (
+            {"exclude": ["max_num_seqs > 2"]},
+            "has no value: '>' not supported between instances of 'NoneType' and 'int'; not set",
+        ),
+        ({"derive": {"nnodes": "tensor_parallel_size / 2"}}, "'nnodes' must be a whole number, not 0.5"),
+        ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
+        ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
+        ({"extra_args": {"--api-key": "abc"}}, "'--api-key' looks like a secret"),
+        ({"vary": [{"cases": [{"env": {"AWS_SECRET_ACCESS_KEY": "x"}}]}]}, "looks like a secret"),
+    ],
+)
+def test_rules_derived_names_and_secrets_are_checked(more: dict[str, Any], message: str) -> None:
+    assert message in problem(deployments={"engine": "vllm", **more})
+
+
+def test_a_variable_that_only_sounds_like_a_secret_is_fine() -> None:
+    assert settings(env={"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "5"})[0].env["MAX_TOKENS"] == "5"
