@@ -26,10 +26,10 @@ _WANTED = {
     "model_attributes_type": "a mapping (name: value)",
 }
 _LIMITS = {
-    "greater_than": "must be more than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
     "too_short": "needs at least {min_length} entry",
     "string_too_short": "must not be empty",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -147,7 +148,5 @@ def test_yaml_words_for_constants_work() -> None:
 
 @given(st.text(max_size=40))
 def test_garbage_is_an_expression_or_a_value_error(text: str) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         parse_expression(text, KNOWN)
-    except ValueError as error:
-        assert str(error)
