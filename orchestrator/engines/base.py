@@ -35,6 +35,9 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[str, str] = field(default_factory=dict)  # written below workdir before the start: name -> text
+    after: tuple[str, ...] = ()  # argv run once the process is gone, however it went: removes a container
+    grace_s: float | None = None  # between SIGTERM and SIGKILL, where waiting longer gains nothing; None: the owner's
+    notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each
 
 
 @dataclass(frozen=True, slots=True)

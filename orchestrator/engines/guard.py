@@ -37,6 +37,7 @@ from orchestrator.engines.marks import GUARD, kill_marked
 OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end then
 CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
+AFTER_S = 30.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -50,7 +51,7 @@ class Engine:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """``spec``: argv, env (complete), cwd, log (a path), grace_s, mark (the value of ORCHESTRATOR_GUARD)."""
+    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), mark (of ORCHESTRATOR_GUARD)."""
     wake = _prepare()
     try:
         engine = Engine(_start(spec))
@@ -62,6 +63,7 @@ def main(spec: dict[str, Any]) -> None:
     grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
     killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
     killed += len(kill_marked({GUARD: spec["mark"]}))  # where there are no subreapers, daemons are found this way
+    _run_after(spec)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     tell(
         "stopped",
@@ -116,6 +118,14 @@ def _start(spec: dict[str, Any]) -> int:
         )
     process.returncode = 0  # reaped below with everything else, never through this object
     return process.pid
+
+
+def _run_after(spec: dict[str, Any]) -> None:
+    """Removes what is no process of ours, a container, by the command that the specification names for it."""
+    if not spec["after"]:
+        return
+    with open(spec["log"], "ab", buffering=0) as log, contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(spec["after"], env=spec["env"], stdout=log, stderr=log, timeout=AFTER_S, check=False)
 
 
 def _watch(engine: Engine, wake: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -46,6 +48,7 @@ main(spec)
 """
 # Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
 _FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
 _FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
 
 
@@ -68,7 +71,8 @@ class EngineProcess:
     """
 
     def __init__(self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0) -> None:
-        self.command, self.workdir, self.launch_id, self.grace_s = command, workdir, launch_id, grace_s
+        self.command, self.workdir, self.launch_id = command, workdir, launch_id
+        self.grace_s = grace_s if command.grace_s is None else min(grace_s, command.grace_s)
         self.log_path = workdir / LOG_NAME
         self.pid: int | None = None
         self.niceness: int | None = None
@@ -140,6 +144,7 @@ class EngineProcess:
             "log": str(self.log_path),
             "grace_s": self.grace_s,
             "mark": self._mark,
+            "after": list(self.command.after),
         }
 
     def _launch_guard(self, specification: dict[str, Any]) -> None:
@@ -148,6 +153,8 @@ class EngineProcess:
         self._events, theirs_out = os.pipe()
         try:
             with open(self.log_path, "ab") as log:
+                log.write(header(self.command).encode())
+                log.flush()
                 launcher = subprocess.Popen(
                     [sys.executable, "-I", "-c", _LAUNCHER],
                     stdin=theirs_in,
@@ -226,6 +233,14 @@ class EngineProcess:
         self._stdin = self._events = None
         if self._lease is not None:
             self._lease.release()
+
+
+def header(command: Command) -> str:
+    """First lines of an engine's log: what is run, and what was decided for it. Shows no secret, not even one that a
+    user wrote into ``env``."""
+    shown = {name: "***" if _SECRET.search(name) else value for name, value in sorted(command.env.items())}
+    lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
+    return "".join(f"# {line}\n" for line in [*lines, *command.notes])
 
 
 def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:

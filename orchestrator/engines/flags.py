@@ -1,0 +1,160 @@
+"""What engines share in turning settings into a command line: one table per engine, nothing dropped silently."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Kind = Literal["value", "switch", "bare", "json"]
+
+# What every launched engine has without a flag: which, where, what for, and how often it is started.
+EVERYWHERE = frozenset(
+    {
+        *("engine", "engine_version", "executable", "image", "container_runtime"),
+        *("model", "replicas", "extra_args", "env", "startup_timeout_s"),
+    }
+)
+# Why fields of other kinds of engines are refused by all that are launched here.
+NOT_LAUNCHED = {
+    "url": "is for the engine `endpoint`; this one is launched",
+    "profile": "is for the engine `emulator`; this one is real",
+    "api_key_env": "is for the engine `endpoint`; this one gets a fresh random key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How one field becomes arguments.
+
+    value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false (None: nothing);
+    json: ``--x '{…}'``.
+    """
+
+    name: str
+    kind: Kind = "value"
+    inverse: str | None = None
+
+    def arguments(self, value: Any) -> list[str]:
+        if self.kind == "switch":
+            return [self.name if value else "--no-" + self.name.removeprefix("--")]
+        if self.kind == "bare":
+            chosen = self.name if value else self.inverse
+            return [chosen] if chosen else []
+        if self.kind == "json":
+            return [self.name, json.dumps(value, separators=(",", ":"), sort_keys=True)]
+        return [self.name, str(value)]
+
+
+def mapped(settings: EngineSettings, table: Mapping[str, Flag]) -> list[str]:
+    """Arguments of the fields that were set, in the table's order."""
+    arguments = []
+    for field, flag in table.items():
+        value = getattr(settings, field)
+        if value is not None:
+            arguments += flag.arguments(value)
+    return arguments
+
+
+def extra_arguments(settings: EngineSettings) -> list[str]:
+    """``extra_args`` as arguments: true is a bare flag, a list several values, false and null nothing."""
+    arguments: list[str] = []
+    for name, value in settings.extra_args.items():
+        if value is None or value is False:
+            continue
+        arguments.append(name)
+        if isinstance(value, list):
+            arguments += value
+        elif value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
+def unmapped(engine: str, settings: EngineSettings, known: frozenset[str], reasons: Mapping[str, str]) -> list[str]:
+    """One sentence per field that is set and that the engine has no place for."""
+    why = NOT_LAUNCHED | dict(reasons)
+    return [
+        f"{field}: {why.get(field, f'{engine} has no such setting')}"
+        for field in settings.given()
+        if field not in known | EVERYWHERE
+    ]
+
+
+def taken(engine: str, settings: EngineSettings, table: Mapping[str, Flag], own: Mapping[str, str]) -> list[str]:
+    """Sentences about ``extra_args`` that name no flag, or one that a field or this program sets.
+
+    ``own``: flag -> who sets it ("the field tensor_parallel_size", "this program").
+    """
+    by_flag = {flag.name: f"the field {field}" for field, flag in table.items()} | dict(own)
+    owners = {_plain(flag): owner for flag, owner in by_flag.items()}
+    sentences = []
+    for name in settings.extra_args:
+        if not name.startswith("-"):
+            sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
+        elif owner := owners.get(_plain(name)):
+            sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
+    return sentences
+
+
+def _plain(flag: str) -> str:
+    """Spellings of one flag, alike: ``--max_num_seqs=3``, ``--no-x``."""
+    name = flag.split("=")[0].replace("_", "-")
+    return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
+
+
+def single_node(engine: str, settings: EngineSettings) -> list[str]:
+    """For engines that run on one node only."""
+    if settings.nnodes == 1:
+        return []
+    return [f"nnodes: {engine} runs on one node, so nnodes must be 1, not {settings.nnodes}"]
+
+
+def whole_nodes(settings: EngineSettings) -> list[str]:
+    """Every node of a replica must get the same number of ranks."""
+    if settings.world_size % settings.nnodes == 0:
+        return []
+    sizes = "tensor_parallel_size * pipeline_parallel_size * data_parallel_size"
+    return [f"nnodes: {sizes} = {settings.world_size} cannot be divided over {settings.nnodes} nodes"]
+
+
+def only(settings: EngineSettings, field: str, allowed: tuple[str, ...], why: str) -> list[str]:
+    """The field's value must be one of ``allowed`` where it is set."""
+    value = getattr(settings, field)
+    if value is None or value in allowed:
+        return []
+    return [f"{field}: {value!r} is none of {', '.join(allowed)}; {why}"]
+
+
+def program(settings: EngineSettings, name: str) -> str:
+    """The executable: in the venv that ``executable`` names, or ``executable`` itself, or ``name`` from PATH.
+
+    In a container image it is always ``name``: paths of the node mean nothing there.
+    """
+    place = settings.executable
+    if place is None or settings.image is not None:
+        return name
+    if os.path.isdir(place):
+        return os.path.join(os.path.abspath(place), "bin", name)
+    return os.path.abspath(place) if os.sep in place else place
+
+
+def visible_devices(hardware: Hardware, devices: tuple[str, ...]) -> dict[str, str]:
+    """Environment that shows the engine its GPUs and no other; on a CPU it sees none."""
+    if hardware.is_cpu:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+
+
+def offline(model_path: str) -> dict[str, str]:
+    """A model in a local folder needs no hub; asking one anyway costs seconds, or minutes behind a firewall."""
+    return {"HF_HUB_OFFLINE": "1"} if os.path.isabs(model_path) else {}
+
+
+def nonce_name(settings: EngineSettings, launch_id: str) -> str:
+    """A model name that no other server can have: it ends with the launch id."""
+    name = settings.served_model_name or settings.model.rstrip("/").rsplit("/", 1)[-1]
+    return f"{name}-{launch_id}" if launch_id else name
