@@ -43,6 +43,10 @@ class Manifest:
     client_version: str = ""
     emulated: bool = False
 
+    def __post_init__(self) -> None:
+        """Parts in one order, whoever wrote them first: the same attempt is always the same text."""
+        object.__setattr__(self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path))))
+
     @property
     def key(self) -> str:
         """Its place below the experiment's folder."""

@@ -1,0 +1,74 @@
+"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE``, in a process of its own.
+
+Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and drops its answer;
+``all_503`` answers nothing else. Prints its port; GET /faults tells how many faults there were.
+"""
+
+import http.client
+import itertools
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+UPSTREAM, MODE = int(sys.argv[1]), sys.argv[2]
+requests_seen, faults = itertools.count(1), itertools.count()
+SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>slow down</Message></Error>"
+
+
+class Proxy(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self) -> None:
+        body = self.raw_body()
+        if self.path == "/faults":
+            return self.answer(200, str(next(faults)).encode())
+        if MODE == "all_503" or (MODE == "third_503" and next(requests_seen) % 3 == 0):
+            next(faults)
+            return self.answer(503, SLOW_DOWN)
+        upstream = http.client.HTTPConnection("127.0.0.1", UPSTREAM, timeout=20)
+        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("expect", "connection"):
+                upstream.putheader(name, value)
+        upstream.endheaders(body)
+        reply = upstream.getresponse()
+        content = reply.read()
+        upstream.close()
+        if MODE == "lost_reply" and self.command == "PUT":
+            next(faults)
+            self.close_connection = True
+            return None
+        skip = {"content-length", "connection", "transfer-encoding", "date", "server"}
+        headers = [(name, value) for name, value in reply.getheaders() if name.lower() not in skip]
+        length = reply.getheader("Content-Length") if self.command == "HEAD" else None
+        return self.answer(reply.status, content, headers, length)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
+
+    def raw_body(self) -> bytes:
+        """The body as it came, chunk frames included: the AWS library sends chunks with a checksum behind."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while True:
+            line = self.rfile.readline()
+            size = int(line, 16)
+            body += line + self.rfile.read(size + 2)
+            if not size:
+                return body
+
+    def answer(self, status: int, content: bytes, headers=(), length: str | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", length or str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+print(server.server_port, flush=True)
+server.serve_forever()

@@ -1,0 +1,204 @@
+"""The store on an object store: a local S3 server in its own process, and faults on the way to it."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from orchestrator.errors import InputError, ResultsError
+from orchestrator.results.blobs import Retry
+from orchestrator.results.root import open_results
+from orchestrator.results.store import FilePart, Manifest, Store
+
+BUCKET = "sweeps"
+PROXY = Path(__file__).with_name("results_fault_proxy.py")
+QUICK = Retry(first_s=0.01, rng=random.Random(0))
+GAPS = pa.table(
+    {
+        "measurement_id": ["m0"] * 50,
+        "attempt_id": ["a0"] * 50,
+        "request_index": pa.array(range(50), pa.int32()),
+        "gaps_us": [[20_000, 20_001, index] for index in range(50)],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(stack: ExitStack, *argv: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def stop() -> None:
+        process.kill()
+        process.communicate(timeout=10)
+
+    stack.callback(stop)
+    return process
+
+
+@pytest.fixture(scope="module")
+def s3(processes: ExitStack) -> int:
+    """Port of a fresh S3 server with one empty bucket."""
+    import socket
+
+    import boto3
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    start(processes, str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port))
+    deadline = time.monotonic() + 30
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        assert time.monotonic() < deadline, "moto_server did not answer"
+        time.sleep(0.05)
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
+    client.create_bucket(Bucket=BUCKET)
+    client.close()
+    return port
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.fixture(scope="module")
+def through(s3: int, processes: ExitStack) -> Callable[[str], int]:
+    """Port of a proxy to the server with a kind of fault."""
+
+    def faulty(mode: str) -> int:
+        proxy = start(processes, sys.executable, str(PROXY), str(s3), mode)
+        assert proxy.stdout is not None
+        return int(proxy.stdout.readline())
+
+    return faulty
+
+
+def uri(port: int, prefix: str, bucket: str = BUCKET) -> str:
+    return f"s3://{bucket}/{prefix}?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+
+
+def faults(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/faults", timeout=10) as reply:
+        return int(reply.read())
+
+
+def write_one(store: Store, name: str = "m0") -> FilePart:
+    return store.write_part("token_events", GAPS, measurement_id=name, attempt_id="a0", writer="client-0")
+
+
+def commit_one(store: Store, name: str = "m0") -> Manifest:
+    part = write_one(store, name)
+    manifest = Manifest("point", name, "a0", "ok", created_unix_ns=1, files=(part,))
+    store.commit(manifest)
+    return manifest
+
+
+def test_parts_and_commits_come_back_from_an_object_store(s3: int) -> None:
+    store = Store.open(uri(s3, "plain"), "exp")
+    store.check_writable()
+    manifests = [commit_one(store, f"m{index}") for index in range(20)]
+    store.write_plan("{}")
+    log = store.write_log("a0/rank0.log", b"ready")
+    there = pickle.loads(pickle.dumps(store))
+    assert there.done() == {one.measurement_id for one in manifests}
+    assert there.read("token_events", ["gaps_us"]).num_rows == 20 * 50
+    assert (there.plan(), there.read_log(log), there.read_log("exp/logs/no")) == ("{}", b"ready", None)
+    found = open_results(uri(s3, "plain"))
+    assert found.experiments == ("exp",)
+    assert open_results(uri(s3, "plain/exp")).read("token_events").num_rows == 1000
+
+
+def test_only_manifests_count_and_the_first_stays(s3: int) -> None:
+    store = Store.open(uri(s3, "manifests"), "exp")
+    write_one(store)
+    assert store.done() == set()
+    manifest = commit_one(store)
+    store.commit(manifest)
+    with pytest.raises(ResultsError, match="committed only once"):
+        store.commit(Manifest("point", "m0", "a0", "failed", created_unix_ns=2))
+    with pytest.raises(ResultsError, match="not there whole"):
+        store.commit(Manifest("point", "m1", "a0", "ok", 3, (FilePart("points", "data/no.parquet", 1, 9, ""),)))
+
+
+def test_a_large_part_goes_up_whole(s3: int) -> None:
+    rows, gaps = 1_000, np.random.default_rng(0).integers(0, 2**31 - 1, 4_000_000, dtype=np.int32)
+    big = pa.table(
+        {
+            "measurement_id": pa.repeat("m0", rows),
+            "attempt_id": pa.repeat("a0", rows),
+            "request_index": pa.array(range(rows), pa.int32()),
+            "gaps_us": pa.FixedSizeListArray.from_arrays(gaps, gaps.size // rows).cast(pa.list_(pa.int32())),
+        }
+    )
+    store = Store.open(uri(s3, "large"), "exp")
+    part = store.write_part("token_events", big, measurement_id="m0", attempt_id="a0", writer="c")
+    assert part.bytes > 12 * 2**20  # above pyarrow's 10 MiB: a multipart upload
+    store.commit(Manifest("point", "m0", "a0", "ok", 1, (part,)))
+    assert store.read("token_events", ["gaps_us"])["gaps_us"].combine_chunks().flatten().equals(pa.array(gaps))
+
+
+def test_every_third_request_refused_costs_only_time(s3: int, through: Callable[[str], int]) -> None:
+    port = through("third_503")
+    store = Store.open(uri(port, "busy"), "exp", retry=QUICK)
+    for index in range(4):
+        commit_one(store, f"m{index}")
+    assert store.read("token_events").num_rows == 200
+    assert faults(port) >= 4
+    assert Store.open(uri(s3, "busy"), "exp").done() == {"m0", "m1", "m2", "m3"}
+
+
+def test_a_lost_reply_is_not_taken_for_a_lost_object(s3: int, through: Callable[[str], int]) -> None:
+    port = through("lost_reply")
+    store = Store.open(uri(port, "lost"), "exp", retry=QUICK)
+    manifest = commit_one(store)
+    store.commit(manifest)
+    assert faults(port) >= 2
+    direct = Store.open(uri(s3, "lost"), "exp")
+    assert direct.manifests() == [manifest]
+    assert direct.read("token_events")["gaps_us"].to_pylist() == GAPS["gaps_us"].to_pylist()
+
+
+def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(through: Callable[[str], int]) -> None:
+    pauses: list[float] = []
+    retry = Retry(sleep=pauses.append, rng=random.Random(0))
+    with pytest.raises(ResultsError, match=r"try 5 of 5.*SLOW_DOWN"):
+        write_one(Store.open(uri(through("all_503"), "down"), "exp", retry=retry))
+    assert len(pauses) == 4
+    assert all(0.5 * 2**index <= pause <= 2**index for index, pause in enumerate(pauses))
+
+
+def test_a_bucket_that_is_not_there_is_bad_input_at_once(s3: int) -> None:
+    never = Retry(sleep=lambda _: pytest.fail("must not wait"))
+    with pytest.raises(InputError, match="NO_SUCH_BUCKET"):
+        Store.open(uri(s3, "x", bucket="nowhere"), "exp", retry=never).check_writable()
+    with pytest.raises(ResultsError, match="no results at"):
+        open_results(uri(s3, "empty"))

@@ -1,0 +1,123 @@
+"""Tables to Parquet: exactly the schema, small, and readable by others."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import ResultsError
+from orchestrator.results.encoding import conform, to_parquet, unify
+from orchestrator.results.schemas import TABLES
+from tests.unit.results.builders import KEYS, events, point_row, request, requests, table
+
+
+def parquet(name: str, data: pa.Table) -> pq.ParquetFile:
+    return pq.ParquetFile(io.BytesIO(to_parquet(name, conform(name, data)).to_pybytes()))
+
+
+def column(file: pq.ParquetFile, path: str) -> pq.ColumnChunkMetaData:
+    group = file.metadata.row_group(0)
+    return next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == path)
+
+
+def token_events(gaps: np.ndarray, per_request: int = 200) -> pa.Table:
+    count = gaps.size // per_request
+    lists = pa.ListArray.from_arrays(np.arange(0, gaps.size + 1, per_request, dtype=np.int32), gaps.astype(np.int32))
+    keys = {name: pa.repeat(value, count) for name, value in KEYS.items()}
+    return pa.table({**keys, "request_index": np.arange(count, dtype=np.int32), "gaps_us": lists})
+
+
+def test_gaps_are_byte_stream_split_and_zstd() -> None:
+    file = parquet("token_events", events({0: [20, 21, 19.5], 1: [20]}, {1: [2, 1]}))
+    gaps = column(file, "gaps_us.list.element")
+    assert "BYTE_STREAM_SPLIT" in gaps.encodings
+    assert not any("DICTIONARY" in encoding for encoding in gaps.encodings)
+    assert gaps.compression == "ZSTD"
+    assert "RLE_DICTIONARY" in column(file, "tokens_per_chunk.list.element").encodings
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.1, 0.3])
+def test_a_gap_costs_at_most_1_9_bytes_whatever_its_spread(sigma: float) -> None:
+    gaps = np.random.default_rng(1).lognormal(np.log(20_000), sigma, 1_000_000)
+    data = token_events(gaps)
+    assert to_parquet("token_events", conform("token_events", data)).size / gaps.size <= 1.9
+
+
+def test_row_groups_of_gaps_stay_small() -> None:
+    file = parquet("token_events", token_events(np.full(5_000, 7), per_request=1))
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2_000, 2_000, 1_000]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=6))
+def test_gaps_come_back_as_they_were(gaps: list[list[int]]) -> None:
+    rows = [{**KEYS, "request_index": index, "gaps_us": one} for index, one in enumerate(gaps)]
+    back = parquet("token_events", table("token_events", rows)).read()
+    assert back["gaps_us"].to_pylist() == gaps
+
+
+def test_a_file_describes_its_columns_and_its_schema_version() -> None:
+    schema = parquet("requests", requests(request(0))).schema_arrow
+    assert schema.metadata[b"schema_version"] == b"1"
+    assert all(schema.field(field.name).metadata[b"description"] for field in TABLES["requests"])
+
+
+def test_columns_are_ordered_cast_and_filled() -> None:
+    data = (
+        requests(request(0))
+        .drop_columns(["session", "turn", "client"])
+        .append_column("client", pa.array([7], pa.int64()))
+    )
+    fitted = conform("requests", data)
+    assert fitted.schema.equals(TABLES["requests"], check_metadata=True)
+    assert fitted["client"].to_pylist() == [7]
+    assert fitted["session"].to_pylist() == [None]
+
+
+def test_everything_that_does_not_fit_is_said_at_once() -> None:
+    data = requests(request(0)).drop_columns(["status", "phase"]).append_column("colour", pa.array(["red"]))
+    data = data.drop_columns(["client"]).append_column("client", pa.array(["first"]))
+    data = data.drop_columns(["done_ns"]).append_column("done_ns", pa.array([None], pa.int64()))
+    with pytest.raises(ResultsError) as caught:
+        conform("requests", data)
+    for word in (
+        "'colour'",
+        "'status' is missing",
+        "'phase' is missing",
+        "'client' is string",
+        "'done_ns' has 1 nulls",
+    ):
+        assert word in str(caught.value)
+
+
+def test_a_value_too_large_for_its_column_is_refused() -> None:
+    data = requests(request(0)).drop_columns(["client"]).append_column("client", pa.array([70_000]))
+    with pytest.raises(ResultsError, match="'client' is int64, not int16"):
+        conform("requests", data)
+
+
+def test_an_unknown_table_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ResultsError, match=r"no table 'request'.*requests"):
+        conform("request", pa.table({}))
+
+
+def test_older_and_newer_parts_are_read_together_by_name() -> None:
+    new = table("points", [point_row("m1", "a1")])
+    old = new.drop_columns(["arrivals", "clients"])
+    newer = new.append_column("weather", pa.array(["fair"]))
+    joined = unify("points", [old, newer], None)
+    assert joined["arrivals"].to_pylist() == [None, "poisson"]
+    assert joined["weather"].to_pylist() == [None, "fair"]
+    assert joined.column_names[:-1] == TABLES["points"].names
+    assert joined.schema.field("clients").type == pa.int32()
+
+
+def test_nothing_is_a_table_without_rows_in_the_schema() -> None:
+    assert unify("requests", [], None).schema.names == TABLES["requests"].names
+    assert unify("requests", [], ["status"]).num_rows == 0

@@ -1,0 +1,269 @@
+"""The store on a local disk: what counts, what does not, and what a crash leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import InputError, ResultsError
+from orchestrator.results import query
+from orchestrator.results.root import open_results
+from orchestrator.results.store import Manifest, Store, first_ok
+from tests.unit.results.builders import (
+    commit_launch,
+    commit_measurement,
+    deployment_row,
+    failed_request,
+    point_row,
+    request,
+    table,
+)
+
+KEYS = {"measurement_id": "m0", "attempt_id": "a0"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path / "root"), "exp")
+
+
+def manifest(**given: object) -> Manifest:
+    fields = {"kind": "point", "measurement_id": "m0", "attempt_id": "a0", "status": "ok", "created_unix_ns": 1}
+    return Manifest(**fields | given)  # type: ignore[arg-type]
+
+
+def test_files_lie_where_the_data_format_says(store: Store, tmp_path: Path) -> None:
+    store.write_plan("{}")
+    log = store.write_log("a0/rank0.log", b"hello")
+    commit_measurement(store, "m0", [request(0)])
+    commit_launch(store, "L0", deployment_row())
+    root = tmp_path / "root" / "exp"
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert found == {
+        "plan.json",
+        "logs/a0/rank0.log",
+        "data/points/v=1/m0-a0-driver.parquet",
+        "data/requests/v=1/m0-a0-driver.parquet",
+        "data/deployments/v=1/L0-L0-driver.parquet",
+        "commits/m0/a0.json",
+        "commits/launches/L0/L0.json",
+    }
+    assert log == "exp/logs/a0/rank0.log"
+    assert store.read_log(log) == b"hello"
+    assert (store.plan(), store.read_log("exp/logs/none")) == ("{}", None)
+
+
+def test_a_part_tells_its_rows_bytes_and_hash(store: Store, tmp_path: Path) -> None:
+    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="c1", **KEYS)
+    content = (tmp_path / "root" / "exp" / part.path).read_bytes()
+    assert (part.rows, part.bytes, part.sha256) == (1, len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_a_part_without_its_manifest_is_invisible(store: Store) -> None:
+    store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+    assert store.read("points", include_failed=True).num_rows == 0
+    assert store.done() == set()
+
+
+def test_what_is_committed_is_read_and_done(store: Store) -> None:
+    commit_measurement(store, "m0", [request(0), failed_request(1)])
+    assert store.done() == {"m0"}
+    assert store.read("requests", ["status", "request_index"]).to_pydict() == {
+        "status": ["ok", "error"],
+        "request_index": [0, 1],
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"kind": "point"}', b"\xff\xfe"])
+def test_a_torn_manifest_is_ignored_with_a_warning(
+    store: Store, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = commit_measurement(store, "m0", [request(0)])
+    torn = tmp_path / "root" / "exp" / "commits" / "m1" / "a1.json"
+    torn.parent.mkdir()
+    torn.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert store.manifests() == [whole]
+    assert "a1.json is ignored" in caplog.text
+    torn.write_text(replace(whole, measurement_id="m1").to_json())  # an object store may show a late write
+    assert store.done() == {"m0", "m1"}
+
+
+def test_a_temporary_file_left_by_a_crash_is_no_part_and_no_manifest(store: Store, tmp_path: Path) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    folder = tmp_path / "root" / "exp" / "commits" / "m0"
+    (folder / ".a1.json.01J.tmp").write_text("{")
+    assert len(store.manifests()) == 1
+
+
+def test_a_write_that_dies_half_way_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ResultsError, match="No space left"):
+        store.write_plan("x" * 100)
+    assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
+
+
+def test_an_ok_attempt_wins_over_a_failed_one_before_and_after(store: Store) -> None:
+    commit_measurement(store, "m0", [failed_request(0)], attempt_id="a0", created_unix_ns=1, status="failed")
+    assert store.done() == set()
+    assert store.read("requests").num_rows == 0
+    commit_measurement(store, "m0", [request(0), request(1)], attempt_id="a1", created_unix_ns=2)
+    commit_measurement(store, "m0", [failed_request(0)], attempt_id="a2", created_unix_ns=3, status="failed")
+    assert set(store.read("requests")["attempt_id"].to_pylist()) == {"a1"}
+    assert store.read("requests", include_failed=True).num_rows == 4
+
+
+def test_the_first_ok_attempt_wins_for_ever(store: Store) -> None:
+    commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=5)
+    commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=6)
+    assert store.winners()["m0"].attempt_id == "b"
+
+
+@given(st.permutations([("a", 2), ("b", 1), ("c", 1), ("d", 3)]))
+def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(order: list[tuple[str, int]]) -> None:
+    seen = [manifest(attempt_id=attempt, created_unix_ns=at) for attempt, at in order]
+    failed = manifest(attempt_id="z", created_unix_ns=0, status="failed")
+    launch = manifest(kind="launch", attempt_id="y", created_unix_ns=0)
+    assert first_ok([failed, *seen, launch])["m0"].attempt_id == "b"
+
+
+def test_committing_the_same_again_changes_nothing_and_something_else_is_refused(store: Store) -> None:
+    first = manifest()
+    store.commit(first)
+    store.commit(first)
+    with pytest.raises(ResultsError, match="committed only once"):
+        store.commit(replace(first, status="failed", reason="second thoughts"))
+    assert store.manifests() == [first]
+
+
+def test_a_manifest_is_refused_while_a_part_is_not_there_whole(store: Store, tmp_path: Path) -> None:
+    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+    (tmp_path / "root" / "exp" / part.path).write_bytes(b"PAR1")
+    with pytest.raises(ResultsError, match="not there whole"):
+        store.commit(manifest(files=(part,)))
+    assert store.manifests() == []
+
+
+def test_a_committed_part_that_is_gone_or_damaged_is_an_error_with_its_name(store: Store, tmp_path: Path) -> None:
+    part = commit_measurement(store, "m0", [request(0)]).files[1]
+    path = tmp_path / "root" / "exp" / part.path
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])
+    with pytest.raises(ResultsError, match="m0-a0-driver.parquet is committed but cannot be read"):
+        store.read("requests")
+    path.unlink()
+    with pytest.raises(ResultsError, match="cannot be read"):
+        store.read("requests")
+
+
+def test_a_part_with_fewer_rows_than_its_manifest_says_is_an_error(store: Store) -> None:
+    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+    store.commit(manifest(files=(replace(part, rows=2),)))
+    with pytest.raises(ResultsError, match="holds 1 rows; its manifest says 2"):
+        store.read("points")
+
+
+def test_a_deployment_that_several_launches_wrote_is_read_once(store: Store) -> None:
+    commit_launch(store, "L0", deployment_row("d0"), deployment_row("d1"))
+    commit_launch(store, "L1", deployment_row("d0"), status="failed")
+    assert store.read("deployments")["deployment_id"].to_pylist() == ["d0", "d1"]
+    assert store.read("deployments", ["label"]).to_pydict() == {"label": ["label-d0", "label-d1"]}
+
+
+def test_rows_of_chosen_measurements_only(store: Store) -> None:
+    for name in ("m0", "m1", "m2"):
+        commit_measurement(store, name, [request(0)])
+    found = store.read("points", ["measurement_id"], measurement_ids=["m2", "m0", "none"])
+    assert sorted(found["measurement_id"].to_pylist()) == ["m0", "m2"]
+
+
+def test_a_store_travels_by_its_uri(store: Store) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    there = pickle.loads(pickle.dumps(store))
+    assert (there.uri, there.experiment, there.done()) == (store.uri, "exp", {"m0"})
+
+
+def test_two_stores_on_one_place_see_each_other(store: Store) -> None:
+    other = Store.open(store.uri, "exp")
+    assert other.done() == set()
+    commit_measurement(store, "m0", [request(0)])
+    assert other.done() == {"m0"}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 300])
+def test_names_that_cannot_be_part_of_a_path_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(InputError, match="cannot be part of a path"):
+        Store.open(store.uri, name)
+    with pytest.raises(InputError, match="cannot be part of a path"):
+        store.write_part("points", pa.table({}), measurement_id="m", attempt_id="a", writer=name)
+    with pytest.raises(InputError, match="cannot be part of a path"):
+        store.commit(manifest(measurement_id=name))
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../../x", "a/../../b"])
+def test_logs_stay_below_their_folder(store: Store, name: str) -> None:
+    with pytest.raises(InputError, match="no name for a log"):
+        store.write_log(name, b"")
+
+
+def test_a_place_is_tried_before_anything_starts(store: Store, tmp_path: Path) -> None:
+    store.check_writable()
+    assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="results cannot be written to"):
+        Store.open(str(tmp_path / "file" / "below"), "exp").check_writable()
+
+
+def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        commit_measurement(Store.open(str(tmp_path), name), f"m-{name}", [request(0)], experiment=name)
+    (tmp_path / "unrelated").mkdir()
+    found = open_results(str(tmp_path))
+    assert found.experiments == ("one", "two")
+    assert found.read("points", ["experiment"]).to_pydict() == {"experiment": ["one", "two"]}
+    assert found.read("points", measurement_ids=["m-two"]).num_rows == 1
+    with pytest.raises(InputError, match="no experiment 'three'"):
+        found.store("three")
+
+
+def test_an_experiments_own_folder_opens_too(store: Store, tmp_path: Path) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    found = open_results(str(tmp_path / "root" / "exp"))
+    assert (found.uri, found.experiments) == (str(tmp_path / "root"), ("exp",))
+    assert found.read("requests").num_rows == 1
+
+
+def test_a_place_without_results_says_so(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "not there"):
+        with pytest.raises(ResultsError, match="no results at"):
+            open_results(str(path))
+
+
+def test_a_frame_for_notebooks_keeps_nullable_integers(store: Store) -> None:
+    commit_measurement(store, "m0", [request(0), failed_request(1)])
+    frame = query.read(store.uri, "requests", ["output_tokens", "status"])
+    assert str(frame["output_tokens"].dtype) == "Int32"
+    assert frame["output_tokens"].isna().tolist() == [False, True]
+    assert frame.loc[0, "status"] == "ok"
+
+
+def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Path) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    found = json.loads((tmp_path / "root" / "exp" / "commits" / "m0" / "a0.json").read_text())
+    assert set(found["files"]) == {"points", "requests"}
+    assert set(found["files"]["requests"][0]) == {"path", "rows", "bytes", "sha256"}
