@@ -1,0 +1,65 @@
+"""SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): text and counts are cumulative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from orchestrator.load.wire import Parsed
+from orchestrator.load.wire.common import encode, length_fields, odd_event
+from orchestrator.load.workloads import Prompt
+from orchestrator.spec.dialect import Dialect
+
+
+class SglangGenerate:
+    path = "/generate"
+    takes_token_ids = True
+
+    def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
+        sampling = {"max_new_tokens": output_tokens, "temperature": 0.0, **length_fields(output_tokens, dialect)}
+        content = prompt.flat()
+        name = "input_ids" if isinstance(content, np.ndarray) else "text"
+        return encode({name: content, "sampling_params": sampling, "stream": True}, dialect)
+
+    def read(self, events: list[Any], parsed: Parsed) -> None:
+        for event in events:
+            try:
+                meta = event["meta_info"]
+                total = int(meta["completion_tokens"])
+            except (KeyError, TypeError, AttributeError, ValueError):
+                odd_event(event, parsed)
+                continue
+            parsed.tokens.append(total - (parsed.output_tokens or 0))
+            parsed.source = "native"
+            parsed.output_tokens = total
+            _read_meta(meta, parsed)
+            if parsed.texts is not None:
+                _collect(event, parsed)
+
+
+def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
+    if isinstance(meta.get("prompt_tokens"), int):
+        parsed.input_tokens = meta["prompt_tokens"]
+    if isinstance(meta.get("cached_tokens"), int):
+        parsed.cached_tokens = meta["cached_tokens"]
+    reason = meta.get("finish_reason")
+    if not reason:
+        return
+    kind = reason.get("type") if isinstance(reason, dict) else reason
+    parsed.finish_reason = str(kind)
+    if kind == "abort":
+        parsed.fail(f"aborted by the engine: {reason.get('message', '') if isinstance(reason, dict) else ''}")
+
+
+def _collect(event: dict[str, Any], parsed: Parsed) -> None:
+    """The last event holds the whole reply, unless the server streams increments."""
+    text, ids = event.get("text"), event.get("output_ids")
+    whole = isinstance(text, str) and text.startswith("".join(parsed.texts or []))
+    if isinstance(text, str):
+        parsed.texts = [text] if whole else [*(parsed.texts or []), text]
+    if isinstance(ids, list):
+        parsed.token_ids = ids if len(ids) == parsed.output_tokens else [*(parsed.token_ids or []), *ids]
+
+
+WIRE = SglangGenerate()
