@@ -47,9 +47,11 @@ def parse_chat(body: bytes, serving: Serving) -> tuple[Asked, Prompt]:
 def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> tuple[Asked, Prompt]:
     """TGI's native body; ``stream=None`` takes it from the body. Raises Refused."""
     value = _object(body)
-    text, parameters = value.get("inputs"), value.get("parameters") or {}
+    text, parameters = value.get("inputs"), value.get("parameters", {})
     if not isinstance(text, str) or not text:
         raise Refused("`inputs` must be a non-empty string", 422)
+    if parameters is None:
+        parameters = {}
     if not isinstance(parameters, dict):
         raise Refused("`parameters` must be an object", 422)
     tokens, limit = serving.count_tokens(text), _whole(parameters, "max_new_tokens", 100)

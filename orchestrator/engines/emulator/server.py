@@ -147,7 +147,9 @@ class _Counter:
 
 def _hold_place() -> int:
     """Wait for the signal to stop."""
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    stop = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # sigwait takes only signals that are held back from their default
+    signal.sigwait(stop)
     return 0
 
 

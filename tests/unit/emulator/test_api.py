@@ -1,0 +1,180 @@
+"""Requests in, events out: the three APIs, the prefix cache and the metrics text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.engines.emulator.answers import Asked, OpenAI, Tgi
+from orchestrator.engines.emulator.metrics import Counters, exposition
+from orchestrator.engines.emulator.prefix import PrefixCache
+from orchestrator.engines.emulator.requests import Refused, parse_chat, parse_completion, parse_tgi
+from orchestrator.engines.emulator.serving import Serving
+from tests.unit.emulator.builders import a_replica
+
+SERVING = Serving(model="m", replica=a_replica(kv_cache_tokens=5000), vocab_size=1000)
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def events(raw: bytes) -> list[Any]:
+    texts = [line.removeprefix(b"data:").strip() for line in raw.split(b"\n\n") if line]
+    return [text.decode() if text == b"[DONE]" else json.loads(text) for text in texts]
+
+
+def stream(answer: OpenAI | Tgi) -> list[Any]:
+    tokens = answer.asked.output_tokens
+    return events(b"".join(answer.event(index, index == tokens - 1) for index in range(tokens)) + answer.close())
+
+
+def test_a_prompt_of_token_ids_counts_as_many_tokens() -> None:
+    asked, prompt = parse_completion(body(model="m", prompt=[1, 2, 3], max_tokens=7, stream=True), SERVING)
+    assert (asked.prompt_tokens, asked.output_tokens, asked.stream, prompt) == (3, 7, True, [1, 2, 3])
+
+
+def test_a_text_prompt_is_counted_by_the_tokenizer_of_the_server() -> None:
+    asked, _ = parse_completion(
+        body(prompt="four words are here"), replace(SERVING, count_tokens=lambda text: len(text.split()))
+    )
+    assert (asked.prompt_tokens, asked.output_tokens) == (4, 16)
+
+
+def test_chat_ends_by_itself_when_no_limit_is_given() -> None:
+    asked, _ = parse_chat(body(messages=[{"role": "user", "content": "hi"}]), SERVING)
+    assert (asked.output_tokens, asked.finish_reason) == (256, "stop")
+    limited, _ = parse_chat(body(messages=[{"role": "user", "content": "hi"}], max_completion_tokens=9), SERVING)
+    assert (limited.output_tokens, limited.finish_reason) == (9, "length")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({"prompt": []}, 400, "not empty"),
+        ({"prompt": [1, "a"]}, 400, "one list of token ids"),
+        ({"prompt": [1000]}, 400, "out of vocabulary"),
+        ({"prompt": [1], "model": "other"}, 404, "does not exist"),
+        ({"prompt": [1], "max_tokens": "9"}, 400, "whole number"),
+        ({"prompt": [1], "max_tokens": 0}, 400, "at least 1"),
+        ({"prompt": [1] * 4000, "max_tokens": 2000}, 400, "KV cache"),
+        ({"prompt": [1], "n": 2}, 400, "one completion"),
+        ({"prompt": [1], "stream_options": {"include_usage": True}}, 400, "only allowed when stream"),
+    ],
+)
+def test_wrong_completion_requests_are_refused_with_the_reason(fields: dict[str, Any], status: int, words: str) -> None:
+    with pytest.raises(Refused, match=words) as caught:
+        parse_completion(body(**fields), SERVING)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff"])
+def test_bodies_that_are_no_json_objects_are_refused(raw: bytes) -> None:
+    for parse in (parse_completion, parse_chat):
+        with pytest.raises(Refused):
+            parse(raw, SERVING)
+    with pytest.raises(Refused):
+        parse_tgi(raw, SERVING, True)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"inputs": ""}, {"inputs": "x", "parameters": []}, {"inputs": "x", "parameters": {"max_new_tokens": 0}}]
+)
+def test_wrong_tgi_requests_are_validation_errors(fields: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_tgi(body(**fields), SERVING, True)
+    assert caught.value.status == 422
+
+
+ASKED = Asked("id-1", "m", prompt_tokens=5, output_tokens=3, stream=True, vocab_size=1000)
+
+
+def test_a_completion_stream_has_one_event_per_token_then_the_end() -> None:
+    *tokens, done = stream(OpenAI(ASKED, chat=False))
+    assert [event["choices"][0]["finish_reason"] for event in tokens] == [None, None, "length"]
+    assert "".join(event["choices"][0]["text"] for event in tokens) == ASKED.text()
+    assert done == "[DONE]"
+
+
+def test_usage_and_token_ids_come_when_they_are_asked_for() -> None:
+    asked = replace(ASKED, include_usage=True, continuous_usage=True, return_token_ids=True, cached_tokens=4)
+    *tokens, usage, _ = stream(OpenAI(asked, chat=False))
+    assert [event["usage"]["completion_tokens"] for event in tokens] == [1, 2, 3]
+    assert [len(event["choices"][0]["token_ids"]) for event in tokens] == [1, 1, 1]
+    assert usage["choices"] == []
+    assert usage["usage"] == {
+        "prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8, "prompt_tokens_details": {"cached_tokens": 4},
+    }  # fmt: skip
+
+
+def test_a_chat_stream_begins_with_a_role_that_is_no_token() -> None:
+    role, *tokens, _ = stream(OpenAI(ASKED, chat=True))
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(event["choices"][0]["delta"]["content"] for event in tokens) == ASKED.text()
+    assert role["object"] == "chat.completion.chunk"
+
+
+def test_a_tgi_stream_ends_with_its_details_and_without_a_marker() -> None:
+    *tokens, last = stream(Tgi(ASKED))
+    assert [event["index"] for event in (*tokens, last)] == [1, 2, 3]
+    assert tokens[0]["details"] is None
+    assert last["generated_text"] == ASKED.text()
+    assert last["details"]["generated_tokens"] == 3
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_whole_answer_says_what_its_stream_says(chat: bool) -> None:
+    whole = json.loads(OpenAI(replace(ASKED, stream=False), chat).whole())
+    choice = whole["choices"][0]
+    assert (choice["message"]["content"] if chat else choice["text"]) == ASKED.text()
+    assert whole["usage"]["completion_tokens"] == 3
+
+
+def test_names_with_quotes_stay_json() -> None:
+    assert stream(OpenAI(replace(ASKED, model='a"b\\c'), chat=False))[0]["model"] == 'a"b\\c'
+
+
+def test_the_prefix_cache_hits_whole_blocks_from_the_start_only() -> None:
+    cache = PrefixCache(10_000)
+    assert cache.lookup(list(range(100))) == 0
+    assert cache.lookup(list(range(100))) == 96
+    assert cache.lookup([*range(40), *range(500, 560)]) == 32
+    assert cache.lookup([7, *range(1, 100)]) == 0
+    cache.clear()
+    assert cache.lookup(list(range(100))) == 0
+    assert (cache.queried_tokens, cache.hit_tokens) == (500, 128)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=0, max_size=80), max_size=30))
+def test_a_prompt_seen_before_hits_and_the_cache_never_outgrows_its_capacity(prompts: list[list[int]]) -> None:
+    cache = PrefixCache(64)
+    for prompt in prompts:
+        assert cache.lookup(prompt) <= len(prompt)
+        assert len(cache._blocks) <= 4
+    assert cache.lookup([9] * 32) in {0, 16, 32}
+    assert cache.lookup([9] * 32) == 32
+
+
+def test_text_prompts_share_prefixes_too() -> None:
+    cache = PrefixCache(1000)
+    cache.lookup(b"x" * 128)
+    assert cache.lookup(b"x" * 128 + b"y" * 64) == 32
+
+
+def test_metrics_carry_vllms_names_and_cumulative_buckets() -> None:
+    counters = Counters(succeeded=2)
+    for value_s in (0.03, 0.3, 1000.0):
+        counters.ttft.add(value_s)
+    text = exposition(
+        'a"b', counters, {"vllm:num_requests_running": 3}, {"vllm:prompt_tokens_total": 9}, {"block_size": "16"}
+    )
+    lines = text.splitlines()
+    assert 'vllm:num_requests_running{engine="0",model_name="a\\"b"} 3' in lines
+    assert 'vllm:time_to_first_token_seconds_bucket{le="0.04",engine="0",model_name="a\\"b"} 1' in lines
+    assert 'vllm:time_to_first_token_seconds_bucket{le="+Inf",engine="0",model_name="a\\"b"} 3' in lines
+    assert any(line.startswith("vllm:time_to_first_token_seconds_sum") and line.endswith("1000.33") for line in lines)

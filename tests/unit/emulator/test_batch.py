@@ -1,0 +1,163 @@
+"""Continuous batching: the rules of the scheduler, and that a jump over many steps is the same as taking them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orchestrator.engines.emulator.batch import Batch, Sequence, refusal
+from orchestrator.engines.emulator.profile import Constants
+from tests.unit.emulator.builders import a_replica
+
+REQUEST = st.tuples(st.floats(0, 2), st.integers(1, 300), st.integers(1, 120), st.integers(0, 200))
+
+
+def run(batch: Batch, max_steps: int = 2**31) -> None:
+    while not batch.idle:
+        batch.advance(max_steps)
+
+
+def submitted(batch: Batch, requests: list[tuple[float, int, int, int]]) -> list[Sequence]:
+    return [batch.submit(arrival, prompt, output, cached) for arrival, prompt, output, cached in sorted(requests)]
+
+
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=25),
+    kv_tokens=st.sampled_from([450, 1000, 100_000]),
+    stages=st.sampled_from([1, 2, 4]),
+    window=st.sampled_from([None, 64]),
+    budget=st.sampled_from([32, 256, 2048]),
+)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
+    requests: list[tuple[float, int, int, int]], kv_tokens: int, stages: int, window: int | None, budget: int
+) -> None:
+    config = {"model_type": "mistral", "sliding_window": window} if window else {}
+    replica = a_replica(
+        config=config,
+        pipeline_parallel_size=stages,
+        kv_cache_tokens=kv_tokens,
+        max_num_batched_tokens=budget,
+        max_num_seqs=8,
+        max_model_len=450,
+    )
+    jumping, stepping = Batch(replica), Batch(replica)
+    many, single = submitted(jumping, requests), submitted(stepping, requests)
+    run(jumping)
+    run(stepping, max_steps=1)
+    assert jumping.step == stepping.step
+    for one, other in zip(many, single, strict=True):
+        assert one.first_token_s == pytest.approx(other.first_token_s, rel=1e-9)
+        assert one.last_token_s == pytest.approx(other.last_token_s, rel=1e-9)
+        assert one.preemptions == other.preemptions
+
+
+@given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
+    requests: list[tuple[float, int, int, int]], kv_tokens: int
+) -> None:
+    batch = Batch(a_replica(kv_cache_tokens=kv_tokens, max_num_seqs=8, max_num_batched_tokens=128))
+    sequences = submitted(batch, requests)
+    given_out = dict.fromkeys(sequences, 0)
+    while not batch.idle:
+        for sequence in batch.advance(max_steps=1):
+            given_out[sequence] += 1
+        for sequence in batch.decoding:
+            given_out[sequence] += 1
+        assert batch.kv_used <= kv_tokens
+    assert [given_out[one] for one in sequences] == [one.output_tokens for one in sequences]
+    assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
+
+
+def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token() -> None:
+    replica = a_replica(Constants(request_overhead_s=0.5))
+    batch = Batch(replica)
+    sequence = batch.submit(1.0, prompt_tokens=100, output_tokens=3)
+    run(batch)
+    decode = replica.costs.decode(1)
+    steps = [decode.fixed_s + decode.memory_s + context * decode.memory_context_s for context in (100, 101)]
+    assert sequence.first_token_s == pytest.approx(1.5 + replica.costs.mixed(0, 0, 0.0, [(0, 100)]))
+    assert sequence.last_token_s - sequence.first_token_s == pytest.approx(sum(steps))
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
+    batch = Batch(a_replica(max_num_batched_tokens=100))
+    short = batch.submit(0, 10, 50)
+    batch.advance(1)
+    long = batch.submit(0, 250, 2)
+    for _ in range(2):
+        batch.advance(1)
+    assert (long.prefilled, batch.step) == (198, 3)  # 99 a step: one token of the budget goes to the decode
+    batch.advance(1)
+    assert long.first_token_s == batch.clock
+    assert short.tokens_at(batch.step) == 4
+
+
+def test_without_chunks_a_prompt_waits_until_it_fits_the_budget_whole() -> None:
+    batch = Batch(a_replica(max_num_batched_tokens=100, enable_chunked_prefill=False))
+    first, second = batch.submit(0, 60, 1), batch.submit(0, 60, 1)
+    batch.advance()
+    assert first.first_token_s == batch.clock
+    assert second.prefilled == 0
+
+
+def test_no_more_than_max_num_seqs_run_at_once() -> None:
+    batch = Batch(a_replica(max_num_seqs=2))
+    sequences = [batch.submit(0, 10, 5) for _ in range(3)]
+    run(batch)
+    assert sequences[2].scheduled_s == sequences[0].last_token_s
+
+
+def test_when_the_cache_is_full_the_newest_is_preempted_and_computed_again() -> None:
+    batch = Batch(a_replica(kv_cache_tokens=220))
+    old, new = batch.submit(0, 100, 60), batch.submit(0, 100, 60)
+    run(batch)
+    assert (old.preemptions, new.preemptions) == (0, 1)
+    assert old.last_token_s < new.last_token_s
+    assert new.first_token_s == old.first_token_s  # its first token left before it was preempted
+
+
+def test_cached_prompt_tokens_are_not_computed() -> None:
+    cold, warm = Batch(a_replica()), Batch(a_replica())
+    slow, fast = cold.submit(0, 1000, 1), warm.submit(0, 1000, 1, cached=960)
+    run(cold)
+    run(warm)
+    assert fast.first_token_s < slow.first_token_s / 2
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_a_cancelled_request_frees_its_place_whatever_it_was_doing(steps: int) -> None:
+    batch = Batch(a_replica(max_num_batched_tokens=100, config={"model_type": "mistral", "sliding_window": 32}))
+    other, sequence = batch.submit(0, 10, 20), batch.submit(0, 150, 20)
+    for _ in range(steps):
+        batch.advance(1)
+    batch.cancel(sequence)
+    run(batch)
+    assert other.last_token_s == other.last_token_s
+    assert sequence.last_token_s != sequence.last_token_s
+    assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
+    batch.cancel(other)  # finished long ago: no effect
+
+
+def test_the_newest_one_waiting_never_overtakes() -> None:
+    batch = Batch(a_replica(kv_cache_tokens=300))
+    running, large, small = batch.submit(0, 200, 20), batch.submit(0, 200, 20), batch.submit(0, 10, 20)
+    run(batch)
+    assert large.scheduled_s == running.last_token_s
+    assert small.scheduled_s >= large.scheduled_s
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "words"),
+    [(8000, 193, "maximum context length is 8192"), (200, 200, "KV cache"), (120, 5, "without chunked prefill")],
+)
+def test_requests_that_can_never_run_are_refused_with_the_reason(prompt: int, output: int, words: str) -> None:
+    limits = a_replica(kv_cache_tokens=300, max_num_batched_tokens=100, enable_chunked_prefill=False).limits
+    assert words in (refusal(limits, prompt, output) or "")
+
+
+def test_a_request_that_fits_is_not_refused() -> None:
+    assert refusal(a_replica(kv_cache_tokens=300).limits, 100, 200) is None

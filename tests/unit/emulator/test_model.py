@@ -1,0 +1,115 @@
+"""The step-time model: what must follow from bandwidth, compute, parallelism and quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.emulator.model import Costs, replica
+from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
+
+
+def decode_s(costs: Costs, sequences: int, context: int) -> float:
+    one = costs.decode(sequences)
+    memory_s = one.memory_s + context * one.memory_context_s
+    return one.fixed_s + max(one.compute_s + context * one.compute_context_s, memory_s)
+
+
+def test_a_small_decode_takes_the_time_to_read_the_weights_once() -> None:
+    model = facts()
+    read = 2 * (model.parameters.total - model.parameters.embedding)
+    assert decode_s(a_replica().costs, 1, 0) == pytest.approx(read / 1e12, rel=1e-6)
+
+
+def test_context_adds_the_time_to_read_its_keys_and_values() -> None:
+    costs = a_replica().costs
+    kv_bytes = 2 * 8 * 128 * 2 * 32
+    assert decode_s(costs, 1, 1000) - decode_s(costs, 1, 0) == pytest.approx(1000 * kv_bytes / 1e12)
+
+
+def test_a_long_prefill_takes_its_flops_over_the_peak() -> None:
+    model, costs = facts(), a_replica().costs
+    head = model.shape.vocab_size * model.shape.hidden_size
+    flops = 2 * (model.active_parameters - head) * 2048 + 2 * head + 4 * 32 * 4096 * 2048 * 1024
+    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(flops / 1e14, rel=1e-6)
+
+
+def test_a_step_without_prefill_costs_the_same_in_both_formulas() -> None:
+    costs = a_replica(tensor_parallel_size=2, pipeline_parallel_size=2).costs
+    assert costs.mixed(10, 5000, 0.0, []) == pytest.approx(decode_s(costs, 10, 5000))
+
+
+def test_tensor_parallelism_divides_the_work_and_adds_communication() -> None:
+    one, two = a_replica().costs, a_replica(tensor_parallel_size=2).costs
+    assert two.token_s == pytest.approx(one.token_s / 2)
+    assert two.weights_s == pytest.approx(one.weights_s / 2, rel=0.01)  # norms are on every rank
+    assert one.hop_token_s == 0
+    slow = replica(settings(tensor_parallel_size=2), facts(), device(link_bytes_s=1e9), IDEAL).costs
+    assert slow.hop_token_s == pytest.approx(64 * 4096 * 2 / 1e9)
+
+
+def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> None:
+    one, two = a_replica().costs, a_replica(pipeline_parallel_size=2).costs
+    assert decode_s(two, 1, 1000) == pytest.approx(decode_s(one, 1, 1000))
+    many = 2000
+    assert decode_s(two, many, 10) == pytest.approx(decode_s(one, many, 10) / 2, rel=0.01)
+
+
+def test_kv_heads_beyond_their_number_are_replicated_not_divided() -> None:
+    eight, sixteen = a_replica(tensor_parallel_size=8), a_replica(tensor_parallel_size=16)
+    assert sixteen.prediction.kv_bytes_per_token == eight.prediction.kv_bytes_per_token
+    assert eight.prediction.kv_bytes_per_token == a_replica().prediction.kv_bytes_per_token / 8
+
+
+def test_a_latent_cache_is_not_divided_by_tensor_parallelism() -> None:
+    config: dict[str, Any] = {
+        "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+    }  # fmt: skip
+    one = a_replica(config=config).prediction.kv_bytes_per_token
+    assert one == (512 + 64) * 2 * 32
+    assert a_replica(config=config, tensor_parallel_size=8).prediction.kv_bytes_per_token == one
+
+
+def test_fp8_weights_halve_the_reading_and_double_the_peak() -> None:
+    plain, fp8 = a_replica(), a_replica(quantization="fp8_per_tensor")
+    assert fp8.costs.token_s == pytest.approx(plain.costs.token_s / 2)
+    head = 128256 * 4096 * 2 / 1e12
+    assert fp8.costs.weights_s - head == pytest.approx((plain.costs.weights_s - head) / 2, rel=0.01)
+    assert fp8.limits.kv_tokens > plain.limits.kv_tokens
+
+
+def test_an_fp8_cache_holds_twice_the_tokens() -> None:
+    assert a_replica(kv_cache_dtype="fp8").limits.kv_tokens == pytest.approx(2 * a_replica().limits.kv_tokens, abs=2)
+
+
+def test_a_step_of_a_mixture_of_experts_reads_the_expected_number_of_distinct_experts() -> None:
+    costs = a_replica(config={"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}).costs
+    assert costs.experts_read(1) == pytest.approx(2 / 8)
+    assert costs.experts_read(4) == pytest.approx(1 - 0.75**4)
+    assert costs.experts_read(1000) == pytest.approx(1)
+
+
+def test_sliding_layers_read_at_most_a_window() -> None:
+    costs = a_replica(config={"model_type": "mistral", "sliding_window": 128}).costs
+    assert costs.read_s == 0
+    assert costs.mixed(0, 0, 0.0, [(4000, 1)]) == pytest.approx(costs.mixed(0, 0, 0.0, [(128, 1)]), rel=0.01)
+
+
+def test_eager_mode_costs_time_in_every_layer() -> None:
+    assert a_replica(enforce_eager=True).costs.step_s == pytest.approx(32 * IDEAL.eager_layer_overhead_s)
+
+
+def test_the_kv_capacity_is_what_the_user_fixed() -> None:
+    assert a_replica(kv_cache_tokens=1234).limits.kv_tokens == 1234
+    assert a_replica(kv_cache_memory_bytes=131072 * 1000).limits.kv_tokens == 1000
+
+
+def test_batch_defaults_are_those_of_the_device() -> None:
+    small = replica(
+        settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(memory_bytes=24 * 2**30), IDEAL
+    )
+    large = replica(settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL)
+    assert (small.limits.max_num_batched_tokens, small.limits.max_num_seqs) == (2048, 256)
+    assert (large.limits.max_num_batched_tokens, large.limits.max_num_seqs) == (8192, 1024)

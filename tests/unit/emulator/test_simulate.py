@@ -1,0 +1,86 @@
+"""Whole schedules in virtual time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from orchestrator.engines.emulator.profile import load_profile
+from orchestrator.engines.emulator.simulate import Schedule, run, run_closed, simulate
+from orchestrator.spec.settings import EngineSettings
+from tests.unit.emulator.builders import a_replica
+
+
+def schedule(rate: float, requests: int, prompt: int = 100, output: int = 20) -> Schedule:
+    rng = np.random.default_rng(7)
+    return Schedule(
+        np.cumsum(rng.exponential(1 / rate, requests)),
+        np.full(requests, prompt, np.int64),
+        np.full(requests, output, np.int64),
+    )
+
+
+def test_an_idle_engine_answers_every_request_as_if_it_were_alone() -> None:
+    slow = schedule(rate=0.01, requests=20)
+    outcome = run(a_replica(), slow)
+    ttft = outcome.first_token_s - slow.arrival_s
+    assert np.allclose(ttft, ttft[0])
+
+
+def test_beyond_its_capacity_the_queue_grows_and_the_throughput_does_not() -> None:
+    model = a_replica()
+    at = {rate: run(model, schedule(rate, 2000)) for rate in (200.0, 400.0)}
+    throughput = {rate: 2000 / outcome.last_token_s.max() for rate, outcome in at.items()}
+    assert throughput[400.0] == pytest.approx(throughput[200.0], rel=0.02)
+    waits = at[400.0].scheduled_s - schedule(400.0, 2000).arrival_s
+    assert waits[-1] > waits[1000] > waits[100]
+
+
+def test_requests_that_do_not_fit_are_refused_and_marked() -> None:
+    one = schedule(1, 3)
+    mixed = Schedule(one.arrival_s, np.array([10, 9000, 10]), one.output_tokens)
+    outcome = run(a_replica(), mixed)
+    assert outcome.refused == 1
+    assert np.isnan(outcome.first_token_s).tolist() == [False, True, False]
+
+
+def test_replicas_share_the_requests_in_turn() -> None:
+    load = schedule(rate=300, requests=400)
+    one, two = run(a_replica(), load), run(a_replica(), load, ranks=2)
+    assert two.last_token_s.max() < one.last_token_s.max()
+    alone = Schedule(load.arrival_s[1::2], load.prompt_tokens[1::2], load.output_tokens[1::2])
+    assert np.array_equal(two.last_token_s[1::2], run(a_replica(), alone).last_token_s)
+
+
+def test_a_closed_loop_keeps_its_concurrency() -> None:
+    prompts, outputs = np.full(50, 100, np.int64), np.full(50, 20, np.int64)
+    arrivals, outcome = run_closed(a_replica(), prompts, outputs, concurrency=5)
+    for time_s in arrivals.arrival_s[10:]:
+        in_flight = np.sum((arrivals.arrival_s <= time_s) & (outcome.last_token_s > time_s))
+        assert in_flight == 5
+
+
+def test_a_deployment_is_simulated_by_the_name_of_its_device_and_model() -> None:
+    profile = load_profile("H100-80GB/Llama-3.1-8B")
+    load = schedule(rate=5, requests=50, prompt=500, output=100)
+    one = simulate(profile, EngineSettings(engine="emulator", model="any"), load)
+    two = simulate(profile, EngineSettings(engine="emulator", model="any", tensor_parallel_size=2), load)
+    tpot = [(outcome.last_token_s - outcome.first_token_s).mean() / 99 for outcome in (one, two)]
+    assert 0.005 < tpot[0] < 0.012  # an H100 streams 15 GB of weights in 4.5 ms at its peak
+    assert tpot[1] < 0.75 * tpot[0]
+
+
+def test_fifty_thousand_requests_take_seconds_at_most() -> None:
+    rng = np.random.default_rng(1)
+    n = 50_000
+    load = Schedule(
+        np.cumsum(rng.exponential(1 / 20, n)),
+        rng.lognormal(6, 0.5, n).astype(np.int64) + 1,
+        rng.lognormal(5, 0.5, n).astype(np.int64) + 1,
+    )
+    started_s = time.process_time()
+    outcome = simulate(load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any"), load)
+    assert outcome.refused == 0
+    assert time.process_time() - started_s < 4  # benchmarks/emulator.py measures it: under 1 s on a quiet core
