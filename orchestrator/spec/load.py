@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from orchestrator.spec.settings import Strict
 from orchestrator.spec.units import Duration
@@ -66,13 +66,20 @@ class Workload(Strict):
     api: Literal["completions", "chat", "tgi", "native"] = "completions"
 
 
+def _pair(value: Any) -> Any:
+    """Files have lists only; strict validation asks for a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 class Arrivals(Strict):
     """When requests are due. ``process`` is a name of the arrivals registry (open loop only)."""
 
     process: str = "poisson"
     burstiness: float = Field(default=1.0, gt=0)  # gamma: shape; 1 = Poisson, smaller = burstier
     to: float | None = Field(default=None, gt=0)  # ramp: the rate at the end, from the level's rate
-    steps: list[tuple[float, Duration]] | None = None  # steps: (factor of the level's rate, how long)
+    steps: list[Annotated[tuple[float, Duration], BeforeValidator(_pair)]] | None = (
+        None  # (factor of the rate, how long)
+    )
     trace: str | None = None  # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
     speed_up: float = Field(default=1.0, gt=0)  # trace
 

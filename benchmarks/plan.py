@@ -1,0 +1,80 @@
+"""How long planning takes: an experiment of 10,000 combinations, read, checked, planned and written, on one core.
+
+    python benchmarks/plan.py [--combinations 10000] [--limit-s 10]
+
+Prints one JSON document with the seconds of each part. Exit status 1 when the whole took longer than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the catalogue knows the model; a network would only add noise
+
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.plan.totals import totals
+from orchestrator.spec.experiment import parse_experiment
+
+EXPERIMENT = """
+version: 1
+name: ten-thousand
+model: {{id: meta-llama/Llama-3.3-70B-Instruct}}
+hardware:
+  h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 2.99}}
+  a100: {{accelerator: A100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 1.79}}
+deployments:
+  engine: vllm
+  vary:
+    - grid: {{hardware: [h100, a100], tensor_parallel_size: [1, 2, 4, 8, 16], pipeline_parallel_size: [1, 2, 4, 8]}}
+    - zip: {{quantization: [null, fp8_per_tensor], kv_cache_dtype: [auto, fp8]}}
+    - grid: {{max_model_len: [4096, 8192, 16384, 32768, 65536], max_num_seqs: {sequences}}}
+  derive: {{gpus: tensor_parallel_size * pipeline_parallel_size}}
+  exclude: ["gpus > 64", "hardware == 'a100' and kv_cache_dtype == 'fp8'"]
+workloads:
+  - {{name: chat, input_tokens: {{lognormal: {{mean: 600, sigma: 0.8, max: 3000}}}}, output_tokens: 250}}
+load:
+  levels: {{request_rate: [1, 2, 4, 8]}}
+"""
+PER_SEQUENCES = 2 * 5 * 4 * 2 * 5  # combinations for each value of max_num_seqs
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--combinations", type=int, default=10_000)
+    parser.add_argument("--limit-s", type=float, default=10.0)
+    arguments = parser.parse_args()
+    sequences = [16 + 8 * index for index in range(-(-arguments.combinations // PER_SEQUENCES))]
+    marks = [time.perf_counter()]
+    experiment = parse_experiment(EXPERIMENT.format(sequences=sequences))
+    marks.append(time.perf_counter())
+    plan = make_plan(experiment)
+    marks.append(time.perf_counter())
+    text = plan.to_json()
+    marks.append(time.perf_counter())
+    again = Plan.from_json(text)
+    marks.append(time.perf_counter())
+    parts_s = [end - begin for begin, end in itertools.pairwise(marks)]
+    whole_s = sum(parts_s[:3])
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    result = {
+        "combinations": len(experiment.combinations),
+        **totals(plan).as_json(),
+        **dict(zip(("read_s", "plan_s", "write_s", "read_plan_s"), parts_s, strict=True)),
+        "whole_s": whole_s,
+        "plan_bytes": len(text),
+        "peak_rss_bytes": peak_bytes,
+        "round_trip_exact": again == plan,
+    }
+    print(json.dumps(result, indent=2))
+    return 0 if whole_s <= arguments.limit_s and again == plan else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""docs/experiment-file.md says what the program does: its examples load, every key is in it, its defaults are true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from orchestrator.spec.combinations import FIELDS
+from orchestrator.spec.document import parse_document
+from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
+from orchestrator.spec.load import Arrivals, LogNormal, Slo, Uniform, Workload
+from orchestrator.spec.settings import Hardware, Speculative
+from orchestrator.spec.units import parse_duration
+from tests.unit.spec.files import parsed
+
+TEXT = (Path(__file__).parents[3] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT)) + " ".join(EXAMPLES)))
+MODELS = [
+    ExperimentFile,
+    ModelRef,
+    Budget,
+    Levels,
+    Load,
+    Workload,
+    Arrivals,
+    Slo,
+    LogNormal,
+    Uniform,
+    Hardware,
+    Speculative,
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.split("\n", 1)[0][:20] for example in EXAMPLES])
+def test_every_example_is_an_experiment_or_a_part_of_one(example: str) -> None:
+    assert parsed(**parse_document(example, "docs/experiment-file.md").value).combinations
+
+
+@pytest.mark.parametrize("model", MODELS, ids=[model.__name__ for model in MODELS])
+def test_every_key_is_documented(model: type[BaseModel]) -> None:
+    assert [name for name in model.model_fields if name not in WORDS] == []
+
+
+def test_every_setting_is_documented() -> None:
+    assert [name for name in FIELDS if name not in WORDS] == []
+
+
+@pytest.mark.parametrize("name", ["warmup", "request_timeout", "drain_timeout"])
+def test_defaults_of_times_are_the_documented_ones(name: str) -> None:
+    (text,) = re.findall(rf"^\| `{name}` \| `(\w+)` \|", TEXT, flags=re.MULTILINE)
+    assert Load.model_fields[name].default == parse_duration(text)
