@@ -1,0 +1,149 @@
+"""``orchestrator plan`` as users call it: its table, its JSON, its exit status; and every file in experiments/."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.model import Plan
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
+WORKING = """
+version: 1
+name: small
+model: {id: meta-llama/Llama-3.1-8B-Instruct}
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8}}
+deployments:
+  engine: vllm
+  hardware: h100
+  vary: [{grid: {tensor_parallel_size: [1, 2, 3, 16]}}]
+  exclude: [tensor_parallel_size == 2]
+workloads: [{name: chat, input_tokens: 100, output_tokens: 50}]
+load: {levels: {request_rate: [1, 2]}, duration: 60s, warmup: 10s}
+repeats: 3
+"""
+
+
+def orchestrator(*argv: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+    command = [sys.executable, "-m", "orchestrator", *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=ROOT, check=False)
+
+
+def as_json(*argv: object) -> dict[str, Any]:
+    done = orchestrator("plan", *argv, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(WORKING)
+    return path
+
+
+def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> None:
+    done = orchestrator("plan", working)
+    assert done.returncode == 0, done.stderr
+    rows = {line[:12].strip(): line for line in done.stdout.splitlines()}
+    assert "planned" in rows["vllm tp=1"]
+    assert "left out by the rule: tensor_parallel_size == 2" in rows["vllm tp=2"]
+    assert "impossible" in rows["vllm tp=3"]
+    assert "32" in rows["vllm tp=3"]  # heads
+    assert "needs 16 GPUs on one node; a node of 'h100' has 8" in rows["vllm tp=16"]
+    assert "4 deployments: 1 planned, 1 excluded, 2 impossible" in done.stdout
+    assert "2 points x 3 repeats = 6 measurements" in done.stdout
+    assert "7 min of load" in done.stdout
+
+
+def test_the_json_has_the_promised_shape(working: Path) -> None:
+    found = as_json(working)
+    assert [one["status"] for one in found["deployments"]] == ["planned", "excluded", "impossible", "impossible"]
+    assert found["points"] == 2
+    first = found["deployments"][0]
+    assert len(first["id"]) == 16
+    assert first["settings"]["tensor_parallel_size"] == 1
+    assert first["settings"]["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert isinstance(first["reasons"], list)
+    assert found["measurements"] == 6
+
+
+def test_a_written_plan_plans_again_to_the_same(working: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    done = orchestrator("plan", working, "--output", out, "--format", "json")
+    assert done.returncode == 0
+    assert f"wrote {out}" in done.stderr
+    assert as_json(out) == json.loads(done.stdout)
+    plan = Plan.from_json(out.read_text())
+    assert len(plan.measurements()) == 6
+
+
+def test_a_bad_file_shows_all_problems_and_exits_with_2(tmp_path: Path) -> None:
+    path, out = tmp_path / "bad.yaml", tmp_path / "plan.json"
+    path.write_text(WORKING.replace("repeats: 3", "repeat: 3").replace("60s", "60").replace("h100\n", "h10\n", 1))
+    done = orchestrator("plan", path, "--output", out)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"error: {path}:8: unknown hardware 'h10' (did you mean 'h100'?)",
+        f"error: {path}:12: 'duration': 60 is not a duration with its unit, like 500ms, 60s or 2h",
+        f"error: {path}:13: unknown key 'repeat' (did you mean 'repeats'?)",
+        "3 problem(s); nothing was started",
+    ]
+    assert not out.exists()
+
+
+def test_a_missing_file_exits_with_2(tmp_path: Path) -> None:
+    done = orchestrator("plan", tmp_path / "none.yaml")
+    assert done.returncode == 2
+    assert "none.yaml: cannot be read: No such file or directory" in done.stderr
+
+
+def test_the_number_of_nodes_is_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(WORKING.replace("vary:", "nnodes: 2\n  vary:"))
+    found = as_json(path, "--nodes", "1")["deployments"][-1]
+    assert found["reasons"] == ["needs 2 nodes; the cluster has 1"]
+    assert as_json(path, "--nodes", "2")["deployments"][-1]["status"] != "impossible"
+
+
+def test_the_help_has_examples() -> None:
+    done = orchestrator("plan", "--help")
+    assert done.returncode == 0
+    assert "orchestrator plan experiments/quickstart.yaml" in done.stdout
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=[path.stem for path in EXPERIMENTS])
+def test_every_experiment_plans_without_a_network(path: Path) -> None:
+    found = as_json(path)
+    assert found["name"] == path.stem
+    assert found["points"] > 0
+    assert found["planned"] + found["risky"] > 0
+
+
+def test_the_quickstart_runs_everything_it_names() -> None:
+    found = as_json(ROOT / "experiments" / "quickstart.yaml")
+    rows = [
+        (one["settings"]["engine"], one["settings"]["tensor_parallel_size"], one["settings"]["pipeline_parallel_size"],
+         one["settings"]["nnodes"])
+        for one in found["deployments"]
+        if one["status"] in ("planned", "risky")
+    ]  # fmt: skip
+    assert rows == [
+        ("vllm", 1, 1, 1),
+        ("vllm", 2, 1, 1),
+        ("vllm", 1, 2, 1),
+        ("vllm", 2, 1, 2),
+        ("transformers", 1, 1, 1),
+    ]
+    assert found["points"] == 10
+    assert all(one["settings"]["model"] == str(ROOT / ".demo" / "model") for one in found["deployments"])

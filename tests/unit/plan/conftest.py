@@ -1,0 +1,33 @@
+"""Planning without a network, and with a verdict on feasibility that a test may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import orchestrator.plan.make as make
+
+Judge = Callable[[Any], Any]
+
+
+def verdict(status: str, *reasons: str, **predicted: Any) -> SimpleNamespace:
+    return SimpleNamespace(status=status, reasons=reasons, predicted=predicted)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
+    """Replaces the feasibility check: planning itself is under test, feasibility has tests of its own."""
+
+    def use(judge: Judge) -> None:
+        monkeypatch.setattr(make, "assess", lambda settings, facts, hardware: judge(settings))
+
+    use(lambda settings: verdict("fits"))
+    return use

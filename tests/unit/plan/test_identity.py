@@ -1,0 +1,183 @@
+"""What changes an id and what does not: running again must continue, and never mix different things."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import orchestrator.plan.identity as identity
+from orchestrator.plan.model import Plan
+from tests.unit.plan.files import grid, planned
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+RATE = {"levels": {"request_rate": [1]}}
+HARDWARE = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
+BASE: dict[str, Any] = {"deployments": {"engine": "vllm", "hardware": "h100"}, "hardware": HARDWARE, "load": RATE}
+
+
+def ids(plan: Plan) -> tuple[list[str], list[str], list[str]]:
+    deployments = [one.id for one in plan.deployments]
+    return deployments, [point.point_id for point in plan.points], [one.measurement_id for one in plan.measurements()]
+
+
+def model_folder(path: Path, layers: int = 2) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
+    (path / "tokenizer.json").write_text("{}")
+    (path / "model.safetensors").write_bytes(b"0" * 100)
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"slos": {"a": {"ttft": "1s"}}},
+        {"budget": {"usd": 5}},
+        {"isolation": "shared"},
+        {"clients": 9},
+        {"hardware": {"h100": {**HARDWARE["h100"], "usd_per_gpu_hour": 9.0, "labels": {"a": "b"}}}},
+        {"deployments": {"engine": "vllm", "hardware": "h100", "startup_timeout_s": 5.0}},
+        {"deployments": {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 1}},
+        {"load": {**RATE, "arrivals": "poisson", "duration": "60s", "warmup": "10s"}},
+    ],
+    ids=str,
+)
+def test_what_changes_no_measurement_changes_no_id(change: dict[str, Any]) -> None:
+    assert ids(planned("/some/where/else.yaml", **{**BASE, **change})) == ids(planned(**BASE))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deployments": {"engine": "vllm", "hardware": "h100", "max_num_seqs": 8}},
+        {"deployments": {"engine": "vllm", "hardware": "h100", "engine_version": "0.31"}},
+        {"deployments": {"engine": "vllm", "hardware": "h100", "image": "vllm/vllm-openai:v0.32.0"}},
+        {"deployments": {"engine": "vllm", "hardware": "h100", "env": {"A": "1"}}},
+        {"deployments": {"engine": "vllm", "hardware": "cpu"}},
+        {"model": {"id": "org/model", "revision": "abc"}},
+        {"hardware": {"h100": {**HARDWARE["h100"], "accelerator": "H200-141GB"}}},
+    ],
+    ids=str,
+)
+def test_what_changes_a_deployment_changes_all_ids(change: dict[str, Any]) -> None:
+    before, after = ids(planned(**BASE)), ids(planned(**{**BASE, **change}))
+    assert all(set(a).isdisjoint(b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"load": {"levels": {"request_rate": [2]}}},
+        {"load": {"levels": {"concurrency": [1]}}},
+        {"load": {**RATE, "arrivals": "constant"}},
+        {"load": {**RATE, "arrivals": {"process": "gamma", "burstiness": 0.5}}},
+        {"load": {**RATE, "warmup": "11s"}},
+        {"load": {**RATE, "duration": "61s"}},
+        {"load": {**RATE, "requests": 60}},
+        {"load": {**RATE, "max_in_flight": 5}},
+        {"load": {**RATE, "request_timeout": "5s"}},
+        {"load": {**RATE, "drain_timeout": "5s"}},
+        {"workloads": [{"name": "chat", "input_tokens": 101, "output_tokens": 20}]},
+        {"workloads": [{"name": "chat", "input_tokens": 100, "output_tokens": 20, "api": "chat"}]},
+    ],
+    ids=str,
+)
+def test_what_changes_a_point_keeps_the_deployment(change: dict[str, Any]) -> None:
+    before, after = ids(planned(**BASE)), ids(planned(**{**BASE, **change}))
+    assert before[0] == after[0]
+    assert set(before[1]).isdisjoint(after[1])
+
+
+def test_the_version_of_the_client_is_part_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ids(planned(**BASE))
+    monkeypatch.setattr(identity, "__version__", "99.0")
+    after = ids(planned(**BASE))
+    assert before[0] == after[0]
+    assert set(before[1]).isdisjoint(after[1])
+
+
+def test_arrivals_are_no_part_of_a_closed_loop() -> None:
+    load = {"levels": {"concurrency": [4]}}
+    assert ids(planned(load={**load, "arrivals": "constant"})) == ids(planned(load=load))
+
+
+def test_more_repeats_keep_the_measurements_there_are() -> None:
+    few, many = ids(planned(**BASE, repeats=2))[2], ids(planned(**BASE, repeats=4))[2]
+    assert many[: len(few)] == few
+
+
+def test_more_levels_and_deployments_keep_the_points_there_are() -> None:
+    small = planned(deployments=grid(tensor_parallel_size=[1]), load=RATE)
+    large = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}})
+    assert set(ids(small)[1]) < set(ids(large)[1])
+
+
+def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
+    plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}}, repeats=3)
+    first, second = ([one.seed for one in plan.measurements(deployment.id)] for deployment in plan.deployments)
+    assert first == second
+    assert len(set(first)) == 6
+    assert all(0 <= seed < 2**48 for seed in first)
+
+
+def test_another_seed_gives_other_measurements_of_the_same_points() -> None:
+    before, after = ids(planned(**BASE)), ids(planned(**BASE, seed=1))
+    assert before[:2] == after[:2]
+    assert set(before[2]).isdisjoint(after[2])
+
+
+def test_a_local_model_is_known_by_its_content_and_not_by_its_place(tmp_path: Path) -> None:
+    first = model_folder(tmp_path / "first")
+    shutil.copytree(first, tmp_path / "copy")
+    a = planned(tmp_path / "x.yaml", model={"id": "./first"})
+    b = planned(tmp_path / "x.yaml", model={"id": "./copy"})
+    assert ids(a) == ids(b)
+    assert a.deployments[0].settings.model == str(first)
+
+
+@pytest.mark.parametrize("change", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_local_model_with_other_content_is_another_deployment(tmp_path: Path, change: str) -> None:
+    folder = model_folder(tmp_path / "m")
+    before = ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))
+    (folder / change).write_text("something else")
+    assert set(before[0]).isdisjoint(ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))[0])
+
+
+def test_an_upgrade_of_a_local_engine_is_another_deployment(tmp_path: Path) -> None:
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "vllm-0.31.0.dist-info").mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    found = []
+    for executable in ("venv", "venv/bin/vllm"):
+        deployments = {"engine": "vllm", "executable": f"./{executable}"}
+        found.append(ids(planned(tmp_path / "x.yaml", deployments=deployments))[0])
+    assert identity.installed_version(str(tmp_path / "venv" / "bin" / "vllm"), "vllm") == "0.31.0"
+    (packages / "vllm-0.31.0.dist-info").rename(packages / "vllm-0.32.0+cpu.dist-info")
+    assert identity.installed_version(str(tmp_path / "venv"), "vllm") == "0.32.0+cpu"
+    for executable, before in zip(("venv", "venv/bin/vllm"), found, strict=True):
+        deployments = {"engine": "vllm", "executable": f"./{executable}"}
+        assert ids(planned(tmp_path / "x.yaml", deployments=deployments))[0] != before
+
+
+def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
+    load = {**RATE, "arrivals": {"process": "trace", "trace": "t.txt"}}
+    found = []
+    for text in ("0.0\n1.0\n", "0.0\n2.0\n", "0.0\n1.0\n"):
+        (tmp_path / "t.txt").write_text(text)
+        found.append(ids(planned(tmp_path / "x.yaml", load=load))[1])
+    assert found[0] == found[2] != found[1]
+
+
+def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path: Path) -> None:
+    found = []
+    for name in ("here", "there"):
+        model_folder(tmp_path / name)
+        deployments = {"engine": "vllm", "executable": "../engines/vllm"}
+        found.append(ids(planned(tmp_path / name / "x.yaml", model={"id": "."}, deployments=deployments)))
+    assert found[0] == found[1]

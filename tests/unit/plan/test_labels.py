@@ -1,0 +1,76 @@
+"""Labels: short, unique, and only what differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.plan.labels import LONGEST, labels
+from orchestrator.spec.settings import EngineSettings
+
+
+def settings(**fields: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields})
+
+
+def labelled(*every: EngineSettings, hardware: str = "h100") -> list[str]:
+    return labels([(one, hardware) for one in every], [f"{i:016x}" for i in range(len(every))])
+
+
+def test_one_deployment_is_its_engine() -> None:
+    assert labelled(settings(tensor_parallel_size=8, max_num_seqs=4)) == ["vllm"]
+
+
+def test_only_what_differs_is_shown() -> None:
+    found = labelled(
+        settings(max_num_seqs=4),
+        settings(max_num_seqs=4, tensor_parallel_size=2),
+        settings(max_num_seqs=4, pipeline_parallel_size=2),
+    )
+    assert found == ["vllm tp=1 pp=1", "vllm tp=2 pp=1", "vllm tp=1 pp=2"]
+
+
+def test_engines_are_compared_within_themselves() -> None:
+    found = labelled(
+        settings(dtype="float32"),
+        settings(dtype="float32", tensor_parallel_size=2),
+        settings(engine="transformers", executable="/x/y"),
+    )
+    assert found == ["vllm tp=1", "vllm tp=2", "transformers"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "label"),
+    [
+        ({"quantization": "fp8"}, "vllm quant=fp8"),
+        ({"enforce_eager": True}, "vllm enforce_eager=on"),
+        ({"enable_prefix_caching": False}, "vllm prefix_caching=off"),
+        ({"model": "org/other"}, "vllm model=other"),
+        ({"env": {"A": "1"}}, "vllm A=1"),
+        ({"extra_args": {"--async": True}}, "vllm --async=on"),
+        ({"speculative": {"method": "ngram", "num_speculative_tokens": 4}}, "vllm spec=ngram:4"),
+        ({"hf_overrides": {"a": 1}}, 'vllm hf_overrides={"a":1}'),
+    ],
+)
+def test_values_are_short(fields: dict[str, Any], label: str) -> None:
+    assert labelled(settings(), settings(**fields))[1] == label
+
+
+def test_hardware_is_shown_when_it_differs() -> None:
+    assert labels([(settings(), "h100"), (settings(), "a100")], ["1" * 16, "2" * 16]) == ["vllm h100", "vllm a100"]
+
+
+def test_what_would_be_equal_gets_a_piece_of_its_id() -> None:
+    found = labels([(settings(model="a/m"), "h"), (settings(model="b/m"), "h")], ["a" * 16, "b" * 16])
+    assert found == ["vllm model=m #aaaaaa", "vllm model=m #bbbbbb"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.none() | st.integers(1, 3), st.booleans()), unique=True, min_size=1))
+def test_labels_are_unique_and_short(rows: list[tuple[int, int | None, bool]]) -> None:
+    every = [settings(tensor_parallel_size=a, max_num_seqs=b, enforce_eager=c) for a, b, c in rows]
+    found = labels([(one, "h") for one in every], [f"{i:06x}" for i in range(len(every))])
+    assert len(set(found)) == len(found)
+    assert all(len(label) <= LONGEST + 8 for label in found)

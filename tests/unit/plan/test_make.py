@@ -1,0 +1,215 @@
+"""Experiment to plan: what is planned, what is not and why, points and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ProblemsError
+from orchestrator.plan.model import Plan
+from tests.unit.plan.conftest import verdict
+from tests.unit.plan.files import grid, planned, statuses
+
+H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+
+def only_problem(**changes: Any) -> tuple[int | None, str, str | None]:
+    with pytest.raises(ProblemsError) as caught:
+        planned(**changes)
+    (found,) = caught.value.problems
+    return found.line, found.message, found.hint
+
+
+def test_every_deployment_gets_every_workload_at_every_level() -> None:
+    workloads = [{"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")]
+    plan = planned(
+        deployments=grid(tensor_parallel_size=[1, 2]), workloads=workloads, load={"levels": {"request_rate": [1, 2, 4]}}
+    )
+    assert len(plan.points) == 2 * 2 * 3
+    first = plan.points_of(plan.deployments[0].id)
+    assert [(point.workload.name, point.level.value) for point in first] == [
+        ("short", 1.0), ("short", 2.0), ("short", 4.0), ("other", 1.0), ("other", 2.0), ("other", 4.0),
+    ]  # fmt: skip
+    assert len({point.point_id for point in plan.points}) == 12
+
+
+def test_a_point_holds_all_that_the_load_says() -> None:
+    load = {
+        "levels": {"concurrency": [4]}, "requests": 50, "warmup": "2s", "max_in_flight": 3, "request_timeout": "9s",
+        "drain_timeout": "8s",
+    }  # fmt: skip
+    (point,) = planned(load=load).points
+    assert (point.requests, point.duration_s, point.warmup_s) == (50, None, 2.0)
+    assert (point.max_in_flight, point.request_timeout_s, point.drain_timeout_s) == (3, 9.0, 8.0)
+
+
+def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
+    assert {point.duration_s for point in planned().points} == {60.0}
+
+
+def test_measurements_go_through_all_points_once_before_any_again() -> None:
+    plan = planned(repeats=3)
+    (deployment,) = plan.deployments
+    found = plan.measurements(deployment.id)
+    assert [one.repeat for one in found] == [0, 0, 1, 1, 2, 2]
+    assert [one.point_id for one in found] == [point.point_id for point in plan.points] * 3
+    assert len({one.measurement_id for one in found}) == 6
+    assert plan.measurements() == found
+
+
+def test_an_excluded_deployment_says_by_which_rule_and_has_no_points() -> None:
+    plan = planned(deployments={**grid(tensor_parallel_size=[1, 2]), "exclude": ["tensor_parallel_size > 1"]})
+    assert statuses(plan) == {"vllm tp=1": "planned", "vllm tp=2": "excluded"}
+    assert plan.deployments[1].reasons == ("left out by the rule: tensor_parallel_size > 1",)
+    assert plan.points_of(plan.deployments[1].id) == []
+    assert plan.runnable() == [plan.deployments[0]]
+
+
+def test_what_the_engine_has_no_place_for_is_impossible() -> None:
+    plan = planned(deployments=grid(max_input_len=[None, 100]))
+    assert [one.status for one in plan.deployments] == ["planned", "impossible"]
+    assert "max_input_len" in plan.deployments[1].reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "nodes", "reason"),
+    [
+        (
+            {"tensor_parallel_size": 16},
+            None,
+            "needs 16 GPUs on one node; a node of 'h100' has 8 (nnodes: 2 would spread it)",
+        ),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 1, "needs 2 nodes; the cluster has 1"),
+        ({"tensor_parallel_size": 16, "nnodes": 2}, 2, None),
+        ({"tensor_parallel_size": 8}, None, None),
+        ({"tensor_parallel_size": 4, "nnodes": 3}, None, "3"),
+    ],
+)
+def test_what_no_node_holds_is_impossible(settings: dict[str, Any], nodes: int | None, reason: str | None) -> None:
+    deployments = {"engine": "vllm", "hardware": "h100", **settings}
+    (one,) = planned(hardware=H100, deployments=deployments, cluster_nodes=nodes).deployments
+    assert one.status == ("impossible" if reason else "planned")
+    if reason:
+        assert reason in one.reasons[0]
+
+
+def test_feasibility_decides_and_is_kept(judged: Callable[..., None]) -> None:
+    judged(
+        lambda settings: {
+            1: verdict("impossible", "does not fit"),
+            2: verdict("risky", "tight", kv_tokens=100),
+            4: verdict("fits", kv_tokens=9000),
+        }[settings.tensor_parallel_size]
+    )
+    plan = planned(deployments=grid(tensor_parallel_size=[1, 2, 4]))
+    assert [(one.status, one.reasons, one.predicted) for one in plan.deployments] == [
+        ("impossible", ("does not fit",), None),
+        ("risky", ("tight",), {"kv_tokens": 100}),
+        ("planned", (), {"kv_tokens": 9000}),
+    ]
+    assert [one.label for one in plan.runnable()] == ["vllm tp=4", "vllm tp=2"]
+
+
+def test_a_workload_longer_than_the_model_is_not_measured() -> None:
+    workloads = [
+        {"name": "fits", "input_tokens": 100, "output_tokens": 20},
+        {"name": "long", "input_tokens": 4000, "output_tokens": 97},
+    ]
+    plan = planned(deployments={"engine": "vllm", "max_model_len": 4096}, workloads=workloads)
+    (one,) = plan.deployments
+    assert one.status == "planned"
+    assert one.reasons == ("workload 'long' needs at least 4,097 tokens a request, max_model_len is 4,096",)
+    assert {point.workload.name for point in plan.points} == {"fits"}
+
+
+def test_when_no_workload_fits_the_deployment_is_impossible() -> None:
+    workloads = [{"name": "talk", "kind": "conversations", "turns": 10, "input_tokens": 100, "output_tokens": 100}]
+    plan = planned(deployments=grid(max_model_len=[1999, 2000]), workloads=workloads)
+    assert [one.status for one in plan.deployments] == ["impossible", "planned"]
+
+
+def test_when_some_requests_are_too_long_the_deployment_is_risky() -> None:
+    workloads = [{"name": "mixed", "input_tokens": {"uniform": {"min": 10, "max": 5000}}, "output_tokens": 100}]
+    plan = planned(deployments={"engine": "vllm", "max_model_len": 4096}, workloads=workloads)
+    assert plan.deployments[0].status == "risky"
+    assert "up to 5,100 tokens" in plan.deployments[0].reasons[0]
+    assert len(plan.points) == 2
+
+
+def test_an_api_that_the_engine_has_not_is_impossible() -> None:
+    workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "tgi"}]
+    (one,) = planned(workloads=workloads).deployments
+    assert one.status == "impossible"
+    assert one.reasons == ("workload 'chat' asks for the API 'tgi'; vllm has chat, completions",)
+
+
+def test_equal_deployments_are_merged_with_a_note() -> None:
+    plan = planned(deployments=grid(tensor_parallel_size=[2, 2, 1]))
+    assert [one.label for one in plan.deployments] == ["vllm tp=2", "vllm tp=1"]
+    assert plan.notes == ("1 combinations are equal to another one and are measured once",)
+
+
+def test_of_equal_deployments_the_one_that_is_not_excluded_counts() -> None:
+    first = {**grid(tensor_parallel_size=[1, 2]), "exclude": ["tensor_parallel_size == 2"]}
+    plan = planned(deployments=[first, {"engine": "vllm", "tensor_parallel_size": 2}])
+    assert [one.status for one in plan.deployments] == ["planned", "planned"]
+
+
+def test_an_endpoint_needs_no_hardware_and_is_not_judged(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("impossible", "would not fit"))
+    plan = planned(deployments={"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"})
+    (one,) = plan.deployments
+    assert (one.status, one.hardware.name, one.devices) == ("planned", "none", 0)
+
+
+def test_a_launched_engine_without_hardware_takes_any() -> None:
+    assert planned().deployments[0].hardware.name == "any"
+
+
+def test_cpu_is_built_in() -> None:
+    (one,) = planned(deployments={"engine": "vllm", "hardware": "cpu", "tensor_parallel_size": 2}).deployments
+    assert one.hardware.is_cpu
+    assert one.devices == 2
+
+
+def test_names_that_nothing_answers_to_are_problems_with_their_line() -> None:
+    assert only_problem(deployments={"engine": "vlm"}) == (1, "unknown engine 'vlm'", "did you mean 'vllm'?")
+    line, message, hint = only_problem(deployments={"engine": "endpoint", "served_model_name": "m"})
+    assert (message, hint) == ("engine 'endpoint' needs the 'url' it runs at", "write url: http://host:port")
+    workload = {"name": "a", "kind": "randon", "input_tokens": 1, "output_tokens": 1}
+    assert only_problem(workloads=[workload])[1:] == ("unknown workload kind 'randon'", "did you mean 'random'?")
+    load = {"levels": {"request_rate": [1]}, "arrivals": "poison"}
+    assert "did you mean 'poisson'?" in only_problem(load=load)[1]
+
+
+def test_arrivals_that_lack_a_field_are_a_problem() -> None:
+    assert "'to'" in only_problem(load={"levels": {"request_rate": [1]}, "arrivals": "ramp"})[1]
+
+
+def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "arrivals.txt").write_text("0.0\n0.5\n1.25\n")
+    load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": "arrivals.txt"}}
+    (point,) = planned(tmp_path / "x.yaml", load=load).points
+    assert point.arrivals.trace == str(tmp_path / "arrivals.txt")
+
+
+def test_a_variable_that_is_not_set_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
+    found = only_problem(model={"id": "${NO_SUCH_FOLDER}/model"})
+    assert found[1] == "environment variable 'NO_SUCH_FOLDER' is not set"
+
+
+def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
+    plan: Plan = planned(
+        slos={"fast": {"ttft": "1s"}}, budget={"wall": "2h"}, isolation="shared", seed=7, clients=3, repeats=2
+    )
+    assert plan.name == "small"
+    assert [slo.name for slo in plan.slos] == ["fast"]
+    assert plan.budget is not None
+    assert plan.budget.wall == 7200.0
+    assert (plan.isolation, plan.seed, plan.clients, plan.repeats) == ("shared", 7, 3, 2)

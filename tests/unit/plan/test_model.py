@@ -1,0 +1,160 @@
+"""The frozen plan: exact in JSON, refused when it is not ours, and its sums."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import InputError, ProblemsError
+from orchestrator.plan.load import load_plan, write_plan
+from orchestrator.plan.model import Plan
+from orchestrator.plan.totals import over_budget, summary, totals
+from tests.unit.plan.files import grid, planned
+from tests.unit.spec.files import GOOD
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+RICH: dict[str, Any] = {
+    "hardware": {"h100": {"accelerator": "H100-80GB", "usd_per_gpu_hour": 3.0, "labels": {"a": "b"}}},
+    "deployments": {
+        "engine": "vllm",
+        "hardware": "h100",
+        "extra_args": {"--x": True, "--y": ["a", "b"], "--z": 1.5},
+        "vary": [
+            {"grid": {"tensor_parallel_size": [1, 4]}},
+            {"cases": [{}, {"hf_overrides": {"rope": {"factor": 2.0}}}]},
+        ],
+        "derive": {"gpus": "tensor_parallel_size", "pair": "(1, gpus)"},
+        "exclude": ["gpus == 4 and hf_overrides is not None"],
+    },
+    "workloads": [
+        {"name": "talk", "kind": "conversations", "turns": 3, "think_time": "250ms", "output_tokens": 7,
+         "input_tokens": {"lognormal": {"mean": 50, "sigma": 0.1}}},
+    ],
+    "load": {
+        "levels": {"request_rate": [0.5], "concurrency": [3]},
+        "arrivals": {"process": "steps", "steps": [[0.5, "60s"], [2, "30s"]]},
+        "duration": "90s",
+        "max_in_flight": 10,
+    },
+    "slos": {"fast": {"ttft": "500ms", "attainment": 0.9}},
+    "budget": {"gpu_hours": 1, "usd": 1.5, "wall": "1h"},
+    "repeats": 2,
+}  # fmt: skip
+
+
+def test_a_plan_survives_json_exactly() -> None:
+    plan = planned(**RICH)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.measurements() == plan.measurements()
+    assert again.to_json() == plan.to_json()
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    st.floats(0.001, 1e6),
+    st.integers(1, 10**6),
+    st.sampled_from(["250ms", "0.1s", "3us", "1h"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_plans_of_any_numbers_survive_json(sizes: list[int], rate: float, requests: int, warmup: str) -> None:
+    load = {"levels": {"request_rate": [rate]}, "requests": requests, "warmup": warmup}
+    plan = planned(deployments=grid(tensor_parallel_size=sizes), load=load)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_written_plan_is_read_as_it_is(tmp_path: Path) -> None:
+    plan = planned(**RICH)
+    write_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_an_experiment_in_json_is_not_taken_for_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(GOOD))
+    assert load_plan(tmp_path / "x.json").name == "small"
+
+
+def test_a_plan_of_another_version_is_refused_with_the_reason(tmp_path: Path) -> None:
+    text = planned().to_json()
+    content = json.loads(text) | {"program_version": "0.0.1"}
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"written by version 0\.0\.1, this is .*: plan the experiment again"):
+        load_plan(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"deployments": 5}, "deployments"),
+        ({"plan_format": 2}, "plan the experiment again"),
+        ({"points": [{}]}, "points.0"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_damaged_plan_is_refused(change: dict[str, Any], message: str) -> None:
+    content = json.loads(planned().to_json()) | change
+    with pytest.raises(InputError, match=message):
+        Plan.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"plan_format": '])
+def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not a plan"):
+        Plan.from_json(text)
+
+
+def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="cannot be read"):
+        load_plan(tmp_path / "none.yaml")
+
+
+def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write_plan(planned(), tmp_path / "no" / "plan.json")
+
+
+def test_points_and_deployments_are_found_by_id() -> None:
+    plan = planned(**RICH)
+    point = plan.points[-1]
+    assert plan.point(point.point_id) is point
+    assert plan.deployment(point.deployment_id).id == point.deployment_id
+    with pytest.raises(KeyError):
+        plan.point("none")
+
+
+def test_the_sums_are_those_of_the_load() -> None:
+    plan = planned(**RICH)
+    sums = totals(plan)
+    assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
+    each_s = 2 * 2 * 100.0  # repeats, levels, warm-up and duration
+    assert sums.load_s == 3 * each_s
+    assert sums.gpu_hours == pytest.approx((1 + 1 + 4) * each_s / 3600)
+    assert sums.usd == pytest.approx(sums.gpu_hours * 3.0)
+
+
+def test_a_load_above_the_budget_is_noted() -> None:
+    tight = {**RICH, "budget": {"gpu_hours": 0.5, "usd": 1, "wall": "100s"}}
+    plan = planned(**tight)
+    assert over_budget(plan) == [
+        "the load alone takes 0.7 GPU hours, the budget is 0.5",
+        "the load alone costs 2.00 USD, the budget is 1",
+        "the load of one deployment alone takes 400s, the budget is 100s",
+    ]
+    assert over_budget(planned(**{**RICH, "budget": None})) == []
+    assert "note: the load alone costs" in summary(plan)
+
+
+def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
+    load = {"levels": {"request_rate": [4], "concurrency": [2]}, "requests": 100, "warmup": "5s"}
+    assert [point.estimated_s for point in planned(load=load).points] == [30.0, 65.0]
+
+
+def test_cores_are_no_gpu_hours() -> None:
+    assert totals(planned(deployments={"engine": "vllm", "hardware": "cpu"})).gpu_hours == 0

@@ -1,0 +1,61 @@
+"""Paths of the experiment file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.paths import Paths
+from orchestrator.spec.settings import EngineSettings
+
+
+def resolved(folder: Path, **fields: Any) -> EngineSettings:
+    return Paths(folder).resolved(EngineSettings.model_validate({"engine": "vllm", "model": "org/model", **fields}))
+
+
+def test_relative_paths_start_at_the_experiment_file(tmp_path: Path) -> None:
+    one = resolved(tmp_path / "sub", executable="../engines/vllm", model="../model", tokenizer="./tokens")
+    assert one.executable == str(tmp_path / "engines" / "vllm")
+    assert one.model == str(tmp_path / "model")
+    assert one.tokenizer == str(tmp_path / "sub" / "tokens")
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert resolved(tmp_path, executable="./link").executable == str(tmp_path / "link")
+
+
+def test_hub_names_commands_and_catalogue_names_stay(tmp_path: Path) -> None:
+    one = resolved(tmp_path, executable="vllm", profile="H100-80GB/meta-llama/Llama-3.1-8B-Instruct")
+    assert (one.model, one.executable) == ("org/model", "vllm")
+    assert one.profile == "H100-80GB/meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_a_folder_beside_the_file_is_a_model(tmp_path: Path) -> None:
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    assert resolved(tmp_path).model == str(tmp_path / "org" / "model")
+
+
+def test_profiles_drafts_and_adapters_may_be_files(tmp_path: Path) -> None:
+    draft = {"method": "draft_model", "num_speculative_tokens": 2, "model": "./draft"}
+    one = resolved(tmp_path, profile="fast.yaml", speculative=draft, lora_modules={"a": "./lora", "b": "org/lora"})
+    assert one.profile == str(tmp_path / "fast.yaml")
+    assert one.speculative is not None
+    assert one.speculative.model == str(tmp_path / "draft")
+    assert one.lora_modules == {"a": str(tmp_path / "lora"), "b": "org/lora"}
+
+
+def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("MODELS", "/data/models")
+    one = resolved(tmp_path, model="${MODELS}/llama", executable="~/venv")
+    assert (one.model, one.executable) == ("/data/models/llama", "/home/me/venv")
+
+
+def test_a_variable_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MODELS", raising=False)
+    with pytest.raises(ValueError, match="'MODELS' is not set"):
+        resolved(tmp_path, model="${MODELS}/llama")
