@@ -23,6 +23,7 @@ ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other
 FIELDS = (*EngineSettings.model_fields, "hardware")
 # Values that must not stand in a file that is shared, stored with the results and shown in reports.
 _SECRET_NAME = re.compile(r"(^|[_-])(token|secret|passw(or)?d|(api|access|secret|private)[_-]?key)$", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"\w+://[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class _Block:
             del values["hardware"]
         for name in ADDED:
             self._check_secrets(values.get(name), choice.places.get(name, ()))
+        if _PASSWORD_IN_URL.match(str(values.get("url"))):
+            hint = "name the environment variable that holds the key: api_key_env"
+            self.report(choice.places["url"], "'url' holds a user name or password", hint)
         return Choice(values, choice.places)
 
     def _check_secrets(self, values: Any, place: Place) -> None:

@@ -38,7 +38,7 @@ def test_a_zip_pairs_its_lists(lists: tuple[list[int], ...]) -> None:
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_blocks_multiply_and_the_last_varies_fastest(lists: list[list[int]]) -> None:
-    kinds = [{"grid": {SIZES[0]: lists[0]}}]
+    kinds: list[dict[str, Any]] = [{"grid": {SIZES[0]: lists[0]}}]
     kinds += [{"cases": [{SIZES[i + 1]: value} for value in values]} for i, values in enumerate(lists[1:])]
     found = settings(vary=kinds)
     assert len(found) == math.prod(len(values) for values in lists)
@@ -167,6 +167,7 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
         ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
         ({"extra_args": {"--api-key": "abc"}}, "'--api-key' looks like a secret"),
+        ({"url": "http://me:secret@host:8000"}, "'url' holds a user name or password (name the environment variable"),
         ({"vary": [{"cases": [{"env": {"AWS_SECRET_ACCESS_KEY": "x"}}]}]}, "looks like a secret"),
     ],
 )
