@@ -106,6 +106,8 @@ def _count(
     tokens = np.array(parsed.tokens, dtype=np.int64)
     content = tokens != 0
     result.chunks = chunks = int(np.count_nonzero(content))
+    if bool((tokens == UNKNOWN).any()):
+        parsed.source = None  # some events told their count, others did not: the parts do not make a whole
     known = parsed.source is not None
     result.counted = int(tokens.clip(0).sum()) if known else (chunks or None)
     result.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else result.counted
@@ -122,7 +124,7 @@ def _count(
     if result.coalesced_chunks:
         result.coalesced_reads = len(np.unique(reads[1:][same_read]))
     per_chunk = tokens[content]
-    if not known or bool((per_chunk == UNKNOWN).any()):
+    if not known:
         per_chunk = _spread(result.output_tokens or chunks, chunks)
     if bool((per_chunk != 1).any()):
         result.tokens_per_chunk = per_chunk.clip(0, _MAX_CHUNK_TOKENS).astype(np.int16)

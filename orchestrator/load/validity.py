@@ -46,16 +46,12 @@ def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint) ->
     """The verdict on one point from its rows (all clients') and what the clients know of themselves."""
     rows = _Rows(requests, point)
     evidence = _evidence(rows, stats)
-    invalid = _invalid(rows, evidence)
-    client = _client_bound(evidence, point)
+    invalid = _invalid(rows, evidence, point)
+    client = _client_bound(evidence)
     backlog = _backlog(rows, evidence, point)
-    notes = []
-    if point.max_in_flight is not None and evidence["capped_share"] > 0:
-        share = evidence["capped_share"]
-        notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
     found = (("invalid", invalid), ("client_bound", client), ("engine_bound_backlog", backlog))
     validity = next((name for name, reasons in found if reasons), "valid")
-    return Verdict(validity, invalid + client + backlog + notes, evidence)
+    return Verdict(validity, invalid + client + backlog + _notes(evidence, point), evidence)
 
 
 class _Rows:
@@ -78,8 +74,8 @@ class _Rows:
         return int(np.count_nonzero(self._measured))
 
     def column(self, name: str) -> Floats:
-        values: Floats = self._table.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
-        return values[self._measured]
+        values = self._table.column(name).to_numpy(zero_copy_only=False)
+        return np.array(values[self._measured], dtype=np.float64)
 
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats]) -> dict[str, float]:
@@ -130,7 +126,7 @@ def _input_error(rows: _Rows) -> float:
     return float(np.abs(seen[known] - added - asked[known]).mean() / asked[known].mean())
 
 
-def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
+def _invalid(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     if not len(rows):
         return ["no request was scheduled in the measured window"]
     reasons = []
@@ -141,13 +137,27 @@ def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
     if evidence["count_mismatch_share"] > MAX_MISMATCH_SHARE:
         share = evidence["count_mismatch_share"]
         reasons.append(f"in {share:.1%} of requests the engine's token count is not the number of tokens streamed")
-    if evidence["input_length_error"] > MAX_LENGTH_ERROR:
-        error = evidence["input_length_error"]
-        reasons.append(f"prompts were off by {error:.1%} from the length asked for, by the engine's count")
+    if evidence["input_length_error"] > MAX_LENGTH_ERROR and point.dialect.prompt_token_ids:
+        reasons.append(_length_sentence(evidence))
     return reasons
 
 
-def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _notes(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """What a reader must know although it spoils nothing."""
+    notes = []
+    if point.max_in_flight is not None and evidence["capped_share"] > 0:
+        share = evidence["capped_share"]
+        notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
+    if evidence["input_length_error"] > MAX_LENGTH_ERROR and not point.dialect.prompt_token_ids:
+        notes.append(_length_sentence(evidence) + "; text without the model's tokenizer is of no exact length")
+    return notes
+
+
+def _length_sentence(evidence: dict[str, float]) -> str:
+    return f"prompts were off by {evidence['input_length_error']:.1%} from the length asked for, by the engine's count"
+
+
+def _client_bound(evidence: dict[str, float]) -> list[str]:
     reasons = []
     if evidence["client_errors"]:
         reasons.append(f"{evidence['client_errors']:.0f} requests found no socket on the client's machine")

@@ -20,7 +20,7 @@ class Parsed:
     """
 
     tokens: list[int] = field(default_factory=list)
-    source: str | None = None  # how exact ``tokens`` is: token_ids | continuous_usage | native; None: not at all
+    source: str | None = None  # where counts come from: token_ids | continuous_usage | native; void when any is UNKNOWN
     input_tokens: int | None = None  # as the engine reported them
     output_tokens: int | None = None
     cached_tokens: int | None = None

@@ -53,8 +53,6 @@ def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     total = read_usage(usage, parsed)
     if total is None:
         return UNKNOWN if text else 0
-    if parsed.source is None and any(count == UNKNOWN for count in parsed.tokens):
-        return UNKNOWN if text else 0  # only the last events carry usage: a total, not a running count
     parsed.source = "continuous_usage"
     return total - before
 
