@@ -31,8 +31,8 @@ static const char *const OUTCOMES[] = {"open", "done", "error", "cut", "aborted"
 static struct {
   int port, slots, error_every, cut_every, default_tokens;
   int64_t ttft, itl, spread;
-  const char *model, *stats_file, *log_file;
-} flag = {.port = 18000, .default_tokens = 16, .ttft = 50000000, .itl = 20000000, .spread = -1, .model = "mock"};
+  const char *model, *text, *stats_file, *log_file;
+} flag = {.port = 18000, .default_tokens = 16, .ttft = 50000000, .itl = 20000000, .spread = -1, .model = "mock", .text = " word"};
 
 struct record { /* one line of --log */
   int64_t arrival, first, last;
@@ -50,7 +50,7 @@ struct conn {
   uint32_t record;
   struct conn *next_waiting, *previous_waiting;
   char model[128], event[1024];
-  int event_at, event_len, text_at, id_at, total_at;
+  int event_at, event_len, id_at, total_at;
 };
 
 static struct conn *conns[MAX_FD];
@@ -141,8 +141,8 @@ static void respond(struct conn *c, const char *status, const char *type, const 
 
 /* ---- events ---- */
 
-/* Render into c->event, with HTTP chunk framing. Text, token id and counts have a fixed width, so that the next token
- * only overwrites those bytes. */
+/* Render into c->event, with HTTP chunk framing. Token id and counts have a fixed width, so that the next token only
+ * overwrites those bytes; every token has the same text. */
 static void render_event(struct conn *c, const char *choice, bool content) {
   char *json = c->event + HEADER_ROOM;
   size_t room = sizeof c->event - HEADER_ROOM - 8;
@@ -159,8 +159,7 @@ static void render_event(struct conn *c, const char *choice, bool content) {
     len += snprintf(json + len, room - (size_t)len, ",\"usage\":null");
   }
   len += snprintf(json + len, room - (size_t)len, "}\n\n");
-  char *text = content ? strstr(json + choice_at, "\" ____\"") : NULL, *id = content ? strstr(json + choice_at, "[00000]") : NULL;
-  c->text_at = text ? (int)(text - c->event) + 2 : 0;
+  char *id = content && c->token_ids ? strstr(json + choice_at, "[00000]") : NULL;
   c->id_at = id ? (int)(id - c->event) + 1 : 0;
   char hex[HEADER_ROOM];
   int hex_len = snprintf(hex, sizeof hex, "%x\r\n", (unsigned)len);
@@ -174,10 +173,11 @@ static void render_token(struct conn *c, const char *finish) {
   char choice[320];
   const char *ids = c->token_ids ? "[00000]" : "null";
   if (c->chat)
-    snprintf(choice, sizeof choice, "{\"index\":0,\"delta\":{\"content\":\" ____\"},\"logprobs\":null,\"finish_reason\":%s,\"token_ids\":%s}", finish, ids);
+    snprintf(choice, sizeof choice, "{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":%s,\"token_ids\":%s}", flag.text, finish, ids);
   else
     snprintf(choice, sizeof choice,
-             "{\"index\":0,\"text\":\" ____\",\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null,\"token_ids\":%s,\"prompt_token_ids\":null}", finish, ids);
+             "{\"index\":0,\"text\":\"%s\",\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null,\"token_ids\":%s,\"prompt_token_ids\":null}",
+             flag.text, finish, ids);
   render_event(c, choice, true);
 }
 
@@ -186,9 +186,7 @@ static void put_digits(char *end, int value, int width, char pad) {
 }
 
 static void patch_token(struct conn *c) {
-  uint32_t h = (uint32_t)(c->sent + 1) * 2654435761u + c->record;
-  for (int i = 0; i < 4; i++) c->event[c->text_at + i] = (char)('a' + ((h >> (5 * i)) & 15));
-  if (c->id_at) put_digits(c->event + c->id_at + 5, 10000 + (int)(h % 90000), 5, '0');
+  if (c->id_at) put_digits(c->event + c->id_at + 5, 10000 + (c->sent * 7919) % 90000, 5, '0');
   if (c->total_at) {
     put_digits(c->event + c->total_at + 7, c->prompt + c->sent, 7, ' ');
     put_digits(c->event + c->total_at + 35, c->sent, 7, ' ');
@@ -222,11 +220,11 @@ static void end_stream(struct conn *c, enum outcome outcome, int64_t now) {
 
 static void send_whole(struct conn *c, int64_t now) {
   struct record *r = &records[c->record];
-  char *body = malloc((size_t)c->asked * 5 + 512);
+  char *body = malloc((size_t)c->asked * strlen(flag.text) + 512);
   int len = sprintf(body, c->chat ? "{\"id\":\"chatcmpl-%u\",\"object\":\"chat.completion\",\"model\":\"%s\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\""
                                   : "{\"id\":\"cmpl-%u\",\"object\":\"text_completion\",\"model\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"",
                     c->record, c->model);
-  for (int i = 0; i < c->asked; i++) len += sprintf(body + len, " word");
+  for (int i = 0; i < c->asked; i++) len += sprintf(body + len, "%s", flag.text);
   sprintf(body + len, "\"%s,\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d}}",
           c->chat ? "}" : "", c->prompt, c->prompt + c->asked, c->asked);
   respond(c, "200 OK", "application/json", body);
@@ -476,15 +474,18 @@ static void parse_flags(int argc, char **argv) {
     else if (value && !strcmp(name, "--cut-every")) flag.cut_every = atoi(value);
     else if (value && !strcmp(name, "--tokens")) flag.default_tokens = atoi(value);
     else if (value && !strcmp(name, "--model")) flag.model = value;
+    else if (value && !strcmp(name, "--text")) flag.text = value;
     else if (value && !strcmp(name, "--stats")) flag.stats_file = value;
     else if (value && !strcmp(name, "--log")) flag.log_file = value;
     else {
       fprintf(stderr, "usage: mock_server [--port N] [--ttft-ms X] [--itl-ms X] [--spread-ms X (default: itl)] [--slots N]\n"
-                      "  [--error-every N] [--cut-every N] [--tokens N (when none are asked)] [--model NAME] [--stats FILE] [--log FILE]\n");
+                      "  [--error-every N] [--cut-every N] [--tokens N (when none are asked)] [--model NAME] [--stats FILE] [--log FILE]\n"
+                      "  [--text TEXT (of every token: JSON-safe, at most 64 bytes)]\n");
       exit(2);
     }
   }
   if (flag.spread < 0) flag.spread = flag.itl;
+  if (strlen(flag.text) > 64 || strpbrk(flag.text, "\"\\")) fprintf(stderr, "mock_server: --text is at most 64 bytes, without quote or backslash\n"), exit(2);
 }
 
 static void on_signal(int number) { (void)number, stopping = 1; }
