@@ -143,6 +143,7 @@ def steps_transformers(home: Path) -> None:
         f"installing transformers {TRANSFORMERS_VERSION} with its server",
         f"transformers[serving]=={TRANSFORMERS_VERSION}",
         "accelerate",
+        "requests",  # its command line imports it without asking for it
         "--constraint",
         torch_constraint(home),
     )
@@ -174,7 +175,7 @@ RECIPES = {
         TRANSFORMERS_VERSION,
         check_transformers,
         steps_transformers,
-        "import transformers, accelerate, fastapi, uvicorn; print(transformers.__version__)",
+        "import transformers.cli.transformers, transformers.cli.serving.server as s; print(transformers.__version__)",
     ),
 }
 
