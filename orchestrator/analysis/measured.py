@@ -108,19 +108,25 @@ def _points_of(store: Store, slo: Slo | None) -> list[Point]:
         if manifest.kind == "point":
             attempts.setdefault(manifest.measurement_id, []).append(manifest)
     chosen = [_that_counts(found) for found in attempts.values()]
-    rows = {row["attempt_id"]: row for row in store.read_manifests("points", chosen).to_pylist()}
+    rows = {
+        (row["measurement_id"], row["attempt_id"]): row for row in store.read_manifests("points", chosen).to_pylist()
+    }
+    described = [manifest for manifest in chosen if _key(manifest) in rows]
     for manifest in chosen:
-        if manifest.attempt_id not in rows:
+        if _key(manifest) not in rows:
             _log.warning("measurement %s is left out: its commit holds no row of points", manifest.measurement_id)
-    chosen = [manifest for manifest in chosen if manifest.attempt_id in rows]
     deployments = {row["deployment_id"]: row for row in store.read("deployments").to_pylist()}
 
     def measure(manifest: Manifest) -> Measurement:
-        return _measurement(store, manifest, rows[manifest.attempt_id], len(attempts[manifest.measurement_id]), slo)
+        return _measurement(store, manifest, rows[_key(manifest)], len(attempts[manifest.measurement_id]), slo)
 
     with ThreadPoolExecutor(4) as pool:  # most of the time goes into reading
-        found = list(pool.map(measure, chosen))
+        found = list(pool.map(measure, described))
     return _by_point(found, deployments)
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest.measurement_id, manifest.attempt_id
 
 
 def _that_counts(manifests: Sequence[Manifest]) -> Manifest:

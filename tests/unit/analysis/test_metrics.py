@@ -187,6 +187,7 @@ def test_merged_repeats_are_pooled_not_averaged() -> None:
 GAP_LISTS = st.lists(st.integers(0, 5) | st.integers(0, 2**31 - 1), min_size=1, max_size=40)
 
 
+@settings(deadline=None)
 @given(GAP_LISTS, GAP_LISTS, st.lists(st.floats(0, 1), min_size=1, max_size=5))
 def test_quantiles_from_counts_are_numpys_of_the_values(left: list[int], right: list[int], wanted: list[float]) -> None:
     parts = [observe(*_one_request(gaps), WINDOW).gaps for gaps in (left, right)]

@@ -1,0 +1,129 @@
+"""Confidence intervals: right for independent requests, honest for failures in runs and for repeats that differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.analysis.intervals import Batches, Interval, batches_of, rate_interval, share_interval
+
+
+def rate(*repeats: list[float], length_s: float = 1.0) -> Interval:
+    cut = [Batches(np.array(one, float), np.full(len(one), length_s)) for one in repeats]
+    found = rate_interval(cut)
+    assert found is not None
+    return found
+
+
+def share(*repeats: list[bool] | np.ndarray) -> Interval:
+    found = share_interval([np.asarray(one, bool) for one in repeats])
+    assert found is not None
+    return found
+
+
+def test_a_throughput_has_students_interval_of_its_batches() -> None:
+    found = rate([8, 12] * 5)
+    assert found.estimate == 10
+    # standard deviation sqrt(40/9) = 2.108, over sqrt(10) 0.6667; t(9, 0.975) = 2.2622
+    assert found.upper - found.estimate == pytest.approx(0.6667 * 2.2622, rel=1e-3)
+    assert found.estimate - found.lower == pytest.approx(0.6667 * 2.2622, rel=1e-3)
+    assert found.batches == 10
+
+
+def test_repeats_that_differ_by_more_than_their_batches_widen_the_interval() -> None:
+    steady = rate([10] * 10, [12] * 10, [14] * 10)
+    assert steady.estimate == 12
+    # between repeats: 3/2 * (4 + 0 + 4) * 100 / 30^2 = 1.3333; t(29, 0.975) = 2.0452
+    assert steady.upper - 12 == pytest.approx(np.sqrt(4 / 3) * 2.0452, rel=1e-3)
+    assert rate([10, 14] * 15).upper - 12 < steady.upper - 12
+
+
+def test_windows_of_different_length_weigh_by_their_length() -> None:
+    cut = [Batches(np.array([10.0]), np.array([1.0])), Batches(np.array([90.0]), np.array([3.0]))]
+    found = rate_interval(cut)
+    assert found is not None
+    assert found.estimate == 25
+
+
+def test_nothing_has_no_interval() -> None:
+    assert share_interval([]) is None
+    assert share_interval([np.zeros(0, bool)]) is None
+    assert rate_interval([Batches(np.zeros(10), np.zeros(10))]) is None
+
+
+def test_all_good_is_not_certainly_all_good() -> None:
+    found = share([True] * 100)
+    assert found.estimate == found.upper == 1
+    assert found.lower == pytest.approx(100 / (100 + 2.2622**2), rel=1e-4)
+    assert share([True] * 1000).lower > found.lower
+
+
+def test_failures_in_a_run_widen_the_interval_and_scattered_ones_do_not() -> None:
+    scattered = np.ones(1000, bool)
+    scattered[::20] = False
+    run = np.ones(1000, bool)
+    run[400:450] = False
+    assert share(scattered).estimate == share(run).estimate == 0.95
+    assert share(scattered).design_effect == 1
+    assert share(run).design_effect > 10
+    assert share(run).lower < 0.85 < share(scattered).lower
+
+
+def test_repeats_stay_apart() -> None:
+    good, bad = [True] * 200, [True] * 100 + [False] * 100
+    both = share(good, bad)
+    assert both.estimate == 0.75
+    assert both.batches == 20
+    assert both.lower < 0.5
+
+
+def test_few_requests_are_each_a_batch() -> None:
+    assert batches_of(np.array([True, False, True])).amounts.tolist() == [1, 0, 1]
+    found = share([True, False, True])
+    assert 0 <= found.lower < 0.3 < 0.9 < found.upper <= 1
+    assert share([True]).lower < 0.05
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=80), min_size=1, max_size=3))
+def test_an_interval_holds_its_estimate_and_stays_a_share(repeats: list[list[bool]]) -> None:
+    found = share(*repeats)
+    flags = [flag for one in repeats for flag in one]
+    assert found.estimate == pytest.approx(sum(flags) / len(flags))
+    assert 0 <= found.lower <= found.estimate + 1e-12
+    assert found.estimate - 1e-12 <= found.upper <= 1
+
+
+@given(st.floats(0.01, 100), st.lists(st.floats(0, 1e6), min_size=10, max_size=10))
+def test_an_interval_in_another_unit_is_scaled(factor: float, amounts: list[float]) -> None:
+    found, scaled = rate(amounts), rate(amounts).scaled(factor)
+    assert (scaled.lower, scaled.estimate, scaled.upper) == pytest.approx(
+        (found.lower * factor, found.estimate * factor, found.upper * factor)
+    )
+
+
+def runs_of_failures(rng: np.random.Generator, count: int, good: float, length: int) -> np.ndarray:
+    """Each failure brings its neighbours with it: blocks of ``length`` requests fail or hold together."""
+    return np.repeat(rng.random(-(-count // length)) < good, length)[:count]
+
+
+def wilson(flags: np.ndarray) -> tuple[float, float]:
+    """The usual interval, for independent requests."""
+    n, share, z2 = flags.size, flags.mean(), 1.96**2
+    half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2)))
+    return (share + z2 / (2 * n) - half) / (1 + z2 / n), (share + z2 / (2 * n) + half) / (1 + z2 / n)
+
+
+@pytest.mark.parametrize(("length", "usual_at_most"), [(1, 1.0), (20, 0.5)])
+def test_the_true_share_is_inside_as_often_as_promised_also_for_runs(length: int, usual_at_most: float) -> None:
+    rng = np.random.default_rng(7)
+    ours = usual = 0
+    for _ in range(300):
+        flags = runs_of_failures(rng, 3000, 0.9, length)
+        found = share(flags)
+        ours += found.lower <= 0.9 <= found.upper
+        lower, upper = wilson(flags)
+        usual += lower <= 0.9 <= upper
+    assert ours / 300 >= 0.93
+    assert usual / 300 <= usual_at_most

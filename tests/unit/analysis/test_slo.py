@@ -1,0 +1,137 @@
+"""Limits: how they are written, and which requests meet them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.analysis.slo import attainment, format_slo, goodput, judge, parse_slo
+from orchestrator.errors import InputError, ProblemsError
+from orchestrator.spec.load import Slo
+from tests.unit.results.builders import events, failed_request, request, requests
+
+WINDOW = (0, 10**9)
+FIVE = requests(  # TTFT 100, 300, 100, failed, 100 ms; TPOT 50, 50, 150 ms, failed, none
+    request(0, 0, first_ms=100, last_ms=200, tokens=3),
+    request(1, 0, first_ms=300, last_ms=400, tokens=3),
+    request(2, 100, first_ms=200, last_ms=500, tokens=3),
+    failed_request(3, 100),
+    request(4, 200, first_ms=300, tokens=1),
+)
+GAPS = events({0: [40, 60], 1: [50, 50], 2: [290, 10], 3: [], 4: []})
+
+
+def test_limits_are_read_with_their_units() -> None:
+    slo = parse_slo(" ttft<=500ms , TPOT <= 50ms,e2e<=10s,itl_p99<=0.1s,attainment>=99% ")
+    assert (slo.ttft, slo.tpot, slo.e2e, slo.itl_p99, slo.attainment) == pytest.approx((0.5, 0.05, 10, 0.1, 0.99))
+    assert parse_slo("ttft<=1s").attainment == 0.95
+
+
+def test_every_problem_of_a_limit_is_said_at_once() -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_slo("ttfd<=500ms,tpot<=50,e2e>=1s,attainment>=1.5,ttft<=1s,ttft<=2s,what,attainment<=0.9,itl_p99<=x")
+    texts = [str(problem) for problem in caught.value.problems]
+    assert len(texts) == 8
+    for expected in (
+        "did you mean 'ttft'?",
+        "tpot: '50' is not a duration with its unit",
+        "write e2e<=1s",
+        "'1.5' is not above 0 and at most 1",
+        "ttft is given twice",
+        "'what' is no limit",
+        "write attainment>=0.9",
+        "itl_p99: 'x'",
+    ):
+        assert sum(expected in text for text in texts) == 1, (expected, texts)
+
+
+@pytest.mark.parametrize("text", ["attainment>=0.9", ""])
+def test_without_a_latency_limit_there_is_nothing_to_hold(text: str) -> None:
+    with pytest.raises(ProblemsError):
+        parse_slo(text)
+
+
+LIMIT = st.none() | st.integers(1, 10**6).map(lambda ms: ms / 1e3)
+
+
+@given(st.tuples(LIMIT, LIMIT, LIMIT, LIMIT).filter(any), st.integers(1, 100))
+def test_a_limit_written_out_reads_back(limits: tuple[float | None, ...], percent: int) -> None:
+    names = ("ttft", "tpot", "e2e", "itl_p99")
+    slo = Slo(**dict(zip(names, limits, strict=True)), attainment=percent / 100)
+    back = parse_slo(format_slo(slo))
+    assert [getattr(back, name) or 0 for name in names] == pytest.approx([limit or 0 for limit in limits], rel=1e-5)
+    assert back.attainment == pytest.approx(slo.attainment)
+
+
+@pytest.mark.parametrize(
+    ("slo", "met"),
+    [
+        ("ttft<=100ms", [True, False, True, False, True]),
+        ("ttft<=99ms", [False] * 5),
+        ("tpot<=50ms", [True, True, False, False, True]),
+        ("e2e<=200ms", [True, False, False, False, True]),
+        ("itl_p99<=100ms", [True, True, False, False, True]),
+        ("itl_p99<=59ms", [False, True, False, False, True]),
+        ("ttft<=100ms,tpot<=50ms", [True, False, False, False, True]),
+    ],
+)
+def test_a_request_meets_the_limits_when_it_meets_every_one(slo: str, met: list[bool]) -> None:
+    verdicts = judge(FIVE, GAPS, parse_slo(slo), WINDOW)
+    assert verdicts.met.tolist() == met
+    assert verdicts.attainment == sum(met) / 5
+
+
+def test_attainment_is_of_all_requests_due_in_the_window_errors_included() -> None:
+    slo = parse_slo("ttft<=1s")
+    assert attainment(FIVE, GAPS, slo, WINDOW) == 0.8
+    assert attainment(FIVE, None, slo) == 0.8
+    assert attainment(FIVE, GAPS, slo, (100_000_000, 200_000_000)) == 0.5
+    assert attainment(FIVE, GAPS, slo, (5, 6)) is None
+    warm = requests(request(0, 0, phase="warmup"), failed_request(1, 0))
+    assert attainment(warm, None, slo, WINDOW) == 0
+
+
+def test_each_limit_alone_is_told_too() -> None:
+    shares = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"), WINDOW).shares()
+    assert shares == {"ttft": 0.6, "tpot": 0.6}
+
+
+def test_goodput_is_good_requests_per_second_of_the_window() -> None:
+    assert goodput(FIVE, GAPS, parse_slo("ttft<=100ms"), (0, 2 * 10**9)) == 1.5
+    assert goodput(FIVE, GAPS, parse_slo("ttft<=100ms"), (0, 0)) is None
+
+
+def test_an_answer_whose_length_nobody_knows_does_not_meet_tpot() -> None:
+    rows = requests(request(0, 0, first_ms=1, last_ms=2, tokens=None))
+    assert attainment(rows, None, parse_slo("tpot<=1s"), WINDOW) == 0
+    assert attainment(rows, None, parse_slo("ttft<=1s"), WINDOW) == 1
+
+
+def test_verdicts_come_in_order_of_schedule() -> None:
+    rows = requests(request(0, 900, first_ms=5000), request(1, 100), request(2, 500))
+    assert judge(rows, None, parse_slo("ttft<=1s"), WINDOW).met.tolist() == [True, True, False]
+
+
+def test_itl_needs_the_gaps() -> None:
+    with pytest.raises(InputError, match="needs the table token_events"):
+        judge(FIVE, None, parse_slo("itl_p99<=1s"), WINDOW)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 3)), max_size=8), min_size=1, max_size=5))
+def test_itl_p99_is_numpys_of_each_requests_own_gaps(made: list[list[tuple[int, int]]]) -> None:
+    rows, gaps, tokens, expected = [], {}, {}, []
+    for index, chunks in enumerate(made):
+        gaps[index] = [us / 1e3 for us, _ in chunks]
+        tokens[index] = [1, *(count for _, count in chunks)]
+        spread = [us // count + (nth < us % count) for us, count in chunks for nth in range(count)]
+        total = sum(us for us, _ in chunks) / 1e3
+        rows.append(request(index, 0, first_ms=0, last_ms=total, tokens=sum(tokens[index])))
+        expected.append(float(np.quantile(spread, 0.99)) if spread else 0.0)
+    limit_s = sorted(expected)[len(expected) // 2] / 1e6 + 1e-9
+    table: pa.Table = requests(*rows)
+    found = judge(table, events(gaps, tokens), Slo(itl_p99=limit_s), WINDOW).met
+    assert found.tolist() == [value / 1e6 <= limit_s for value in expected]
