@@ -71,6 +71,8 @@ def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
 def _part(name: str, value: Any) -> str:
     if name == "hardware":
         return str(value)
+    if name == "url":
+        return str(value).partition("://")[2] or str(value)
     if name in ("model", "executable", "profile"):
         return f"{name}={PurePath(str(value)).name}"
     if hasattr(value, "method"):  # speculative decoding

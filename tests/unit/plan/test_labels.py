@@ -49,6 +49,7 @@ def test_engines_are_compared_within_themselves() -> None:
         ({"enforce_eager": True}, "vllm enforce_eager=on"),
         ({"enable_prefix_caching": False}, "vllm prefix_caching=off"),
         ({"model": "org/other"}, "vllm model=other"),
+        ({"url": "http://host:8000"}, "vllm host:8000"),
         ({"env": {"A": "1"}}, "vllm A=1"),
         ({"extra_args": {"--async": True}}, "vllm --async=on"),
         ({"speculative": {"method": "ngram", "num_speculative_tokens": 4}}, "vllm spec=ngram:4"),

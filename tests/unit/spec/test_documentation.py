@@ -1,4 +1,4 @@
-"""docs/experiment-file.md says what the program does: its examples load, every key is in it, its defaults are true."""
+"""docs/experiment-file.md is true: its examples load (and those of the README), it has every key, its defaults hold."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from orchestrator.spec.settings import Hardware, Speculative
 from orchestrator.spec.units import parse_duration
 from tests.unit.spec.files import parsed
 
-TEXT = (Path(__file__).parents[3] / "docs" / "experiment-file.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, flags=re.DOTALL)
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT + README, flags=re.DOTALL)
 WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", TEXT)) + " ".join(EXAMPLES)))
 MODELS = [
     ExperimentFile,
