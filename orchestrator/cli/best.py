@@ -71,23 +71,26 @@ def _print_answer(out: Console, answer: dict[str, Any], slo: str) -> None:
 
 
 def _table(answer: dict[str, Any]) -> Table:
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from orchestrator.cli.results import figure, load_text
 
-    table = Table(pad_edge=False)
-    table.add_column("deployment", ratio=1, overflow="fold")
-    for title in ("load", answer["unit"], "95 % interval", "attainment", "TTFT p99 ms", "TPOT p99 ms"):
-        table.add_column(title, justify="right")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("deployment", overflow="fold")
+    unit = answer["unit"].replace(" per", "\nper")
+    for title in ("load", unit, "95 %\ninterval", "attainment", "95 %\ninterval", "TTFT ms\np99", "TPOT ms\np99"):
+        table.add_column(title, justify="right", no_wrap=True)
     for one in answer["candidates"]:
         rate, share = one["throughput"], one["attainment"]
         table.add_row(
-            escape(one["label"]) + (" [yellow]emulated[/]" if one["emulated"] else ""),
+            escape(one["label"]) + ("\n[yellow]emulated[/]" if one["emulated"] else ""),
             load_text(one),
             figure(rate["estimate"]),
-            f"{figure(rate['lower'])} to {figure(rate['upper'])}",
-            f"{share['estimate']:.3f} ({share['lower']:.3f} to {share['upper']:.3f})",
+            f"{figure(rate['lower'])}-{figure(rate['upper'])}",
+            f"{share['estimate']:.3f}",
+            f"{share['lower']:.3f}-{share['upper']:.3f}",
             *(figure(one[name]["p99"]) if one[name] else "-" for name in ("ttft_ms", "tpot_ms")),
         )
     return table

@@ -23,9 +23,9 @@ Examples:
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
 
 \b
-A point's figures are over its valid repeats pooled; --format json lists each repeat below "repeats", --format csv gives
-points with several repeats a line each ("row" tells which). Latencies count from when a request was due, in
-milliseconds; throughput is per second of the steady window (docs/metrics.md).
+A point's figures are over its valid repeats pooled ("2 of 3" below its load); --format json has each repeat below
+"repeats", --format csv on a line of its own ("row" tells which). Latencies count from when a request was due, in
+milliseconds; throughput is per second of the steady window, with its 95 % interval (docs/metrics.md).
 """
 TABLE_WIDTH = 120
 
@@ -102,14 +102,16 @@ def load_text(one: dict[str, Any]) -> str:
 
 
 def _table(objects: Sequence[dict[str, Any]], slo_text: str | None) -> Table:
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=f"Points under {slo_text}" if slo_text else None, title_justify="left", pad_edge=False)
-    table.add_column("deployment", ratio=2, overflow="fold", min_width=16)
-    table.add_column("workload", overflow="fold", ratio=1, min_width=8)
-    numbers = ["load", "req ok/all", "out tok/s", "TTFT p50\np99 ms", "TPOT p50\np99 ms", "E2E p50\np99 ms"]
-    for title in [*numbers, *(["attainment"] if slo_text else [])]:
-        table.add_column(title, justify="right")
+    title = f"under {slo_text}" if slo_text else None
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("deployment", overflow="fold", ratio=2)
+    table.add_column("workload", overflow="fold", ratio=1)
+    names = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
+    for name in [*names, *(["attainment"] if slo_text else [])]:
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("validity", overflow="fold", max_width=12)
     for one in objects:
         table.add_row(*_cells(one, slo_text is not None))
@@ -120,15 +122,15 @@ def _cells(one: dict[str, Any], with_slo: bool) -> list[str]:
     from rich.markup import escape
 
     counts, repeats = one["requests"], one["merged"]
-    badge = " [yellow]emulated[/]" if one["emulated"] else ""
-    load = load_text(one) + (f"\n{repeats['used']} of {repeats['of']} repeats" if repeats["of"] > 1 else "")
+    badge = "\n[yellow]emulated[/]" if one["emulated"] else ""
+    load = load_text(one) + (f"\n{repeats['used']} of {repeats['of']}" if repeats["of"] > 1 else "")
     cells = [escape(one["label"]) + badge, escape(one["workload"]), load, f"{counts['ok']}/{counts['scheduled']}"]
     cells.append(_plus_minus(one["output_token_throughput_interval"]))
     cells += [_p50_p99(one[name]) for name in ("ttft_ms", "tpot_ms", "e2e_ms")]
     if with_slo:
         share = one["slo"]["attainment"]
         mark = "[green]✓[/]" if one["slo"]["met"] else "[red]✗[/]"
-        cells.append(f"{share['estimate']:.3f} {mark}\n{share['lower']:.3f} to {share['upper']:.3f}" if share else "-")
+        cells.append(f"{share['estimate']:.3f} {mark}\n{share['lower']:.3f}-{share['upper']:.3f}" if share else "-")
     return [*cells, "valid" if one["validity"] == "valid" else f"[yellow]{one['validity']}[/]"]
 
 

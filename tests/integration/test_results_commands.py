@@ -1,0 +1,201 @@
+"""``results`` and ``best`` as a user runs them, on a store with what a sweep leaves: ok, failed, doubtful, repeated."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.results.store import Store
+from tests.unit.results.builders import (
+    commit_launch,
+    commit_measurement,
+    deployment_row,
+    events,
+    failed_request,
+    request,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+SLO = "ttft<=500ms,tpot<=50ms,attainment>=0.9"
+SENTENCE = "The engine ran out of memory while it loaded the weights [2 GPUs]."
+
+
+def rows(level: float) -> list[dict[str, Any]]:
+    """Ten seconds of requests, 4 tokens each, one in 20 refused."""
+    count = round(level * 10)
+    return [
+        failed_request(index, index * 1000 / level, "http_429")
+        if index % 20 == 19
+        else request(
+            index,
+            index * 1000 / level,
+            first_ms=index * 1000 / level + 80,
+            last_ms=index * 1000 / level + 140,
+            tokens=4,
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("results")
+    store = Store.open(str(folder), "quickstart")
+    for name in ("d0", "d1"):
+        label = f"vllm tensor_parallel_size={1 if name == 'd0' else 2} quantization=fp8_per_tensor"
+        commit_launch(store, f"L{name}", deployment_row(name, label=label, devices=1 if name == "d0" else 2))
+    gaps = events({index: [20] * 3 for index in range(100) if index % 20 != 19})
+    for repeat in (0, 1):
+        commit_measurement(
+            store,
+            f"m{repeat}",
+            rows(10),
+            token_events=gaps,
+            repeat=repeat,
+            point_id="p0",
+            level=10.0,
+            deployment_id="d0",
+        )
+    commit_measurement(store, "m2", rows(20), point_id="p1", level=20.0, deployment_id="d0", validity="client_bound",
+                       validity_reasons=["p99 of sent - scheduled was 40 ms"])  # fmt: skip
+    commit_measurement(store, "m3", rows(5), point_id="p2", level=5.0, deployment_id="d1", emulated=True)
+    commit_measurement(store, "m4", status="failed", reason=SENTENCE, failure_class="bad_config", point_id="p3",
+                       level=10.0, deployment_id="d1")  # fmt: skip
+    return str(folder)
+
+
+def run(*argv: str) -> str:
+    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
+    assert done.return_value == 0
+    return done.stdout
+
+
+def test_json_has_one_object_per_point_failed_ones_too(uri: str) -> None:
+    points = json.loads(run("results", uri, "--slo", SLO, "--format", "json"))
+    assert [(one["level"], one["status"], one["validity"]) for one in points] == [
+        (10, "ok", "valid"),
+        (20, "ok", "client_bound"),
+        (5, "ok", "valid"),
+        (10, "failed", "valid"),
+    ]
+    first, failed = points[0], points[3]
+    assert first["requests"] == {"scheduled": 200, "ok": 190, "failed": 10}
+    assert first["errors"] == {"http_429": 10}
+    assert first["ttft_ms"]["p99"] == pytest.approx(80)
+    assert first["tpot_ms"]["mean"] == pytest.approx(20)
+    assert first["itl_ms"]["p50"] == pytest.approx(20)
+    assert first["slo"]["attainment"]["estimate"] == 0.95
+    assert [one["repeat"] for one in first["repeats"]] == [0, 1]
+    assert first["repeats"][0]["requests"]["scheduled"] == 100
+    assert (failed["reason"], failed["failure_class"], failed["ttft_ms"]) == (SENTENCE, "bad_config", None)
+    assert points[2]["settings"] == {"engine": "vllm", "model": "m"}
+
+
+def test_without_limits_no_verdict_is_given(uri: str) -> None:
+    assert all("slo" not in one for one in json.loads(run("results", uri, "--format", "json")))
+
+
+def test_csv_has_a_line_per_point_and_per_repeat_where_there_are_several(uri: str) -> None:
+    lines = list(csv.DictReader(io.StringIO(run("results", uri, "--slo", SLO, "--format", "csv"))))
+    assert [(line["row"], line["level"], line["repeat"]) for line in lines] == [
+        ("point", "10.0", ""),
+        ("repeat", "10.0", "0"),
+        ("repeat", "10.0", "1"),
+        ("point", "20.0", "0"),
+        ("point", "5.0", "0"),
+        ("point", "10.0", "0"),
+    ]
+    assert float(lines[1]["ttft_ms.p50"]) == pytest.approx(80)
+    assert lines[1]["label"] == "vllm tensor_parallel_size=1 quantization=fp8_per_tensor"
+    assert lines[-1]["reason"] == SENTENCE
+
+
+def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
+    table, _, below = run("results", uri, "--slo", SLO).partition("emulated: an emulator answered")
+    assert max(map(len, table.splitlines())) <= 120
+    for whole in ("0.907-0.974", "client_bound", "190/200", "p50, p99", "2 of 2", "✓"):
+        assert whole in table
+    assert f"failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: {SENTENCE}" in below
+    assert "client_bound: p99 of sent - scheduled was 40 ms" in below
+    assert "3 points measured, 1 failed" in below
+
+
+def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
+    text = run("best", uri, "--slo", SLO)
+    assert (
+        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: 38.0 output tokens/s per GPU"
+        in text
+    )
+    assert "left out" in text
+    assert "client_bound" in text
+    assert SENTENCE in text
+    table = text[text.index(" deployment") : text.index("certain:")]
+    assert max(map(len, table.splitlines())) <= 120
+    assert "37.5-38.5" in table
+    answer = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))
+    assert answer["winner"]["level"] == 10
+    assert answer["unit"] == "output tokens/USD"
+    assert answer["emulated"]
+
+
+def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
+    text = run("best", uri, "--slo", "ttft<=1ms")
+    assert "no deployment holds ttft<=1ms,attainment>=0.95" in text
+    assert json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["winner"] is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        (
+            ["best", "{uri}", "--slo", "ttft<=500,colour<=1s"],
+            2,
+            ["with its unit", "unknown limit 'colour'", "2 problem(s)"],
+        ),
+        (["best", "{uri}"], 2, ["--slo"]),
+        (["results", "{uri}/nothing"], 1, ["no results at"]),
+        (["results", "s3://key:hunter2@bucket/p"], 2, ["holds credentials"]),
+    ],
+)
+def test_bad_input_has_its_exit_status_and_sentence(uri: str, argv: list[str], status: int, words: list[str]) -> None:
+    command = [sys.executable, "-m", "orchestrator", *(word.format(uri=uri) for word in argv)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert all(word in done.stderr for word in words)
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["results", "best"])
+def test_help_shows_examples(command: str) -> None:
+    assert f"orchestrator {command} results/" in run(command, "--help")
+
+
+def documented_query(title: str) -> str:
+    text = (ROOT / "docs" / "data-format.md").read_text()
+    found = re.search(rf"{re.escape(title)}.*?```sql\n(.*?)```", text, re.DOTALL)
+    assert found, f"docs/data-format.md has no SQL below {title!r}"
+    return found[1]
+
+
+def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
+    with duckdb.connect() as connection:
+        connection.execute(f"SET file_search_path = '{uri}/quickstart'")
+        connection.execute(documented_query("### DuckDB"))
+        counted = connection.sql("SELECT measurement_id, count(*) FROM requests GROUP BY 1 ORDER BY 1").fetchall()
+        assert counted == [("m0", 100), ("m1", 100), ("m2", 200), ("m3", 50)]
+        ttft = connection.execute(documented_query("### p99 of TTFT")).fetchall()
+        assert {(measurement, round(p99, 3)) for measurement, p99 in ttft} == {(f"m{n}", 80.0) for n in range(4)}
+        gaps = connection.sql("SELECT sum(len(gaps_us)), list_max(flatten(list(gaps_us))) FROM token_events").fetchall()
+        assert gaps == [(2 * 95 * 3, 20_000)]
