@@ -1,4 +1,4 @@
-"""Install the peers, each into a virtual environment of its own below .engines/peers; vLLM is scripts/install_engines.py's.
+"""Install the peers, each into a virtual environment of its own below .engines/peers. vLLM: scripts/install_engines.py.
 
     python benchmarks/client/install_peers.py [NAME ...]
 
