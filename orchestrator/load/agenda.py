@@ -27,7 +27,7 @@ class Agenda:
         self._failures: dict[int, int] = {}  # of a slot, in a row
         self._ties = 0
         self._last_due_ns = 0
-        self._more = True  # sessions to come
+        self._coming = next(self._sessions, None)  # the session after those handed out
         self.scheduled = 0
         if schedule.open_loop:
             self._arrive()
@@ -74,7 +74,7 @@ class Agenda:
         end_ns = self._schedule.end_ns
         if end_ns is not None and now_ns >= end_ns:
             return end_ns
-        return None if self._more else max(self._last_due_ns, end_ns or 0)
+        return None if self._coming is not None else max(self._last_due_ns, end_ns or 0)
 
     def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
         """The turns after a given one that will not come any more."""
@@ -88,8 +88,10 @@ class Agenda:
         pending, self._heap = sorted(self._heap), []
         entries = [entry for _, _, entry, _ in pending]
         if self._schedule.sessions is not None:
-            due = None if self._schedule.open_loop else now_ns
-            entries += [e for s in self._sessions if (e := self._schedule.entry(s, 0, due)) is not None]
+            due_ns = None if self._schedule.open_loop else now_ns
+            while self._coming is not None:
+                entry = self._first_turn(due_ns)
+                entries += [entry] if entry is not None else []
         for entry in entries:
             yield entry
             yield from self.later_turns(entry, now_ns)
@@ -112,10 +114,11 @@ class Agenda:
 
     def _first_turn(self, due_ns: int | None) -> Entry | None:
         """The next session's first turn; None when there are no more, or its time is over."""
-        session = next(self._sessions, None)
-        entry = None if session is None else self._schedule.entry(session, 0, due_ns)
-        self._more = entry is not None
-        return entry
+        session = self._coming
+        if session is None:
+            return None
+        self._coming = next(self._sessions, None)
+        return self._schedule.entry(session, 0, due_ns)
 
     def _push(self, entry: Entry, slot: int | None) -> None:
         self._ties += 1

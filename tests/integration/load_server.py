@@ -1,0 +1,152 @@
+"""A server for load tests whose answers are written out byte by byte by the test.
+
+It runs on a thread of its own. A behaviour is a coroutine (request, reader, writer) per request; when it returns, the
+connection is kept open for the next one, unless it closed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the server saw it. ``number`` counts all requests from 0, ``connection`` all connections."""
+
+    number: int
+    connection: int
+    head: bytes
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Behaviour = Callable[[Request, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def event(data: Any) -> bytes:
+    text = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return b"data: " + text + b"\n\n"
+
+
+def token(text: str = " a", finish: str | None = None, **more: Any) -> bytes:
+    """One event of OpenAI completions."""
+    return event({"choices": [{"index": 0, "text": text, "finish_reason": finish, **more}]})
+
+
+def usage(prompt: int, completion: int) -> bytes:
+    return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+
+
+DONE = event(b"[DONE]")
+END = b"0\r\n\r\n"
+
+
+def stream(request: Request) -> list[bytes]:
+    """The events of a good answer to an OpenAI completions request."""
+    body = request.json
+    asked = body["max_tokens"]
+    tokens = [token(finish="length" if i == asked - 1 else None) for i in range(asked)]
+    return [*tokens, usage(len(body["prompt"]), asked), DONE]
+
+
+async def answer_well(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A good answer, all at once."""
+    writer.write(HEAD + b"".join(map(chunk, stream(request))) + END)
+    await writer.drain()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes with RST instead of FIN."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+class Server:
+    """Counts and keeps what it saw."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.open = 0
+        self.port = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection, self.connections = self.connections, self.connections + 1
+        self.open += 1
+        try:
+            async for request in self._read(connection, reader):
+                self.requests.append(request)
+                await self._behaviour(request, reader, writer)
+                if writer.is_closing():
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _read(self, connection: int, reader: asyncio.StreamReader) -> AsyncIterator[Request]:
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                return
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            yield Request(len(self.requests), connection, head, await reader.readexactly(length))
+
+
+@contextmanager
+def serving(behaviour: Behaviour, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+    """A running server on a free port; everything of it is gone afterwards."""
+    server = Server(behaviour)
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+    stop = asyncio.Event()
+
+    async def main() -> None:
+        listener = await asyncio.start_server(
+            lambda r, w: server.handle(r, w), host, 0, limit=2**20, ssl=tls, backlog=4096
+        )
+        server.port = listener.sockets[0].getsockname()[1]
+        started.set()
+        await stop.wait()
+        listener.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # closed sockets are let go in later turns of the loop
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

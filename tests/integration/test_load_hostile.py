@@ -1,0 +1,302 @@
+"""A server that misbehaves in every way we know: one row per request, of the right class, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import ClientResult, LoadPoint, Target
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Lengths, Level, Workload
+from tests.integration.load_server import (
+    DONE,
+    END,
+    HEAD,
+    Behaviour,
+    Request,
+    answer_well,
+    chunk,
+    event,
+    reset,
+    serving,
+    stream,
+    token,
+    usage,
+)
+
+Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+DIALECT = Dialect("openai_completions", "/v1/completions", prompt_token_ids=True)
+TOKENS = 4
+
+
+def point(port: int, requests: int | None = 6, concurrency: int = 2, **fields: Any) -> LoadPoint:
+    given = {
+        "targets": (Target(f"http://127.0.0.1:{port}", "m"),),
+        "dialect": DIALECT,
+        "workload": Workload(
+            name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=fields.pop("tokens", TOKENS))
+        ),
+        "level": Level(control="concurrency", value=concurrency),
+        "duration_s": None,
+        "requests": requests,
+        "request_timeout_s": 5.0,
+        "drain_timeout_s": 5.0,
+    }
+    return LoadPoint(**(given | fields))
+
+
+def run(load_point: LoadPoint) -> ClientResult:
+    client = LoadClient()
+    client.prepare(load_point)
+    return client.run(time.monotonic_ns())
+
+
+def rows(behaviour: Behaviour, requests: int = 6, **fields: Any) -> list[dict[str, Any]]:
+    with serving(behaviour) as server:
+        result = run(point(server.port, requests, **fields))
+    found: list[dict[str, Any]] = result.requests.to_pylist()
+    assert [row["request_index"] for row in found] == list(range(requests))
+    return found
+
+
+def only(found: list[dict[str, Any]]) -> tuple[str, str | None]:
+    kinds = {(row["status"], row["error_class"]) for row in found}
+    assert len(kinds) == 1, found
+    return kinds.pop()
+
+
+def saying(*parts: bytes, close: bool = False) -> Behaviour:
+    """Every request is answered with these bytes."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        if close:
+            writer.close()
+
+    return behave
+
+
+def plain(status: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+GOOD = [token() for _ in range(TOKENS - 1)] + [token(finish="length"), usage(8, TOKENS), DONE]
+CHUNKS = b"".join(map(chunk, GOOD))
+
+ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
+    "good": (saying(HEAD, CHUNKS, END), ("ok", None)),
+    "429": (saying(plain("429 Too Many Requests", b'{"error":"busy"}')), ("error", "http_429")),
+    "503": (saying(plain("503 Service Unavailable", b"overloaded")), ("error", "http_5xx")),
+    "500 without a body": (saying(plain("500 Internal Server Error", b"")), ("error", "http_5xx")),
+    "404": (saying(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
+    "a redirect": (saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")), ("invalid", "garbage")),
+    "a 100 first": (saying(b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, CHUNKS, END), ("ok", None)),
+    "not HTTP": (saying(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("invalid", "garbage")),
+    "random bytes": (saying(bytes(range(256)) * 20), ("invalid", "garbage")),
+    "a chunk size that is no number": (saying(HEAD, b"zz\r\nhello\r\n", END), ("invalid", "garbage")),
+    "a chunk longer than it says": (saying(HEAD, b"3\r\ndata: much more\r\n", END), ("invalid", "garbage")),
+    "huge headers": (saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 400_000), ("invalid", "garbage")),
+    "closed within the headers": (saying(HEAD[:40], close=True), ("invalid", "truncated")),
+    "closed at once": (saying(close=True), ("error", "reset")),
+    "cut within the stream": (saying(HEAD, CHUNKS[:200], close=True), ("invalid", "truncated")),
+    "cut after the last event": (saying(HEAD, CHUNKS, close=True), ("invalid", "truncated")),
+    "a body that ends early": (
+        saying(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b"".join(GOOD), close=True),
+        ("invalid", "truncated"),
+    ),
+    "until the connection closes": (saying(b"HTTP/1.1 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
+    "HTTP/1.0": (saying(b"HTTP/1.0 200 OK\r\n\r\n", *GOOD, close=True), ("ok", None)),
+    "with its length": (saying(plain("200 OK", b"".join(GOOD))), ("ok", None)),
+    "without its end marker": (saying(HEAD, b"".join(map(chunk, GOOD[:-1])), END), ("invalid", "no_end")),
+    "an error within the stream": (
+        saying(HEAD, chunk(token()), chunk(event({"error": {"message": "dead", "code": 500}})), chunk(DONE), END),
+        ("invalid", "stream_error"),
+    ),
+    "too few tokens": (
+        saying(HEAD, chunk(token(finish="stop")), chunk(usage(8, 1)), chunk(DONE), END),
+        ("invalid", "wrong_length"),
+    ),
+    "an empty stream": (saying(HEAD, chunk(DONE), END), ("invalid", "wrong_length")),
+    "no stream but JSON": (saying(plain("200 OK", b'{"choices":[{"text":"whole answer"}]}')), ("invalid", "garbage")),
+    "an error object with status 200": (saying(plain("200 OK", b'{"error":"no"}')), ("invalid", "stream_error")),
+    "events that are no JSON": (saying(HEAD, chunk(b"data: {oops\n\n"), chunk(DONE), END), ("invalid", "garbage")),
+    "trailers": (saying(HEAD, CHUNKS, b"0\r\nServer-Timing: a\r\nX: b\r\n\r\n"), ("ok", None)),
+    "garbage after the end": (saying(HEAD, CHUNKS, END + b"more that nobody asked for"), ("ok", None)),
+    "everything in one write": (saying(HEAD + CHUNKS + END), ("ok", None)),
+    "byte by byte": (saying(*[bytes([byte]) for byte in HEAD + CHUNKS + END]), ("ok", None)),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_answer_is_one_row_of_its_class(name: str) -> None:
+    behaviour, expected = ANSWERS[name]
+    began = time.monotonic()
+    found = rows(behaviour)
+    assert only(found) == expected
+    assert time.monotonic() - began < 5.0
+    for row in found:
+        assert row["done_ns"] >= row["sent_ns"] >= row["scheduled_ns"]
+        assert (row["error"] is None) == (row["status"] == "ok")
+
+
+def test_a_refused_connection_is_a_row_and_backs_off() -> None:
+    with socket.socket() as bound:  # bound and not listening: nobody else takes the port
+        bound.bind(("127.0.0.1", 0))
+        result = run(point(bound.getsockname()[1], None, duration_s=1.0, drain_timeout_s=1.0))
+    found = result.requests.to_pylist()
+    assert only(found) == ("error", "connect")
+    assert 2 <= len(found) <= 20  # two slots, 0.1 s doubling: not the thousands a second that are refused
+
+
+def test_a_reset_in_the_stream_is_a_reset() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(HEAD + chunk(token()))
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        reset(writer)
+
+    found = rows(behave)
+    assert only(found) == ("error", "reset")
+    assert all(row["chunks"] == 1 and row["first_token_ns"] for row in found)  # what came is kept
+
+
+def test_a_silent_server_is_a_timeout() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(60)
+
+    began = time.monotonic()
+    assert only(rows(behave, 2, request_timeout_s=0.3)) == ("timeout", "timeout")
+    assert time.monotonic() - began < 2.0
+
+
+def test_an_endless_stream_is_a_timeout_and_its_tokens_are_counted() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(HEAD)
+        while True:
+            writer.write(chunk(token()))
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    found = rows(behave, 2, request_timeout_s=0.4)
+    assert only(found) == ("timeout", "timeout")
+    assert all(row["chunks"] > 5 for row in found)
+
+
+def test_what_is_open_after_the_drain_time_is_a_timeout() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(60)
+
+    found = rows(behave, 2, drain_timeout_s=0.3, request_timeout_s=60.0)
+    assert only(found) == ("timeout", "timeout")
+    assert "drain" in found[0]["error"]
+
+
+def test_slow_bytes_are_slow_not_failed() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(HEAD)
+        data = b"".join(map(chunk, stream(request))) + END
+        for at in range(0, len(data), 40):
+            writer.write(data[at : at + 40])
+            await writer.drain()
+            await asyncio.sleep(0.005)
+
+    found = rows(behave, 4)
+    assert only(found) == ("ok", None)
+    assert all(row["last_token_ns"] - row["first_token_ns"] > 15e6 for row in found)
+
+
+def test_a_connection_closed_while_idle_costs_nothing() -> None:
+    """Keep-alive connections that the server closes between two requests are replaced, not failed."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await answer_well(request, reader, writer)
+        await asyncio.sleep(0.01)  # the client has sent the next request by now
+        reset(writer)
+
+    found = rows(behave, 10)
+    assert only(found) == ("ok", None)
+
+
+def test_a_stale_connection_is_retried_only_once() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        if request.number == 0:
+            await answer_well(request, reader, writer)
+            return
+        writer.close()
+
+    found = rows(behave, 2, concurrency=1)
+    assert [(row["status"], row["error_class"]) for row in found] == [("ok", None), ("error", "reset")]
+
+
+def test_an_early_refusal_of_a_large_request_is_read() -> None:
+    """The server answers 413 and closes while the client is still sending."""
+
+    async def handle(reader: Reader, writer: Writer) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(plain("413 Content Too Large", b"too large", "Connection: close"))
+            await writer.drain()
+            await asyncio.sleep(0.2)
+        finally:
+            writer.transport.abort()
+
+    with serving(answer_well) as server:
+        server.handle = handle  # type: ignore[method-assign]
+        big = Workload(name="w", input_tokens=Lengths(fixed=2_000_000), output_tokens=Lengths(fixed=TOKENS))
+        result = run(point(server.port, 1, workload=big))
+    row = result.requests.to_pylist()[0]
+    assert (row["status"], row["error_class"], row["http_status"]) == ("error", "http_4xx", 413)
+
+
+def test_a_large_request_goes_out_whole_to_a_slow_reader() -> None:
+    with serving(answer_well) as server:
+        big = Workload(name="w", input_tokens=Lengths(fixed=500_000), output_tokens=Lengths(fixed=TOKENS))
+        result = run(point(server.port, 2, workload=big))
+        assert [len(request.json["prompt"]) for request in server.requests] == [500_000] * 2
+    assert only(result.requests.to_pylist()) == ("ok", None)
+
+
+def test_connections_are_kept_and_none_is_left_open() -> None:
+    with serving(answer_well) as server:
+        result = run(point(server.port, 40, concurrency=4))
+        assert server.connections == 4 == result.stats.sockets_opened
+        deadline = time.monotonic() + 5
+        while server.open and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.open == 0
+
+
+def test_exactly_the_tenth_and_the_seventh_fail() -> None:
+    """Every 10th request a 500, every 7th stream cut: these rows fail, no more and no fewer."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        number = request.number + 1
+        if number % 10 == 0:
+            writer.write(plain("500 Internal Server Error", b"no"))
+        elif number % 7 == 0:
+            writer.write(HEAD + b"".join(map(chunk, stream(request)[:2])))
+            await writer.drain()
+            await asyncio.sleep(0.005)
+            writer.close()
+        else:
+            await answer_well(request, reader, writer)
+        await writer.drain()
+
+    with serving(behave) as server:
+        result = run(point(server.port, 210, concurrency=8))
+        served = [tuple(request.json["prompt"]) for request in server.requests]
+    found = result.requests.to_pylist()
+    kinds = [row["error_class"] for row in found]
+    assert len(set(served)) == 210  # nothing was sent twice
+    assert kinds.count("http_5xx") == 21
+    assert kinds.count("truncated") == 27  # 30 sevenths less 3 that are tenths too
+    assert kinds.count(None) == 210 - 48
