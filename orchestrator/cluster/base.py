@@ -6,7 +6,7 @@ without a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -169,10 +169,12 @@ class Cluster(Protocol):
         nodes: Sequence[str] | None,
         labels: Mapping[str, str],
         timeout_s: float,
+        stopped: Callable[[], bool],
     ) -> Placement:
         """One agent per bundle, each on its own node when there are several. ``nodes``: node ids, None = anywhere.
 
-        Raises PlacementError when the time is over.
+        Raises PlacementError when the time is over, ``stopped`` says so, or no node can ever hold it and none is
+        being added.
         """
         ...
 

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.state import state as global_state
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskUnschedulableError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.base import AgentLost, Bundle, ClientLost, ClientReport, Machine, Ready, Seat, Stopped
@@ -27,6 +33,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 CALL_LIMIT_S = 60.0
 STOP_LIMIT_S = 120.0
+INFEASIBLE_S = 5.0
 CLIENT_CPUS = 0.1  # keeps its node from looking idle to the autoscaler; how much it really used is in its stats
 
 
@@ -293,6 +300,7 @@ class RayCluster:
         nodes: Sequence[str] | None,
         labels: Mapping[str, str],
         timeout_s: float,
+        stopped: Callable[[], bool],
     ) -> RayPlacement:
         group = placement_group(
             [{"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {}) for bundle in bundles],
@@ -303,8 +311,7 @@ class RayCluster:
         )
         actors: list[Any] = []
         try:
-            if not group.wait(timeout_s):
-                raise PlacementError(f"no place for {_describe(bundles)} within {timeout_s:g} s")
+            _await_group(group, _describe(bundles), timeout_s, stopped)
             actors += [self._agent(group, rank, launch_id, bundle) for rank, bundle in enumerate(bundles)]
             seats = [_call(actor, "seat") for actor in actors]
         except AgentLost as error:
@@ -369,6 +376,32 @@ class RayCluster:
             with suppress(RayError):
                 ray.kill(member.actor)
         ray.shutdown()
+
+
+def _await_group(group: PlacementGroup, what: str, timeout_s: float, stopped: Callable[[], bool]) -> None:
+    """Until the group is placed. Raises PlacementError: see ``Cluster.place``."""
+    began = time.monotonic()
+    while not group.wait(1.0):
+        waited_s = time.monotonic() - began
+        if stopped():
+            raise PlacementError("the sweep was stopped")
+        if waited_s >= timeout_s:
+            raise PlacementError(f"no place for {what} within {timeout_s:g} s")
+        if waited_s >= INFEASIBLE_S and _infeasible(group) and not _autoscales():
+            raise PlacementError(f"no node of this cluster can hold {what}, and it has no autoscaler to add one")
+
+
+def _infeasible(group: PlacementGroup) -> bool:
+    stats = placement_group_table(group).get("stats", {})
+    return bool(stats.get("scheduling_state") == "INFEASIBLE")
+
+
+def _autoscales() -> bool:
+    """Whether an autoscaler told this cluster its node types. Private in Ray 2.60; unknown counts as yes."""
+    try:
+        return global_state.get_cluster_config() is not None
+    except Exception:
+        return True
 
 
 def _describe(bundles: Sequence[Bundle]) -> str:

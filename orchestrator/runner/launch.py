@@ -166,7 +166,12 @@ class Launch:
             nodes = self._nodes[replica] if self._nodes else None
             self._placements.append(
                 self._cluster.place(
-                    self.record.launch_id, need.bundles, nodes, dict(need.labels), self._placement_timeout_s
+                    self.record.launch_id,
+                    need.bundles,
+                    nodes,
+                    dict(need.labels),
+                    self._placement_timeout_s,
+                    self._stop.is_set,
                 )
             )
         self._placed_at = time.monotonic()

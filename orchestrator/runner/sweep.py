@@ -12,6 +12,7 @@ from orchestrator.analysis.overhead import overhead_share
 from orchestrator.cluster.base import Clients, Cluster
 from orchestrator.engines import ENGINES
 from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment, Measurement, Plan
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
@@ -108,8 +109,18 @@ class Sweep:
             rest = [one for one in every if one.measurement_id not in done]
             skipped += len(every) - len(rest)
             if rest:
-                todos.append(Todo(deployment, rest))
+                todos.append(Todo(self._on_this_cluster(deployment), rest))
         return todos, skipped
+
+    def _on_this_cluster(self, deployment: Deployment) -> Deployment:
+        """``hardware`` left out means what the cluster has: GPUs where there are any, else CPU cores."""
+        hardware, engine = deployment.hardware, ENGINES[deployment.settings.engine]
+        if hardware.accelerator != ANY.accelerator or not engine.launches:
+            return deployment
+        gpus = any(machine.gpus for machine in self._cluster.machines())
+        if gpus and not engine.emulated:
+            return deployment
+        return deployment.model_copy(update={"hardware": hardware.model_copy(update={"accelerator": "cpu"})})
 
     def _admit(self, todos: Sequence[Todo], began_ns: int) -> None:
         """Start what fits, in order, until nothing is left or the budget is used up."""
