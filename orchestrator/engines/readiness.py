@@ -217,8 +217,8 @@ class _Watch:
 
     def _served(self, answer: Answer) -> tuple[bool, tuple[str, ...], int | None]:
         document = answer.json()
-        entries = document.get("data", []) if isinstance(document, dict) else []
-        cards = [entry for entry in entries if isinstance(entry, dict)]
+        entries = document.get("data") if isinstance(document, dict) else None
+        cards = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         wanted = self.engine.served_name(self.settings, self.node)
         lengths = [card.get("max_model_len") for card in cards if card.get("id") == wanted]
         names = tuple(str(card.get("id")) for card in cards)

@@ -1,0 +1,169 @@
+"""What every engine of the registry promises, third parties' included."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import ENGINES
+from orchestrator.engines.base import Command, Engine, Node
+from orchestrator.engines.endpoint import Endpoint
+from orchestrator.engines.transformers import Transformers
+from orchestrator.engines.vllm import Vllm
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+STATIC: tuple[Engine, ...] = (Vllm(), Transformers(), Endpoint())  # mypy checks the protocol here
+KEY = "k3y-that-must-not-be-seen"
+CPU = Hardware(name="cpu")
+GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+NODE = Node(
+    port=21001, master_port=21002, extra_ports=(21003, 21004, 21005, 21006), devices=("0", "1"), cores=(0, 1),
+    workdir="/run/launch", launch_id="01L", model_path="/models/tiny",
+)  # fmt: skip
+WIRES = {"openai_completions", "openai_chat", "tgi", "llama_cpp", "sglang_generate"}
+# A value for every field that is not the default; a field that is added without one fails below.
+SAMPLES: dict[str, Any] = {
+    "revision": "abc", "tokenizer": "/t", "served_model_name": "other", "trust_remote_code": True,
+    "hf_overrides": {"a": 1}, "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2,
+    "enable_expert_parallel": True, "distributed_executor_backend": "mp", "dtype": "float32",
+    "quantization": "fp8_per_tensor", "kv_cache_dtype": "fp8", "max_model_len": 512, "max_input_len": 256,
+    "max_num_seqs": 7, "max_num_batched_tokens": 777, "max_num_queued_reqs": 77, "scheduling_policy": "priority",
+    "enable_chunked_prefill": False, "enable_prefix_caching": False, "stream_interval": 3,
+    "gpu_memory_utilization": 0.55, "kv_cache_tokens": 12345, "kv_cache_memory_bytes": 7654321, "block_size": 64,
+    "cpu_offload_gb": 3.0, "enforce_eager": True, "speculative": {"method": "ngram", "num_speculative_tokens": 5},
+    "guided_decoding_backend": "xgrammar", "load_format": "dummy", "enable_lora": True, "lora_modules": {"a": "/l"},
+    "max_loras": 3, "max_lora_rank": 64, "attention_backend": "FLASH_ATTN", "kv_transfer_config": {"k": 1},
+    "url": "http://x", "profile": "h100", "api_key_env": "X", "extra_args": {"--zzz": 1}, "env": {"ZZZ": "1"},
+}  # fmt: skip
+# These say where and how often, not what the engine is told.
+ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "model", "nnodes", "replicas"}
+ELSEWHERE |= {"startup_timeout_s"}
+
+
+def engine(name: str) -> Engine:
+    return ENGINES[name]()
+
+
+def settings(name: str, **given: Any) -> EngineSettings:
+    where = {"url": "http://127.0.0.1:1"} if name == "endpoint" else {}
+    return EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | where | given)
+
+
+def told(command: Command) -> tuple[Any, ...]:
+    return command.argv, command.env, command.files
+
+
+LAUNCHED = [name for name in ENGINES.names() if name != "endpoint"]
+
+
+def test_there_is_a_sample_for_every_field() -> None:
+    assert set(EngineSettings.model_fields) == set(SAMPLES) | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+def test_it_says_what_it_is(name: str) -> None:
+    made = engine(name)
+    assert made.name == name
+    assert made.ready_path.startswith("/")
+    assert made.metrics_path is None or made.metrics_path.startswith("/")
+    assert made.reset_path is None or made.reset_path.startswith("/")
+    assert len({metric.column for metric in made.metrics}) == len(made.metrics)
+    assert made.emulated == (name == "emulator")
+    assert made.launches == (name != "endpoint")
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+@pytest.mark.parametrize("hardware", [CPU, GPU], ids=["cpu", "gpu"])
+def test_the_simplest_settings_are_no_problem(name: str, hardware: Hardware) -> None:
+    assert engine(name).problems(settings(name), hardware) == []
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.mark.parametrize("field", sorted(SAMPLES))
+def test_a_field_is_refused_by_name_or_reaches_the_engine(name: str, field: str) -> None:
+    made, given = engine(name), settings(name, **{field: SAMPLES[field]})
+    refused = [problem for problem in made.problems(given, GPU) if field in problem]
+    if refused:
+        return
+    plain = made.command(settings(name), GPU, NODE, KEY)
+    assert told(made.command(given, GPU, NODE, KEY)) != told(plain), f"{field} is dropped silently"
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.mark.parametrize("field", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
+def test_several_nodes_are_refused_or_every_rank_knows_where_to_meet(name: str, field: str) -> None:
+    made, given = engine(name), settings(name, nnodes=2, **{field: 2})
+    if made.problems(given, GPU) or made.emulated:  # one process imitates all nodes
+        return
+    first = made.command(given, GPU, NODE, KEY)
+    second = made.command(given, GPU, Node(rank=1, master_host="10.9.8.7", master_port=21777, launch_id="01L"), KEY)
+    assert first.argv != second.argv
+    said = " ".join([*second.argv, *second.env.values(), *second.files.values()])
+    assert "10.9.8.7" in said
+    assert "21777" in said
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.mark.parametrize("given", [{}, {"image": "x/y:1"}, {"image": "x.sif", "container_runtime": "apptainer"}])
+def test_the_key_is_a_secret_or_nowhere(name: str, given: dict[str, str]) -> None:
+    made = engine(name)
+    if made.problems(settings(name, **given), GPU):
+        return
+    command = made.command(settings(name, **given), GPU, NODE, KEY)
+    assert KEY not in repr(command)
+    assert KEY not in " ".join([*command.argv, *command.env.values(), *command.files.values(), *command.notes])
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_a_command_is_a_pure_function_of_its_arguments(name: str) -> None:
+    made = engine(name)
+    assert made.command(settings(name), CPU, NODE, KEY) == made.command(settings(name), CPU, NODE, KEY)
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_it_listens_where_it_is_told(name: str) -> None:
+    command = engine(name).command(settings(name), CPU, NODE, KEY)
+    said = " ".join([*command.argv, *command.env.values(), *command.files.values()])
+    assert "21001" in said
+    assert "127.0.0.1" in said
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_a_venv_or_an_executable_may_be_named(name: str, tmp_path: Any) -> None:
+    made = engine(name)
+    if made.problems(settings(name, executable="/opt/x"), CPU):
+        return
+    in_venv = made.command(settings(name, executable=str(tmp_path)), CPU, NODE, KEY)
+    assert in_venv.argv[0].startswith(f"{tmp_path}/bin/")
+    assert made.command(settings(name, executable="/opt/x/prog"), CPU, NODE, KEY).argv[0] == "/opt/x/prog"
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+def test_its_dialects_are_whole_and_cross_process_borders(name: str) -> None:
+    dialects = engine(name).dialects(settings(name))
+    assert dialects.keys() <= {"completions", "chat", "tgi", "native"}
+    assert "completions" in dialects or "native" in dialects
+    for dialect in dialects.values():
+        assert dialect.wire in WIRES
+        assert dialect.path.startswith("/")
+        assert pickle.loads(pickle.dumps(dialect)) == dialect
+        assert not dialect.continuous_usage or dialect.include_usage, "the one needs the other"
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+def test_nothing_is_reported_from_an_empty_log(name: str) -> None:
+    assert engine(name).reported("") == {}
+
+
+@pytest.mark.parametrize("name", ENGINES.names())
+def test_the_served_name_is_stable_and_not_empty(name: str) -> None:
+    made = engine(name)
+    assert made.served_name(settings(name), NODE) == made.served_name(settings(name), NODE) != ""
+
+
+def test_a_command_hides_its_secrets_from_repr() -> None:
+    assert "hidden" not in repr(Command(("x",), secrets={"A": "hidden"}))
+    assert "secrets" in {field.name for field in fields(Command)}

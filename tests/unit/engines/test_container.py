@@ -1,0 +1,81 @@
+"""Containers: golden command lines of docker, podman and apptainer, with no secret in any of them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from orchestrator.engines.base import Command, Node
+from orchestrator.engines.container import in_container
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+CPU = Hardware(name="cpu")
+H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+NODE = Node(rank=1, workdir="/run/l", launch_id="01L", devices=("0", "3"), model_path="/models/tiny")
+INSIDE = Command(
+    ("vllm", "serve", "/models/tiny"), {"CUDA_VISIBLE_DEVICES": "0,3", "HF_HOME": "/hub", "A": "b c"}, {"KEY": "s3"}
+)
+
+
+def made(runtime: str | None, hardware: Hardware = H100, node: Node = NODE, image: str = "vllm/vllm:1") -> Command:
+    given = {"engine": "vllm", "model": "m", "image": image, "container_runtime": runtime}
+    return in_container(INSIDE, EngineSettings.model_validate(given), hardware, node)
+
+
+@pytest.mark.parametrize("runtime", [None, "docker"])
+def test_golden_docker(runtime: str | None) -> None:
+    command = made(runtime)
+    assert shlex.join(command.argv) == (
+        "docker run --rm --init --name orchestrator-01L-1 --label orchestrator.launch=01L --network host --ipc private "
+        "--shm-size 16g --gpus '\"device=0,3\"' --volume /hub:/hub:rw --volume /run/l:/run/l:rw "
+        "--volume /models/tiny:/models/tiny:ro --env A --env HF_HOME --env KEY --workdir /run/l --entrypoint vllm "
+        "vllm/vllm:1 serve /models/tiny"
+    )
+    assert command.after == ("docker", "rm", "--force", "orchestrator-01L-1")
+    assert command.env == {"HF_HOME": "/hub", "A": "b c"}, (
+        "GPUs are renumbered inside, so the list of ids is not passed"
+    )
+    assert command.secrets == {"KEY": "s3"}
+
+
+def test_golden_podman() -> None:
+    command = made("podman")
+    assert "--device nvidia.com/gpu=0 --device nvidia.com/gpu=3" in shlex.join(command.argv)
+    assert command.argv[0] == command.after[0] == "podman"
+
+
+def test_golden_apptainer() -> None:
+    command = made("apptainer")
+    assert shlex.join(command.argv) == (
+        "apptainer exec --nv --pwd /run/l --bind /hub:/hub:rw --bind /run/l:/run/l:rw "
+        "--bind /models/tiny:/models/tiny:ro docker://vllm/vllm:1 vllm serve /models/tiny"
+    )
+    assert command.env["CUDA_VISIBLE_DEVICES"] == "0,3"
+    assert command.after == ()
+    assert "/i/vllm.sif" in made("apptainer", image="/i/vllm.sif").argv
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+def test_a_cpu_gets_no_gpu_flags_and_a_hub_model_no_mount(runtime: str) -> None:
+    node = Node(workdir="/run/l", launch_id="01L", model_path="acme/tiny")
+    line = shlex.join(made(runtime, CPU, node).argv)
+    assert "gpu" not in line
+    assert "--nv" not in line
+    assert ":ro" not in line
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+def test_secrets_travel_by_name(runtime: str) -> None:
+    command = made(runtime)
+    assert "s3" not in command.argv
+    assert "s3" not in " ".join([*command.argv, *command.env.values(), *command.files.values(), *command.after])
+
+
+def test_without_a_cache_of_its_own_a_container_shares_the_nodes_hub_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    command = in_container(
+        Command(("vllm",)), EngineSettings(engine="vllm", model="m", image="i"), CPU, Node(workdir="/w", launch_id="l")
+    )
+    assert command.env["HF_HOME"] == "/home/me/.cache/huggingface"
+    assert "/home/me/.cache/huggingface:/home/me/.cache/huggingface:rw" in command.argv

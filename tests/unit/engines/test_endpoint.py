@@ -1,0 +1,41 @@
+"""endpoint: nothing is launched, and nothing about it can be configured."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.engines.base import Node
+from orchestrator.engines.endpoint import Endpoint
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+CPU = Hardware(name="cpu")
+
+
+def settings(**given: object) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": "endpoint", "model": "m", "url": "http://h:1"} | given)
+
+
+def test_a_url_and_a_name_are_enough() -> None:
+    made = settings(served_model_name="theirs", api_key_env="THEIR_KEY")
+    assert Endpoint().problems(made, CPU) == []
+    assert Endpoint().served_name(made, Node(launch_id="x")) == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"url": None}, "url: an endpoint needs one"),
+        ({"url": "h:1"}, "url: 'h:1' starts with neither http:// nor https://"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: an endpoint already runs"),
+        ({"extra_args": {"--x": True}}, "extra_args: an endpoint already runs"),
+        ({"replicas": 2}, "replicas: an endpoint is one server"),
+    ],
+)
+def test_what_makes_no_sense_for_it_is_refused(given: dict[str, object], sentence: str) -> None:
+    assert sentence in "\n".join(Endpoint().problems(settings(**given), CPU))
+
+
+def test_it_is_never_launched() -> None:
+    assert not Endpoint.launches
+    with pytest.raises(TypeError, match="not launched"):
+        Endpoint().command(settings(), CPU, Node(), "")

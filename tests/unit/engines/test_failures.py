@@ -1,0 +1,118 @@
+"""Failures: the engines' own words become a class, a kind and one sentence."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.engines.failures import SIGNATURES, cause, classify, root_exception
+from orchestrator.errors import Failure, FailureClass
+
+PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "
+# Lines as the engines wrote them (vLLM 0.32, SGLang 0.5.23, TGI 3.3.7, docker): kind, class, line.
+SEEN = [line.split("\t") for line in Path(__file__).with_name("failure_lines.tsv").read_text().splitlines()]
+
+
+def failure(phase: str, log: str, status: int | None) -> Failure:
+    found = classify(phase, log, status)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("kind", "failure_class", "line"), SEEN)
+def test_what_engines_said_before_is_recognized(kind: str, failure_class: str, line: str) -> None:
+    found = failure("start", f"INFO something\n{line}\nINFO more", 1)
+    assert (found.kind, found.failure_class) == (kind, failure_class)
+    assert found.sentence.startswith("the engine did not start: ")
+    assert "[type=" not in found.sentence
+    assert "\n" not in found.sentence
+    assert line in found.log_tail
+
+
+def test_every_signature_has_an_example() -> None:
+    assert {signature.kind for signature in SIGNATURES} - {kind for kind, _, _ in SEEN} <= {"driver"}
+
+
+def test_a_cause_wins_over_what_it_leads_to() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory.\nEngineDeadError: EngineCore encountered an issue."
+    assert failure("start", log, 1).kind == "oom_load"
+
+
+def test_a_death_while_serving_names_the_first_exception_not_its_consequences() -> None:
+    log = "\n".join(
+        PREFIX + line
+        for line in (
+            "Traceback (most recent call last):",
+            '  File "/x/gpu_model_runner.py", line 3174, in gather',
+            "    assert self.intermediate_tensors is not None",
+            "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+            "AssertionError",
+            "KeyError: 'cmpl-1'",
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",
+        )
+    )
+    found = failure("run", log, 0)
+    assert (found.kind, found.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
+    assert found.sentence == (
+        "the engine failed while it served: it died: AssertionError (assert self.intermediate_tensors is not None)"
+    )
+
+
+def test_words_of_a_refused_request_are_no_reason_for_a_later_death() -> None:
+    log = "ValueError: this request is too long\nWorker proc died unexpectedly (exit code: -9)"
+    assert failure("run", log, 0).kind == "engine_dead"
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "kind", "words"),
+    [
+        ("start", 1, "died_at_start", "it ended with status 1"),
+        ("run", 0, "died", "it ended with status 0"),
+        ("run", -signal.SIGKILL, "killed", "killed by SIGKILL"),
+        ("start", -signal.SIGILL, "illegal_instruction", "an instruction that this processor does not have"),
+        ("run", -signal.SIGSEGV, "died", "it ended by SIGSEGV"),
+        ("run", -99, "died", "it ended by signal 99"),
+        ("run", None, "not_answering", "it runs but does not answer"),
+    ],
+)
+def test_without_known_words_the_exit_status_is_told(phase: str, status: int | None, kind: str, words: str) -> None:
+    found = failure(phase, "nothing of note", status)
+    assert found.kind == kind
+    assert words in found.sentence
+
+
+def test_unknown_last_words_are_quoted() -> None:
+    assert failure("start", "fine\nfatal: the moon is full\nbye", 3).sentence.endswith(
+        "saying: fatal: the moon is full"
+    )
+
+
+def test_an_expected_stop_is_no_failure() -> None:
+    assert classify("run", "CUDA out of memory", -15, expected_stop=True) is None
+
+
+def test_our_own_header_in_the_log_is_not_taken_for_the_engines_words() -> None:
+    assert failure("start", "# $ vllm serve --reason 'invalid choice: x'\nbye", 1).kind == "died_at_start"
+
+
+def test_a_cause_is_cleaned_and_cut() -> None:
+    assert cause(PREFIX + "KeyError: 'x'") == "KeyError: 'x'"
+    assert cause("2026-11-21T11:28:41.123Z ERROR text") == "ERROR text"
+    assert len(cause("x" * 1000)) == 240
+
+
+@given(st.text(), st.sampled_from(["start", "run"]), st.one_of(st.none(), st.integers(-64, 255)))
+def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) -> None:
+    found = failure(phase, log, status)
+    assert found.sentence.strip()
+    assert len(found.log_tail.splitlines()) <= 80 or found.log_tail.count("\n") < 80
+
+
+@given(st.lists(st.text()))
+def test_looking_for_an_exception_never_fails(lines: list[str]) -> None:
+    found = root_exception(lines)
+    assert found is None or found.strip()

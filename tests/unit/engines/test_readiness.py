@@ -1,0 +1,212 @@
+"""Readiness with a fake clock, a fake server and a fake process: what counts as ready, and as ours."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.engines import readiness
+from orchestrator.engines.base import Command, Node
+from orchestrator.engines.endpoint import Endpoint
+from orchestrator.engines.readiness import Answer, Ready, http_get, listeners, wait_ready
+from orchestrator.engines.transformers import Transformers
+from orchestrator.engines.vllm import Vllm
+from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.spec.settings import EngineSettings
+
+KEY = "k3y"
+NODE = Node(port=21001, launch_id="01L")
+
+
+class FakeProcess:
+    """Ends with ``status`` after ``lives`` looks; its log grows for ``talks`` looks."""
+
+    def __init__(
+        self, keyed: bool = True, status: int = 1, lives: int = 10**9, log: str = "", talks: int = 10**9
+    ) -> None:
+        self.command = Command((), secrets={"VLLM_API_KEY": KEY} if keyed else {})
+        self.pid: int | None = 4242
+        self.status, self.lives, self.log, self.talks = status, lives, log, talks
+
+    def poll(self) -> int | None:
+        self.lives -= 1
+        self.talks -= 1
+        return self.status if self.lives < 0 else None
+
+    def log_tail(self, lines: int = 200) -> str:
+        return f"{self.log}\n{max(self.talks, 0)}"
+
+
+class FakeServer:
+    """``answers``: path -> answer with the key; ``open_to_all``: answers without the key too."""
+
+    def __init__(self, answers: dict[str, Answer], open_to_all: bool = False, after: int = 0) -> None:
+        self.answers, self.open_to_all, self.after = answers, open_to_all, after
+
+    def __call__(self, path: str, headers: dict[str, str]) -> Answer:
+        self.after -= 1
+        if self.after >= 0:
+            return Answer(0)
+        if path.startswith("/v1") and not self.open_to_all and headers.get("Authorization") != f"Bearer {KEY}":
+            return Answer(401)
+        return self.answers.get(path, Answer(404))
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def models(*names: str) -> Answer:
+    return Answer(200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}))
+
+
+def vllm_answers(**changes: Answer) -> dict[str, Answer]:
+    usual = {"/health": Answer(200), "/v1/models": models("tiny-01L"), "/version": Answer(200, '{"version": "0.32.0"}')}
+    return usual | {path.replace("_", "/"): answer for path, answer in changes.items()}
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
+    """Who listens on the port, and who belongs to us."""
+    found = {"listeners": {4242}, "tree": {4242, 4243}}
+    monkeypatch.setattr(readiness, "listeners", lambda port: found["listeners"])
+    monkeypatch.setattr(readiness, "tree_of", lambda pid: found["tree"])
+    return found
+
+
+def wait(engine: Any, server: FakeServer, process: FakeProcess | None, timeout_s: float = 60.0, **given: Any) -> Ready:
+    time = Time()
+    settings = EngineSettings(engine=engine.name, model="acme/tiny", **given)
+    return wait_ready(
+        engine, settings, NODE, "http://127.0.0.1:21001", KEY, process, timeout_s,
+        silence_s=20.0, clock=time, sleep=time.sleep, get=server,
+    )  # fmt: skip
+
+
+def failed(engine: Any, server: FakeServer, process: FakeProcess | None, **given: Any) -> Failure:
+    with pytest.raises(EngineFailure) as caught:
+        wait(engine, server, process, **given)
+    return caught.value.failure
+
+
+def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
+    ready = wait(Vllm(), FakeServer(vllm_answers(), after=8), FakeProcess())
+    assert ready.proofs == ("socket", "key", "name")
+    assert ready.max_model_len == 2048
+    assert ready.engine_version == "0.32.0"
+    assert ready.ready_s == 2.0
+
+
+def test_an_engine_that_dies_is_classified_by_its_log() -> None:
+    failure = failed(Vllm(), FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x"))
+    assert failure.kind == "bad_flag"
+    assert failure.failure_class is FailureClass.BAD_CONFIG
+
+
+def test_a_death_with_a_stranger_on_the_port_is_told_as_the_taken_port(ours: dict[str, set[int]]) -> None:
+    ours["listeners"] = {99999999}
+    failure = failed(Vllm(), FakeServer({}), FakeProcess(lives=3))
+    assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
+    assert "port 21001 is taken by" in failure.sentence
+
+
+def test_a_stranger_that_answers_first_ends_the_wait_at_once(ours: dict[str, set[int]]) -> None:
+    ours["listeners"] = {1}
+    failure = failed(Vllm(), FakeServer({"/health": Answer(404)}), FakeProcess())
+    assert failure.kind == "port_taken"
+    assert psutil.Process(1).name() in failure.sentence
+
+
+def test_a_server_that_needs_no_key_is_not_ours() -> None:
+    failure = failed(Vllm(), FakeServer(vllm_answers(), open_to_all=True), FakeProcess())
+    assert failure.kind == "wrong_server"
+    assert "carry no key" in failure.sentence
+
+
+def test_in_a_container_the_name_must_be_ours() -> None:
+    other = FakeServer(vllm_answers(_v1_models=models("tiny-OTHER")))
+    failure = failed(Vllm(), other, FakeProcess(), image="vllm/vllm:1")
+    assert failure.kind == "wrong_server"
+    assert "tiny-OTHER" in failure.sentence
+    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), image="i").proofs == ("key", "name")
+
+
+def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
+    server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all=True)
+    assert wait(Transformers(), server, FakeProcess(keyed=False)).proofs == ("socket",)
+
+
+def test_health_that_is_not_200_yet_is_waited_for() -> None:
+    failure = failed(Vllm(), FakeServer(vllm_answers(_health=Answer(503))), FakeProcess())
+    assert (failure.kind, failure.failure_class) == ("never_ready", FailureClass.TIMEOUT)
+    assert "60 s" in failure.sentence
+
+
+def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
+    failure = failed(Vllm(), FakeServer({}), FakeProcess(talks=4))
+    assert (failure.kind, failure.failure_class) == ("silent", FailureClass.TIMEOUT)
+
+
+def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
+    ready = wait(Endpoint(), FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
+    assert ready.proofs == ("name",)
+
+
+def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
+    failure = failed(Endpoint(), FakeServer({"/v1/models": models("other")}), None, url="http://h")
+    assert failure.failure_class is FailureClass.BAD_CONFIG
+    assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other"
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{", '{"data": 3}', '{"data": [1]}'])
+def test_an_answer_that_is_no_list_of_models_is_no_proof(body: str) -> None:
+    process = FakeProcess()
+    server = FakeServer(vllm_answers(_v1_models=Answer(200, body)))
+    assert wait(Vllm(), server, process).proofs == ("socket", "key")
+
+
+def test_http_get_says_nobody_answers_and_never_raises() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert http_get(f"http://127.0.0.1:{closed.getsockname()[1]}", "/health", {}) == Answer(0)
+
+
+def test_http_get_brings_status_body_and_sends_headers_below_the_base_path() -> None:
+    class Echo(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(418)
+            self.end_headers()
+            self.wfile.write(f"{self.path} {self.headers['X']}".encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Echo) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        answer = http_get(f"http://127.0.0.1:{server.server_port}/base/", "/v1", {"X": "y"})
+        thread.join()
+    assert answer == Answer(418, "/base/v1 y")
+
+
+REAL_LISTENERS = listeners
+
+
+def test_listeners_are_found_by_their_sockets() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert REAL_LISTENERS(port) == {psutil.Process().pid}
+    assert REAL_LISTENERS(port) == set()
