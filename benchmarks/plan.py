@@ -2,7 +2,8 @@
 
     python benchmarks/plan.py [--combinations 10000] [--limit-s 10]
 
-Prints one JSON document with the seconds of each part. Exit status 1 when the whole took longer than the limit.
+Prints one JSON document with the seconds of each part: of the processor, and of the clock in all. Exit status 1 when
+the processor was busy for longer than the limit, or the plan read back differs.
 """
 
 from __future__ import annotations
@@ -51,23 +52,26 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=10.0)
     arguments = parser.parse_args()
     sequences = [16 + 8 * index for index in range(-(-arguments.combinations // PER_SEQUENCES))]
-    marks = [time.perf_counter()]
+    began = time.perf_counter()
+    marks = [time.process_time()]
     experiment = parse_experiment(EXPERIMENT.format(sequences=sequences))
-    marks.append(time.perf_counter())
+    marks.append(time.process_time())
     plan = make_plan(experiment)
-    marks.append(time.perf_counter())
+    marks.append(time.process_time())
     text = plan.to_json()
-    marks.append(time.perf_counter())
+    marks.append(time.process_time())
     again = Plan.from_json(text)
-    marks.append(time.perf_counter())
+    marks.append(time.process_time())
     parts_s = [end - begin for begin, end in itertools.pairwise(marks)]
-    whole_s = sum(parts_s[:3])
+    whole_s = sum(parts_s)
+    wall_s = time.perf_counter() - began
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result = {
         "combinations": len(experiment.combinations),
         **totals(plan).as_json(),
         **dict(zip(("read_s", "plan_s", "write_s", "read_plan_s"), parts_s, strict=True)),
         "whole_s": whole_s,
+        "wall_s": wall_s,
         "plan_bytes": len(text),
         "peak_rss_bytes": peak_bytes,
         "round_trip_exact": again == plan,

@@ -44,18 +44,20 @@ class Mismatch:
     sentence: str
 
 
-def workload_mismatch(workload: Workload, settings: EngineSettings, apis: Sequence[str]) -> Mismatch | None:
+def workload_mismatch(
+    workload: Workload, engine: str, max_model_len: int | None, apis: Sequence[str]
+) -> Mismatch | None:
     """``apis``: names of the APIs the engine serves. None when the workload fits, as far as is known."""
-    name, limit = f"workload {workload.name!r}", settings.max_model_len
+    name = f"workload {workload.name!r}"
     if workload.api not in apis:
-        return Mismatch(True, f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}")
-    if limit is None:
+        return Mismatch(True, f"{name} asks for the API {workload.api!r}; {engine} has {', '.join(apis)}")
+    if max_model_len is None:
         return None
     least, most = request_tokens(workload)
-    if least > limit:
-        return Mismatch(True, f"{name} needs at least {least:,} tokens a request, max_model_len is {limit:,}")
-    if most is not None and most > limit:
-        longest = f"{name} has requests of up to {most:,} tokens, max_model_len is {limit:,}"
+    if least > max_model_len:
+        return Mismatch(True, f"{name} needs at least {least:,} tokens a request, max_model_len is {max_model_len:,}")
+    if most is not None and most > max_model_len:
+        longest = f"{name} has requests of up to {most:,} tokens, max_model_len is {max_model_len:,}"
         return Mismatch(False, f"{longest}: those will fail")
     return None
 

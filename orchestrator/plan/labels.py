@@ -26,6 +26,7 @@ SHORT = {
     "enable_chunked_prefill": "chunked_prefill",
     "gpu_memory_utilization": "memory",
     "speculative": "spec",
+    "served_model_name": "serves",
 }
 LONGEST = 100
 _HIDDEN = {"engine", "startup_timeout_s", "api_key_env"}
@@ -73,8 +74,8 @@ def _part(name: str, value: Any) -> str:
         return str(value)
     if name == "url":
         return str(value).partition("://")[2] or str(value)
-    if name in ("model", "executable", "profile"):
-        return f"{name}={PurePath(str(value)).name}"
+    if name in ("model", "executable", "profile", "served_model_name"):
+        return f"{SHORT.get(name, name)}={PurePath(str(value)).name}"
     if hasattr(value, "method"):  # speculative decoding
         return f"spec={value.method}:{value.num_speculative_tokens}"
     if isinstance(value, bool):

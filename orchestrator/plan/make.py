@@ -180,7 +180,8 @@ def _judge(one: _Candidate, engine: Engine, workloads: Sequence[Workload], clust
 
 def _feasible(settings: EngineSettings, hardware: Hardware) -> _Verdict:
     facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
-    found = assess(settings, facts, hardware)
+    draft = settings.speculative.model if settings.speculative else None
+    found = assess(settings, facts, hardware, draft=model_facts(draft) if draft else None)
     status: Status = "planned" if found.status == "fits" else found.status
     return _Verdict(status, tuple(found.reasons), found.predicted or None)
 
@@ -189,7 +190,8 @@ def _with_workloads(
     verdict: _Verdict, settings: EngineSettings, workloads: Sequence[Workload], apis: Sequence[str]
 ) -> _Verdict:
     """A workload that cannot be served is not measured; when none can be, the deployment is impossible."""
-    found = {one.name: workload_mismatch(one, settings, apis) for one in workloads}
+    limit = settings.max_model_len or (verdict.predicted or {}).get("max_model_len")  # the model's own, where known
+    found = {one.name: workload_mismatch(one, settings.engine, limit, apis) for one in workloads}
     bad = {name: mismatch for name, mismatch in found.items() if mismatch is not None}
     if not bad:
         return verdict

@@ -7,8 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import orchestrator.plan.make as make
+
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
 
 Judge = Callable[[Any], Any]
 
@@ -27,7 +31,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
     """Replaces the feasibility check: planning itself is under test, feasibility has tests of its own."""
 
     def use(judge: Judge) -> None:
-        monkeypatch.setattr(make, "assess", lambda settings, facts, hardware: judge(settings))
+        monkeypatch.setattr(make, "assess", lambda settings, facts, hardware, draft: judge(settings))
 
     use(lambda settings: verdict("fits"))
     return use

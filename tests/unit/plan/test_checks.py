@@ -61,4 +61,4 @@ def test_the_longest_request_is_known_within_bounds(fields: dict[str, Any], boun
 
 @pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])
 def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong: bool) -> None:
-    assert (workload_mismatch(workload(), settings(max_model_len=limit), ["completions"]) is not None) == wrong
+    assert (workload_mismatch(workload(), "vllm", limit, ["completions"]) is not None) == wrong

@@ -50,6 +50,7 @@ def test_engines_are_compared_within_themselves() -> None:
         ({"enable_prefix_caching": False}, "vllm prefix_caching=off"),
         ({"model": "org/other"}, "vllm model=other"),
         ({"url": "http://host:8000"}, "vllm host:8000"),
+        ({"served_model_name": "org/name"}, "vllm serves=name"),
         ({"env": {"A": "1"}}, "vllm A=1"),
         ({"extra_args": {"--async": True}}, "vllm --async=on"),
         ({"speculative": {"method": "ngram", "num_speculative_tokens": 4}}, "vllm spec=ngram:4"),

@@ -127,6 +127,12 @@ def test_a_workload_longer_than_the_model_is_not_measured() -> None:
     assert {point.workload.name for point in plan.points} == {"fits"}
 
 
+def test_the_length_predicted_from_the_model_counts_where_none_is_given(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("fits", max_model_len=119))
+    assert planned(deployments=grid(max_model_len=[None, 120])).deployments[0].status == "impossible"
+    assert planned(deployments=grid(max_model_len=[None, 120])).deployments[1].status == "planned"
+
+
 def test_when_no_workload_fits_the_deployment_is_impossible() -> None:
     workloads = [{"name": "talk", "kind": "conversations", "turns": 10, "input_tokens": 100, "output_tokens": 100}]
     plan = planned(deployments=grid(max_model_len=[1999, 2000]), workloads=workloads)

@@ -62,7 +62,7 @@ def test_a_plan_survives_json_exactly() -> None:
     st.integers(1, 10**6),
     st.sampled_from(["250ms", "0.1s", "3us", "1h"]),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_plans_of_any_numbers_survive_json(sizes: list[int], rate: float, requests: int, warmup: str) -> None:
     load = {"levels": {"request_rate": [rate]}, "requests": requests, "warmup": warmup}
     plan = planned(deployments=grid(tensor_parallel_size=sizes), load=load)

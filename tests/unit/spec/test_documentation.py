@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
+from orchestrator.engines import ENGINES
+from orchestrator.load.arrivals import ARRIVALS
+from orchestrator.load.workloads import WORKLOADS
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
@@ -49,6 +53,11 @@ def test_every_key_is_documented(model: type[BaseModel]) -> None:
 
 def test_every_setting_is_documented() -> None:
     assert [name for name in FIELDS if name not in WORDS] == []
+
+
+@pytest.mark.parametrize("registry", [ENGINES, WORKLOADS, ARRIVALS], ids=["engines", "workloads", "arrivals"])
+def test_every_registered_name_is_documented(registry: Iterable[str]) -> None:
+    assert [name for name in registry if name not in WORDS] == []
 
 
 @pytest.mark.parametrize("name", ["warmup", "request_timeout", "drain_timeout"])
