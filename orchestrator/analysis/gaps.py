@@ -55,7 +55,7 @@ def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
 
     A gap before a chunk of k tokens counts as k gaps that add up to it: whole microseconds, remainder carried.
     """
-    dense = np.zeros(_DENSE_US, np.int64)
+    dense = np.zeros(0, np.int64)
     large: list[Ints] = []
     weights: list[Ints] = []
     for block in blocks:
@@ -65,8 +65,9 @@ def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
                 large.append(us[above].astype(np.int64))
                 weights.append(np.ones(above.sum(), np.int64) if weight is None else weight[above])
                 us, weight = us[~above], None if weight is None else weight[~above]
-            counts = np.bincount(us, weights=weight)
-            dense[: counts.size] += counts.astype(np.int64, copy=False)
+            counts = np.bincount(us, weights=weight, minlength=dense.size).astype(np.int64, copy=False)
+            counts[: dense.size] += dense
+            dense = counts
     us = np.flatnonzero(dense)
     return _grouped([us, *large], [dense[us], *weights])
 

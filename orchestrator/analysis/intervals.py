@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from orchestrator.analysis.columns import Bools, Floats
+from orchestrator.analysis.throughput import BATCHES, Batches
 
-BATCHES = 10  # per repeat
 CONFIDENCE = 0.95
 
 
@@ -39,14 +39,6 @@ class Interval:
 
     def to_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """One repeat cut in order of time: what each batch amounts to, and its size (requests, or seconds)."""
-
-    amounts: Floats
-    sizes: Floats
 
 
 def batches_of(flags: Bools) -> Batches:

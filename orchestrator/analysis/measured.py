@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.columns import WindowNs, request_columns
-from orchestrator.analysis.intervals import BATCHES, Batches, Interval, rate_interval, share_interval
+from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import Observed, describe, merge, observe
 from orchestrator.analysis.slo import Verdicts, format_slo, judge
-from orchestrator.analysis.throughput import output_tokens_by
 from orchestrator.results.root import Results
 from orchestrator.results.schemas import TABLES
 from orchestrator.results.store import Manifest, Store
@@ -38,7 +36,6 @@ class Measurement:
     attempts: int
     observed: Observed
     verdicts: Verdicts | None
-    output_tokens: Batches  # in equal parts of the steady window
 
     @property
     def ok(self) -> bool:
@@ -85,7 +82,7 @@ class Point:
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
-        return rate_interval([one.output_tokens for one in self.used])
+        return rate_interval([batches for one in self.used for batches in one.observed.token_batches])
 
 
 def load_points(results: Results, slo: Slo | None = None) -> list[Point]:
@@ -158,13 +155,7 @@ def _measurement(store: Store, manifest: Manifest, row: Row, attempts: int, slo:
         attempts=attempts,
         observed=observe(requests, events, window),
         verdicts=judge(requests, events, slo, window) if slo is not None and row["status"] == "ok" else None,
-        output_tokens=_token_batches(requests, events, window),
     )
-
-
-def _token_batches(requests: pa.Table, events: pa.Table | None, window: WindowNs) -> Batches:
-    edges = np.linspace(window[0], window[1], BATCHES + 1)
-    return Batches(np.diff(output_tokens_by(request_columns(requests), events, edges.tolist())), np.diff(edges) / 1e9)
 
 
 def point_object(point: Point, slo: Slo | None = None) -> Row:

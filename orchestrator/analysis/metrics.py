@@ -28,7 +28,7 @@ class Observed:
     """What the metrics of one measurement, or of several merged, are computed from.
 
     ``samples``: name to one value per request (names and units as in the JSON). ``delivered``: requests, input and
-    output tokens completed in ``window_s`` seconds.
+    output tokens completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one per measurement.
     """
 
     scheduled: int
@@ -37,6 +37,7 @@ class Observed:
     samples: dict[str, Floats]
     gaps: GapCounts
     delivered: dict[str, float]
+    token_batches: tuple[throughput.Batches, ...]
     window_s: float
     basis: frozenset[str]
     itl_kind: frozenset[str]
@@ -60,13 +61,15 @@ def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: Window
     gaps = NO_GAPS
     if token_events is not None:
         gaps = count_gaps(blocks(columns, token_events, positions(columns, token_events)), chosen)
+    batches = throughput.token_batches(columns, token_events, window_ns)
     return Observed(
         scheduled=int(due.sum()),
         ok=int(chosen.sum()),
         errors=_errors(requests, due & ~columns.ok),
         samples={name: values[~np.isnan(values)] for name, values in _samples(columns, chosen).items()},
         gaps=gaps,
-        delivered=_delivered(columns, token_events, window_ns),
+        delivered=_delivered(columns, batches, window_ns),
+        token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
         basis=frozenset([throughput.basis(columns, token_events)]),
         itl_kind=frozenset(requests["itl_kind"].filter(pa.array(chosen)).drop_null().unique().to_pylist()),
@@ -84,6 +87,7 @@ def merge(parts: Iterable[Observed]) -> Observed:
         samples={name: np.concatenate([part.samples[name] for part in found]) for name in names},
         gaps=merge_gaps(part.gaps for part in found),
         delivered={name: sum(part.delivered[name] for part in found) for name in found[0].delivered},
+        token_batches=tuple(batches for part in found for batches in part.token_batches),
         window_s=sum(part.window_s for part in found),
         basis=frozenset().union(*(part.basis for part in found)),
         itl_kind=frozenset().union(*(part.itl_kind for part in found)),
@@ -159,13 +163,14 @@ def _positive(values: Floats) -> Floats:
     return np.where(values > 0, values, np.nan)
 
 
-def _delivered(columns: RequestColumns, token_events: pa.Table | None, window_ns: WindowNs) -> dict[str, float]:
-    counts = {
-        "requests": throughput.requests_by(columns, window_ns),
-        "input_tokens": throughput.input_tokens_by(columns, window_ns),
-        "output_tokens": throughput.output_tokens_by(columns, token_events, window_ns),
+def _delivered(columns: RequestColumns, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
+    requests = throughput.requests_by(columns, window_ns)
+    prompts = throughput.input_tokens_by(columns, window_ns)
+    return {
+        "requests": float(requests[1] - requests[0]),
+        "input_tokens": float(prompts[1] - prompts[0]),
+        "output_tokens": float(batches.amounts.sum()),
     }
-    return {name: float(end - start) for name, (start, end) in counts.items()}
 
 
 def _errors(requests: pa.Table, failed: Bools) -> Counter[str]:

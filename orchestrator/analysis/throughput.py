@@ -6,11 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from orchestrator.analysis.columns import Block, Floats, Ints, RequestColumns, blocks, positions
+from orchestrator.analysis.columns import Block, Bools, Floats, Ints, RequestColumns, WindowNs, blocks, positions
+
+BATCHES = 10  # of each repeat, for intervals.py
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """One repeat cut in order of time: what each batch amounts to, and its size (requests, or seconds)."""
+
+    amounts: Floats
+    sizes: Floats
 
 
 def requests_by(columns: RequestColumns, edges_ns: Sequence[float]) -> Floats:
@@ -30,15 +43,30 @@ def output_tokens_by(columns: RequestColumns, token_events: pa.Table | None, edg
     A token came with its chunk: the first at first_token_ns, the others after the gaps of ``token_events``. A request
     without gaps there had its N tokens evenly between its first and its last. The tokens of a request sum to its N.
     """
+    edges = np.asarray(edges_ns, dtype=np.float64)
     known = columns.ok & (np.nan_to_num(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
-    row = _rows_by_request(columns, token_events)
-    return np.array([_output_tokens_before(columns, known, token_events, row, edge) for edge in edges_ns])
+    timed = np.zeros(known.size, np.bool_)
+    came = np.zeros(edges.size)
+    if token_events is not None:
+        position = positions(columns, token_events)
+        timed[position] = known[position]
+        for block in blocks(columns, token_events, position):
+            came += _timed_before(columns, block, known, edges)
+    return came + _evenly_before(columns, np.flatnonzero(known & ~timed), edges)
+
+
+def token_batches(columns: RequestColumns, token_events: pa.Table | None, window_ns: WindowNs) -> Batches:
+    """Output tokens of each of BATCHES equal parts of the window, and their length in seconds."""
+    edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
+    return Batches(np.diff(output_tokens_by(columns, token_events, edges.tolist())), np.diff(edges) / 1e9)
 
 
 def basis(columns: RequestColumns, token_events: pa.Table | None) -> str:
     """Where token times come from: ``chunk_times``, ``interpolated`` or ``mixed``."""
-    ok = np.flatnonzero(columns.ok & (np.nan_to_num(columns.output_tokens) > 1))
-    timed = _rows_by_request(columns, token_events)[ok] >= 0
+    timed = np.zeros(columns.index.size, np.bool_)
+    if token_events is not None:
+        timed[positions(columns, token_events)] = True
+    timed = timed[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
     return "interpolated" if not timed.any() else "chunk_times" if timed.all() else "mixed"
 
 
@@ -48,44 +76,41 @@ def _steps(times: Floats, weights: Floats | None, edges_ns: Sequence[float]) -> 
     return np.asarray(summed[np.searchsorted(times[order], edges_ns, side="left")], dtype=np.float64)
 
 
-def _rows_by_request(columns: RequestColumns, token_events: pa.Table | None) -> Ints:
-    """Row of ``token_events`` of each request, -1 where it has none."""
-    row = np.full(columns.index.size, -1)
-    if token_events is not None:
-        row[positions(columns, token_events)] = np.arange(token_events.num_rows)
-    return row
-
-
-def _output_tokens_before(
-    columns: RequestColumns, known: np.ndarray, token_events: pa.Table | None, row: Ints, edge: float
-) -> float:
-    """Only requests under way at the edge need their gaps: the others count whole or not at all."""
-    whole = float(columns.output_tokens[known & (columns.last_ns < edge)].sum())
-    under_way = known & (columns.first_ns < edge) & (columns.last_ns >= edge)
-    evenly = np.flatnonzero(under_way & (row < 0))
-    timed = np.flatnonzero(under_way & (row >= 0))
-    part = float(_evenly_before(columns, evenly, edge).sum())
-    if token_events is not None and timed.size:
-        events = token_events.take(pa.array(row[timed]))
-        for block in blocks(columns, events, timed):
-            part += float(_timed_before(columns, block, edge).sum())
-    return whole + part
-
-
-def _evenly_before(columns: RequestColumns, at: Ints, edge: float) -> Floats:
+def _evenly_before(columns: RequestColumns, at: Ints, edges: Floats) -> Floats:
     """Token j of N at first + j (last - first) / (N - 1)."""
-    tokens, first = columns.output_tokens[at], columns.first_ns[at]
-    step = (columns.last_ns[at] - first) / np.maximum(tokens - 1, 1)
-    count = np.ceil((edge - first) / np.where(step > 0, step, np.inf))
-    return np.clip(count, np.minimum(tokens, 1), tokens)
+    tokens, first, last = columns.output_tokens[at], columns.first_ns[at], columns.last_ns[at]
+    step = (last - first) / np.maximum(tokens - 1, 1)
+    step = np.where(step > 0, step, np.inf)
+    found = np.empty(edges.size)
+    for place, edge in enumerate(edges):
+        count = np.clip(np.ceil((edge - first) / step), 1, tokens)
+        found[place] = np.where(first >= edge, 0, np.where(last < edge, tokens, count)).sum()
+    return found
 
 
-def _timed_before(columns: RequestColumns, block: Block, edge: float) -> Floats:
-    rows, size = block.row_of_gap, block.request.size
-    summed = np.concatenate([[0], np.cumsum(block.gaps_us, dtype=np.int64)])
-    since_first = summed[1:] - np.repeat(summed[block.starts[:-1]], block.lengths)
-    came = columns.first_ns[block.request][rows] + since_first * 1e3 < edge
-    tokens = np.ones(rows.size, np.int64) if block.tokens is None else block.tokens
-    before = block.first_tokens + np.bincount(rows, weights=tokens * came, minlength=size)
-    total = block.first_tokens + np.bincount(rows, weights=tokens, minlength=size)
-    return np.asarray(before / total * columns.output_tokens[block.request], dtype=np.float64)
+def _timed_before(columns: RequestColumns, block: Block, known: Bools, edges: Floats) -> Floats:
+    """Requests under way at an edge are counted by their gaps, the others whole or not at all.
+
+    Running sums over all gaps of the block are sorted, so a request's place in them is found by bisection.
+    """
+    rows = np.flatnonzero(known[block.request])
+    request = block.request[rows]
+    first, last, output = columns.first_ns[request], columns.last_ns[request], columns.output_tokens[request]
+    elapsed_us = _running(block.gaps_us)
+    tokens = np.arange(elapsed_us.size) if block.tokens is None else _running(block.tokens)
+    found = np.empty(edges.size)
+    for place, edge in enumerate(edges):
+        at = np.flatnonzero((first < edge) & (last >= edge))
+        start, end = block.starts[rows[at]], block.starts[rows[at] + 1]
+        limit_us = np.ceil((edge - first[at]) / 1e3).astype(np.int64) + elapsed_us[start]
+        chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
+        in_first = block.first_tokens[rows[at]]
+        share = (in_first + tokens[chunk] - tokens[start]) / (in_first + tokens[end] - tokens[start])
+        found[place] = output[last < edge].sum() + (share * output[at]).sum()
+    return found
+
+
+def _running(values: npt.NDArray[np.integer[Any]]) -> Ints:
+    summed = np.zeros(values.size + 1, np.int64)
+    np.cumsum(values, out=summed[1:])
+    return summed

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.intervals import Batches, Interval, batches_of, rate_interval, share_interval
+from orchestrator.analysis.intervals import Interval, batches_of, rate_interval, share_interval
+from orchestrator.analysis.throughput import Batches
 
 
 def rate(*repeats: list[float], length_s: float = 1.0) -> Interval:
