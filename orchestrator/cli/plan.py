@@ -15,7 +15,7 @@ from rich.table import Table
 
 from orchestrator.plan.load import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.totals import over_budget, summary, totals
+from orchestrator.plan.totals import notes, summary, totals
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -67,7 +67,7 @@ def as_json(made: Plan) -> dict[str, Any]:
         for one in made.deployments
     ]
     sums = totals(made).as_json()
-    return {"name": made.name, "deployments": deployments, **sums, "notes": [*made.notes, *over_budget(made)]}
+    return {"name": made.name, "deployments": deployments, **sums, "notes": notes(made)}
 
 
 def show(made: Plan, console: Console) -> None:

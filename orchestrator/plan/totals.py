@@ -66,6 +66,12 @@ def over_budget(plan: Plan) -> list[str]:
     return out
 
 
+def notes(plan: Plan) -> list[str]:
+    """What someone should know before running it."""
+    nothing = [] if plan.points else ["nothing is left to measure"]
+    return [*plan.notes, *over_budget(plan), *nothing]
+
+
 def summary(plan: Plan) -> str:
     """Three lines: deployments, points, cost; then a line for each note."""
     sums = totals(plan)
@@ -79,7 +85,7 @@ def summary(plan: Plan) -> str:
         f"{len(plan.deployments):,} deployments: {states}",
         f"{sums.points:,} points{repeats} = {sums.measurements:,} measurements",
         ", ".join(cost),
-        *(f"note: {note}" for note in (*plan.notes, *over_budget(plan))),
+        *(f"note: {note}" for note in notes(plan)),
     ]
     return "\n".join(lines)
 

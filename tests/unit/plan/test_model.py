@@ -151,6 +151,12 @@ def test_a_load_above_the_budget_is_noted() -> None:
     assert "note: the load alone costs" in summary(plan)
 
 
+def test_a_plan_without_points_says_so() -> None:
+    plan = planned(deployments={"engine": "vllm", "exclude": ["true"]})
+    assert "note: nothing is left to measure" in summary(plan)
+    assert "nothing is left" not in summary(planned())
+
+
 def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
     load = {"levels": {"request_rate": [4], "concurrency": [2]}, "requests": 100, "warmup": "5s"}
     assert [point.estimated_s for point in planned(load=load).points] == [30.0, 65.0]
