@@ -1,0 +1,81 @@
+"""Real ``transformers serve`` on the CPU: it starts, is proven ours, serves and stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import EngineFailure, FailureClass
+from tests.integration.engine_real import CORES, Running, running, script, settings
+
+pytestmark = [pytest.mark.transformers, pytest.mark.timeout(180)]
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    script("make_tiny_model").make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("transformers")
+    with running(settings("transformers"), folder, model, cores=(CORES,)) as found:
+        found.ready = found.wait(60)
+        yield found
+
+
+def length() -> str:
+    return json.dumps({"max_new_tokens": TOKENS, "min_new_tokens": TOKENS})
+
+
+def test_it_is_proven_ours_by_its_socket(server: Running) -> None:
+    assert server.ready is not None
+    assert server.ready.proofs == ("socket",)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Kalomi ne"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ],
+)
+def test_a_stream_has_the_length_that_was_asked_for(server: Running, path: str, body: dict[str, object]) -> None:
+    status, text = server.ask(
+        "POST", path, {"model": server.name, "stream": True, "generation_config": length()} | body
+    )
+    assert status == 200
+    assert "[DONE]" not in text
+    events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    assert events[-1]["usage"]["completion_tokens"] == TOKENS
+    assert events[-1]["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(server: Running, api: str) -> None:
+    dialect = server.engine.dialects(server.settings)[api]
+    assert dialect.allowed_fields is not None
+    values = {
+        "model": server.name, "prompt": "Kalomi", "messages": [{"role": "user", "content": "a"}], "stream": True,
+        "max_tokens": 3, "generation_config": length(), "temperature": 0.0, "top_p": 1.0, "seed": 1, "stop": None,
+        "frequency_penalty": 0.0, "logit_bias": None,
+    }  # fmt: skip
+    body = {name: values[name] for name in dialect.allowed_fields}
+    status, text = server.ask("POST", dialect.path, body)
+    assert status == 200, text
+    for unknown in ("ignore_eos", "min_tokens", "return_token_ids"):
+        assert server.ask("POST", dialect.path, body | {unknown: 1})[0] == 422
+
+
+def test_a_model_that_is_not_there_is_bad_config(tmp_path: Path) -> None:
+    nowhere = running(settings("transformers"), tmp_path, Path("/nowhere/model"), cores=(CORES,))
+    with nowhere as found, pytest.raises(EngineFailure) as caught:
+        found.wait(60)
+    assert caught.value.failure.failure_class is FailureClass.BAD_CONFIG
+    assert caught.value.failure.kind == "no_model"

@@ -1,0 +1,190 @@
+"""Real vLLM on the CPU: it starts, is proven ours, serves, stops, and fails in the ways it really fails."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.engines import marks
+from orchestrator.engines.failures import classify
+from orchestrator.engines.readiness import LOG_LINES
+from orchestrator.errors import EngineFailure, Failure, FailureClass
+from tests.integration.engine_real import CORES, ROOT, Running, died, running, script, settings
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+TOKENS = 16
+PROMPT = list(range(10, 30))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    script("make_tiny_model").make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vllm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    given = settings("vllm", max_model_len=1024, enforce_eager=True, kv_cache_tokens=8192, max_num_seqs=8)
+    with running(given, tmp_path_factory.mktemp("vllm"), model) as found:
+        found.ready = found.wait()
+        yield found
+
+
+def completion(**changes: object) -> dict[str, object]:
+    usual = {"prompt": PROMPT, "max_tokens": TOKENS, "min_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+    return usual | {"stream_options": {"include_usage": True}} | changes
+
+
+def failure_of(found: Running) -> Failure:
+    with pytest.raises(EngineFailure) as caught:
+        found.wait()
+    return caught.value.failure
+
+
+def test_it_is_ready_and_proven_to_be_ours(vllm: Running) -> None:
+    assert vllm.ready is not None
+    assert vllm.ready.proofs == ("socket", "key", "name")
+    assert vllm.ready.engine_version == "0.32.0"
+    assert vllm.ready.max_model_len == 1024
+    assert vllm.ready.models == (vllm.name,)
+    assert vllm.ready.reported["kv_cache_tokens"] == 8192
+    assert vllm.ready.reported["max_concurrency"] == 8.0
+
+
+def test_it_refuses_requests_without_our_key(vllm: Running) -> None:
+    assert vllm.ask("POST", "/v1/completions", completion(), key=None)[0] == 401
+    assert vllm.ask("POST", "/v1/completions", completion(), key="wrong")[0] == 401
+
+
+def test_a_completion_streams_exactly_the_tokens_that_were_asked_for(vllm: Running) -> None:
+    *chunks, last = vllm.stream("/v1/completions", completion())
+    ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
+    assert len(ids) == TOKENS
+    assert last["usage"]["completion_tokens"] == TOKENS
+    assert last["usage"]["prompt_tokens"] == len(PROMPT)
+    assert "cached_tokens" in last["usage"]["prompt_tokens_details"]
+    assert all(chunk["choices"][0]["text"] for chunk in chunks), "the tiny model speaks whole texts only"
+
+
+def test_a_chat_streams_too(vllm: Running) -> None:
+    messages = [{"role": "user", "content": "Kalomi ne ru?"}]
+    events = vllm.stream("/v1/chat/completions", completion(messages=messages) | {"prompt": None})
+    assert sum(len(choice.get("token_ids") or []) for event in events for choice in event["choices"]) == TOKENS
+
+
+def test_the_prefix_cache_is_emptied_on_demand(vllm: Running) -> None:
+    long = completion(prompt=list(range(100, 500)))
+    cached = []
+    for reset in (True, False, True):
+        if reset:
+            assert vllm.ask("POST", vllm.engine.reset_path or "")[1] == '{"success":true}'
+        last = vllm.stream("/v1/completions", long)[-1]
+        cached.append(last["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached[0] == cached[2] == 0
+    assert cached[1] > 0
+
+
+def test_every_metric_that_we_read_is_there(vllm: Running) -> None:
+    text = vllm.ask("GET", vllm.engine.metrics_path or "")[1]
+    found = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    wanted = {metric.name for metric in vllm.engine.metrics}
+    assert {name for name in wanted - found if "spec_decode" not in name} == set()
+
+
+def test_the_key_is_in_no_command_line_and_not_in_the_log(vllm: Running) -> None:
+    pid = vllm.processes[0].pid
+    assert pid is not None
+    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    assert len(tree) >= 3, "server, engine core, worker"
+    assert not any(vllm.key in " ".join(process.cmdline()) for process in tree)
+    assert vllm.key not in vllm.processes[0].log_path.read_text()
+
+
+def test_every_process_of_it_carries_the_mark_though_it_renames_itself(vllm: Running) -> None:
+    pid = vllm.processes[0].pid
+    assert pid is not None
+    tree = {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    assert tree <= {process.pid for process, _ in marks.marked({marks.LAUNCH: vllm.node.launch_id})}
+    assert any("VLLM::" in process.name() for process in map(psutil.Process, tree))
+
+
+def test_a_second_engine_on_its_port_is_told_that_the_port_is_taken(vllm: Running, model: Path, tmp_path: Path) -> None:
+    given = settings("vllm", max_model_len=1024, enforce_eager=True)
+    with running(given, tmp_path, model, port=vllm.node.port) as second:
+        failure = failure_of(second)
+    assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
+    assert str(vllm.node.port) in failure.sentence
+
+
+def test_an_unknown_flag_is_bad_config(model: Path, tmp_path: Path) -> None:
+    with running(settings("vllm", extra_args={"--no-such-flag": True}), tmp_path, model) as found:
+        failure = failure_of(found)
+    assert (failure.kind, failure.failure_class) == ("bad_flag", FailureClass.BAD_CONFIG)
+    assert "--no-such-flag" in failure.sentence
+
+
+def test_a_model_that_is_not_there_is_bad_config(tmp_path: Path) -> None:
+    with running(settings("vllm"), tmp_path, Path("/nowhere/model")) as found:
+        failure = failure_of(found)
+    assert (failure.kind, failure.failure_class) == ("no_model", FailureClass.BAD_CONFIG)
+    assert "/nowhere/model" in failure.sentence
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+def test_pipeline_stages_in_eager_mode_die_at_the_first_request_and_that_is_a_crash(
+    model: Path, tmp_path: Path
+) -> None:
+    given = settings("vllm", pipeline_parallel_size=2, max_model_len=1024, enforce_eager=True)
+    with running(given, tmp_path, model, cores=(CORES[:2],)) as found:
+        found.wait()
+        status, text = found.ask("POST", "/v1/completions", {"model": found.name, "stream": True} | completion())
+        assert "error" in text or status == 500
+        assert died(found.processes[0], limit_s=30)
+        log = found.processes[0].log_tail(LOG_LINES)
+        assert found.processes[0].poll() == 0, "vLLM ends with status 0 when it dies while serving"
+    failure = classify("run", log, 0)
+    assert failure is not None
+    assert (failure.kind, failure.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
+    assert "AssertionError" in failure.sentence
+
+
+def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: Path) -> None:
+    launch_id = f"test-{time.monotonic_ns()}"
+    given = settings("vllm", max_model_len=1024, enforce_eager=True)
+    argv = [f"{given.executable}/bin/vllm", "serve", str(model), "--port", "21999", "--dtype", "float32"]
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            ROOT / "tests/integration/engine_owner.py",
+            tmp_path,
+            launch_id,
+            "10",
+            *argv,
+            "--enforce-eager",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while len(list(marks.marked({marks.LAUNCH: launch_id}))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert len(list(marks.marked({marks.LAUNCH: launch_id}))) >= 3, "server and engine core are up"
+        owner.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while list(marks.marked({marks.LAUNCH: launch_id})) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert list(marks.marked({marks.LAUNCH: launch_id})) == []
+    finally:
+        owner.kill()
+        owner.communicate()
+        marks.kill_marked({marks.LAUNCH: launch_id})
