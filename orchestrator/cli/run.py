@@ -34,6 +34,7 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 def run(experiment: Path, results_uri: str, address: str | None, clients: int | None, placement_timeout: str) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a Ray cluster."""
     from orchestrator.plan.load import load_plan
+    from orchestrator.plan.totals import summary
     from orchestrator.results.store import Store
     from orchestrator.spec.units import parse_duration
 
@@ -47,6 +48,7 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
     console = Console(stderr=True)
     from orchestrator.cluster.ray_cluster import RayCluster  # imports ray: after the input is known to be good
 
+    console.print(summary(plan), highlight=False)
     cluster = RayCluster(store, address, clients)
     try:
         return _sweep(plan, cluster, store, console, timeout_s)

@@ -126,8 +126,8 @@ class ClientRun(Protocol):
         """Wait for those that can still report, lost ones aside."""
         ...
 
-    def reports(self) -> list[ClientReport]:
-        """Of the clients that reported; lost ones are missing."""
+    def reports(self) -> dict[int, ClientReport]:
+        """By client index; those that were lost are missing."""
         ...
 
 

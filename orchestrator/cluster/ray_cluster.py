@@ -23,7 +23,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.base import AgentLost, Bundle, ClientLost, ClientReport, Machine, Ready, Seat, Stopped
+from orchestrator.cluster.base import Agent, AgentLost, Bundle, ClientLost, ClientReport, Machine, Ready, Seat, Stopped
 from orchestrator.cluster.host import ClientHost, EngineHost
 from orchestrator.engines.base import Node
 from orchestrator.errors import Failure, InputError, PlacementError
@@ -143,7 +143,7 @@ class RayPlacement:
     """A placement group with its agents."""
 
     def __init__(self, group: PlacementGroup, actors: Sequence[Any], agents: Sequence[RayAgent]) -> None:
-        self.agents = agents
+        self.agents: Sequence[Agent] = agents
         self._group = group
         self._actors = actors
 
@@ -203,15 +203,15 @@ class RayClientRun:
         for actor in self._actors:
             actor.abort.remote()
 
-    def reports(self) -> list[ClientReport]:
-        return [self._reports[index] for index in sorted(self._reports)]
+    def reports(self) -> dict[int, ClientReport]:
+        return dict(sorted(self._reports.items()))
 
 
 class RayClients:
     """Client actors borrowed from the pool."""
 
     def __init__(self, pool: RayCluster, members: Sequence[_Member], store: Store) -> None:
-        self.addresses = [member.address for member in members]
+        self.addresses: Sequence[str] = [member.address for member in members]
         self._pool, self._members, self._store = pool, members, store
         self._offsets: list[tuple[int, int]] = []
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from orchestrator.cluster.base import ClientLost, ClientRun, Clients, Cluster
 from orchestrator.engines import ENGINES
 from orchestrator.errors import Failure, FailureClass, InputError
+from orchestrator.load.lost import lost_requests
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.plan.model import Deployment, Measurement, Plan, Point
@@ -102,6 +103,8 @@ class Measurer:
             self._wait(run, point, probe, time.time_ns())
         except ClientLost as error:
             self._replace_clients(error)
+        except InputError:
+            return  # each point says so itself
 
     def measure(self, point: Point, measurement: Measurement) -> Failure | None:
         """Measure until the verdict stands. None when it was committed ok; else why not. Raises EngineDied."""
@@ -115,14 +118,11 @@ class Measurer:
                 return failure
             except ClientLost as error:
                 lost += 1
-                sentence = f"A load client was lost during the point ({error}); attempt {lost} of {CLIENT_LOSSES}."
-                failure = Failure(FailureClass.INFRA, "client_lost", sentence)
-                self._commit_bare(point, measurement, failure)
-                self._tell("client_lost", failure.sentence, measurement)
+                self._tell("client_lost", f"{error}; attempt {lost} of {CLIENT_LOSSES}", measurement)
                 self._replace_clients(error)
                 if lost < CLIENT_LOSSES:
                     continue
-                return failure
+                return _failure(error, None)
             if verdict.validity == "client_bound" and self._can_double(crowd):
                 crowd *= 2
                 self._tell("retry", f"client_bound: repeated with {crowd} clients", measurement)
@@ -134,33 +134,37 @@ class Measurer:
         return crowd * 2 <= self._cluster.most_clients()
 
     def _attempt(self, point: Point, measurement: Measurement, crowd: int) -> tuple[Verdict, Failure | None]:
-        attempt_id = new_ulid()
+        """One try, committed whatever came of it. Raises EngineDied, ClientLost after the commit."""
         load = self.load_point(point, measurement.seed)
-        load = replace(load, measurement_id=measurement.measurement_id, attempt_id=attempt_id)
+        load = replace(load, measurement_id=measurement.measurement_id, attempt_id=new_ulid())
         self._replicas.between_points()
         self.clients.prepare(load, self._replicas.cores)
         started_unix_ns = time.time_ns() + int(START_LEAD_S * 1e9)
         run = self.clients.start(START_LEAD_S)
-        died: Failure | None = None
+        ended: EngineDied | ClientLost | None = None
         try:
             self._wait(run, point, load, started_unix_ns)
-        except EngineDied as error:
-            died = error.failure
-        except ClientLost:
+        except (EngineDied, ClientLost) as error:
             run.abort()
             run.settle(SETTLE_S)
-            raise
+            ended = error
         finally:
             self.spans.append(Span(started_unix_ns, time.time_ns()))
         reports = run.reports()
-        stats = [report.stats for report in reports]
-        requests = pa.concat_tables([report.requests for report in reports])
+        stats = [report.stats for report in reports.values()]
+        parts = [part for report in reports.values() for part in report.parts]
+        tables = [report.requests for report in reports.values()]
+        for index in set(range(len(self.clients.addresses))) - set(reports):
+            rows = lost_requests(load, index, len(self.clients.addresses), "the client process was lost")
+            tables.append(rows)
+            keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
+            parts.append(self._store.write_part("requests", rows, writer=f"client{index}-lost", **keys))
+        requests = pa.concat_tables(tables)
         verdict = judge(requests, stats, load)
-        failure = died or _useless(requests)
+        failure = _failure(ended, requests)
         if failure is None and verdict.validity == "client_bound" and self._can_double(crowd):
-            failure = Failure(
-                FailureClass.CLIENT_BOUND, "client_bound", "; ".join(verdict.reasons) or "The client was the limit."
-            )
+            sentence = "; ".join(verdict.reasons) or "the client was the limit"
+            failure = Failure(FailureClass.CLIENT_BOUND, "client_bound", sentence)
         self._phase("commit", detail=_level(point))
         commit_point(
             self._store,
@@ -168,17 +172,17 @@ class Measurer:
             self._deployment,
             point,
             measurement,
-            attempt_id=attempt_id,
+            attempt_id=load.attempt_id,
             launch_id=self._launch_id,
-            parts=[part for report in reports for part in report.parts],
+            parts=parts,
             stats=stats,
             verdict=verdict,
             failure=failure,
             requests=requests.num_rows,
             started_unix_ns=started_unix_ns,
         )
-        if died is not None:
-            raise EngineDied(died)
+        if ended is not None:
+            raise ended
         return verdict, failure
 
     def _wait(self, run: ClientRun, point: Point, load: LoadPoint, started_unix_ns: int) -> None:
@@ -197,8 +201,6 @@ class Measurer:
                 raise Interrupted
             if (failure := self._replicas.failure()) is not None:
                 self._tell_died(failure)
-                run.abort()
-                run.settle(SETTLE_S)
                 raise EngineDied(failure)
             if elapsed_s > limit_s and not aborted:
                 run.abort()
@@ -210,7 +212,7 @@ class Measurer:
             raise EngineDied(failure)
 
     def _commit_bare(self, point: Point, measurement: Measurement, failure: Failure) -> None:
-        """An attempt without rows of requests: none was sent, or a lost client made the load another one."""
+        """An attempt that could not even begin: a row without requests."""
         commit_point(
             self._store,
             self._plan,
@@ -248,8 +250,12 @@ def _level(point: Point) -> str:
     return f"{point.workload.name} {point.level.value:g} {unit}"
 
 
-def _useless(requests: pa.Table) -> Failure | None:
-    """A point without one good request answers nothing: it is failed, with the commonest error as the reason."""
+def _failure(ended: EngineDied | ClientLost | None, requests: pa.Table | None) -> Failure | None:
+    """Why an attempt failed: what ended it, else a point without one good request, which answers nothing."""
+    if isinstance(ended, EngineDied):
+        return ended.failure
+    if isinstance(ended, ClientLost) or requests is None:
+        return Failure(FailureClass.INFRA, "client_lost", f"A load client was lost during the point: {ended}.")
     statuses = requests.column("status").to_pylist()
     if "ok" in statuses:
         return None

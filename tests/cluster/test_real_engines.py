@@ -1,0 +1,103 @@
+"""The main job on real engines: the quickstart's deployments, shortened, beside real ways to fail, in one sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.cluster.local import LocalCluster
+from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
+
+pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(900)]
+
+VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len": 1024}
+BROKEN = {
+    "wrong flag": {"extra_args": {"--no-such-flag": True}},
+    "no model": {"model": "./not-there"},
+    "dies at the first request": {"pipeline_parallel_size": 2, "enforce_eager": True},
+}
+
+
+@pytest.fixture(scope="module")
+def swept(two_nodes: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart, with short points, absolute paths and three broken deployments more."""
+    folder = tmp_path_factory.mktemp("real")
+    experiment = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text())
+    (folder / "not-there").mkdir()
+    (folder / "not-there" / "config.json").write_text((ROOT / ".demo" / "model" / "config.json").read_text())
+    experiment["model"]["id"] = str(ROOT / ".demo" / "model")
+    experiment["load"] |= {"warmup": "1s", "duration": "5s"}
+    for deployment in experiment["deployments"]:
+        deployment["executable"] = str(ROOT / ".engines" / deployment["engine"])
+    base = VLLM | {"executable": str(ROOT / ".engines" / "vllm"), "env": experiment["deployments"][0]["env"]}
+    experiment["deployments"] += [base | broken for broken in BROKEN.values()]
+    path = folder / "experiment.yaml"
+    path.write_text(yaml.safe_dump(experiment))
+    done = orchestrator(
+        "run", str(path), "--results", str(folder / "results"), "--address", two_nodes.address, timeout_s=840
+    )
+    assert done.returncode == 3, done.stderr[-4000:]
+    return folder / "results"
+
+
+def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
+    """Rows of a table of the deployments with these settings."""
+    ids = [
+        row["deployment_id"]
+        for row in rows(results, "deployments")
+        if all(json.loads(row["settings_json"]).get(key) == value for key, value in settings.items())
+    ]
+    return [row for row in rows(results, table) if row["deployment_id"] in ids]
+
+
+def test_five_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
+    ok = [one for one in manifests(swept) if one["status"] == "ok"]
+    assert len(ok) == 5 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
+    assert not any(row["emulated"] for row in rows(swept, "points"))
+    counts = assert_rows_equal_schedule(swept)
+    assert all(counts[one["attempt_id"]] > 5 for one in ok)
+
+
+def test_token_counts_come_from_the_engine_and_are_what_was_asked(swept: Path) -> None:
+    good = [row for row in rows(swept, "requests") if row["status"] == "ok"]
+    assert good
+    assert all(row["output_tokens"] == row["output_tokens_asked"] for row in good)
+    assert {row["token_count_source"] for row in good} <= {"usage", "token_ids", "continuous_usage"}
+
+
+def test_the_spread_replica_ran_on_two_nodes_with_one_core_each(swept: Path) -> None:
+    launch = next(row for row in of(swept, "launches", nnodes=2) if row["status"] == "ok")
+    seats = json.loads(launch["placement_json"])
+    assert len({seat["node_id"] for seat in seats}) == 2
+    assert len({tuple(seat["engine_cores"]) for seat in seats}) == 2
+    assert any("--headless" in argv for argv in json.loads(launch["argv_json"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "failure_class", "launches"),
+    [
+        ({"extra_args": {"--no-such-flag": True}}, "bad_config", 1),
+        ({"enforce_eager": True}, "engine_crash", 2),
+    ],
+)
+def test_real_failures_are_rows(swept: Path, settings: dict[str, Any], failure_class: str, launches: int) -> None:
+    points = of(swept, "points", **settings)
+    assert {row["status"] for row in points} == {"failed"}
+    assert {row["failure_class"] for row in points} == {failure_class}, [row["reason"] for row in points]
+    assert len(of(swept, "launches", **settings)) == launches
+    assert all(row["log_tail"] for row in of(swept, "launches", **settings))
+
+
+def test_a_model_without_weights_is_bad_config(swept: Path) -> None:
+    points = [row for row in rows(swept, "points") if row["status"] == "failed"]
+    deployments = {row["deployment_id"]: row for row in rows(swept, "deployments")}
+    mine = [row for row in points if deployments[row["deployment_id"]]["model"].endswith("not-there")]
+    assert {row["failure_class"] for row in mine} == {"bad_config"}, [row["reason"] for row in mine]
+
+
+def test_nothing_is_left(swept: Path) -> None:
+    assert_nothing_left()
