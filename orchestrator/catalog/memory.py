@@ -1,7 +1,7 @@
 """Bytes of weights and of KV cache on one rank: what feasibility judges by and what the emulator's timing reads.
 
-Formulas: vLLM's ``get_num_kv_heads`` (KV heads are replicated once tensor parallelism exceeds them), MLA's latent is
-replicated on every tensor-parallel rank, layers are dealt to pipeline stages as evenly as they go.
+The rules are vLLM 0.32's: KV heads are replicated once tensor parallelism exceeds them, MLA's latent and its
+projections are on every rank, layers are dealt to pipeline stages as evenly as they go, a sequence takes whole blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, Quantization
 from orchestrator.spec.settings import EngineSettings
 
-BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "int8": 1}
+GIB = 2**30
+BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 # Weight bits, scales included, of methods that quantize a 16-bit checkpoint while it loads.
 ONLINE_BITS: dict[str, float] = {
     "fp8": 8, "fp8_per_tensor": 8, "fp8_per_channel": 8, "fp8_per_block": 8.002, "mxfp8": 8.25, "mxfp4": 4.25,
@@ -22,38 +23,45 @@ ONLINE_BITS: dict[str, float] = {
 }  # fmt: skip
 _EXPERTS_ONLY = {"mxfp4", "int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
 
+# What a rank holds beside weights, activations and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
+CONTEXT_BYTES = 1.0 * GIB
+GRAPH_BYTES = 0.6 * GIB
+DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
+
 
 def dtype_bytes(facts: ModelFacts, dtype: str | None) -> float:
     """Bytes of one unquantized weight or activation. ``auto`` follows the checkpoint, float32 becomes 16 bit."""
     if dtype in {None, "auto"}:
-        return 2 if facts.dtype == "float32" else BYTES.get(facts.dtype, 2)
+        return 2
     return BYTES.get(dtype or "", 2)
 
 
-def kv_cache_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
+def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
     """Bytes of one KV element."""
     kind = kv_cache_dtype or "auto"
-    if kind == "auto":
-        return model_bytes
+    if kind in BYTES or kind == "auto":
+        return BYTES.get(kind, model_bytes)
     if "fp4" in kind or "int4" in kind or "4bit" in kind or kind.startswith("q4"):
-        return 0.5625  # 4 bits and an 8-bit scale for 16 of them
-    return 1 if "8" in kind and "bfloat" not in kind else BYTES.get(kind, 2)
+        return 0.5625  # 4 bits, and an 8-bit scale for 16 of them
+    return 1 if "8" in kind else 2
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a whole model by part, as they lie in memory."""
+    """Bytes of a whole model by part, as they lie in memory; no byte is in two parts."""
 
     embedding: float
-    layers: float  # attention, dense MLPs, shared experts, routers
+    layers: float  # attention, dense MLPs and shared experts: divided by tensor parallelism
+    kv_projection: float  # divided by the KV heads at most
+    replicated: float  # norms, routers, latents: on every tensor-parallel rank
     experts: float
-    norms: float  # replicated on tensor-parallel ranks
     lm_head: float  # what is read for it: the embedding again when tied
     tied: bool
 
     @property
     def total(self) -> float:
-        return self.embedding + self.layers + self.experts + self.norms + (0 if self.tied else self.lm_head)
+        inner = self.layers + self.kv_projection + self.replicated + self.experts
+        return self.embedding + inner + (0 if self.tied else self.lm_head)
 
 
 def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | None = None) -> Weights:
@@ -65,15 +73,19 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
         experts = stored.bits / 8
         dense = plain if stored.experts_only else experts
     parts = facts.parameters
+    divided = parts.attention + parts.mlp - parts.kv_projection - parts.replicated
     result = Weights(
         embedding=parts.embedding * plain,
-        layers=(parts.attention + parts.mlp) * dense,
+        layers=divided * dense,
+        kv_projection=parts.kv_projection * dense,
+        replicated=parts.norms * plain + parts.replicated * dense,
         experts=parts.experts * experts,
-        norms=parts.norms * plain,
         lm_head=(parts.lm_head or parts.embedding) * plain,
         tied=parts.lm_head == 0,
     )
-    return _scaled_to_checkpoint(facts, result) if stored is facts.quantization and not facts.multimodal else result
+    if facts.quantization is not None and facts.checkpoint_bytes and not facts.multimodal:
+        return _scaled(result, facts.checkpoint_bytes)
+    return result
 
 
 def _online(quantization: str | None) -> Quantization | None:
@@ -82,25 +94,24 @@ def _online(quantization: str | None) -> Quantization | None:
     return Quantization(quantization, ONLINE_BITS[quantization], experts_only=quantization in _EXPERTS_ONLY)
 
 
-def _scaled_to_checkpoint(facts: ModelFacts, computed: Weights) -> Weights:
+def _scaled(computed: Weights, checkpoint_bytes: int) -> Weights:
     """A quantized checkpoint's own size is exact (scales, zero points, what was left alone): it wins."""
-    if facts.quantization is None or facts.checkpoint_bytes is None:
-        return computed
-    fixed = computed.embedding + computed.norms + (0 if computed.tied else computed.lm_head)
-    inner = computed.layers + computed.experts
-    factor = max(0.0, facts.checkpoint_bytes - fixed) / inner if inner else 1.0
+    fixed = computed.embedding + computed.replicated + (0 if computed.tied else computed.lm_head)
+    inner = computed.layers + computed.kv_projection + computed.experts
+    factor = max(0.0, checkpoint_bytes - fixed) / inner if inner else 1.0
     return Weights(
-        computed.embedding,
-        computed.layers * factor,
-        computed.experts * factor,
-        computed.norms,
-        computed.lm_head,
-        computed.tied,
+        embedding=computed.embedding,
+        layers=computed.layers * factor,
+        kv_projection=computed.kv_projection * factor,
+        replicated=computed.replicated,
+        experts=computed.experts * factor,
+        lm_head=computed.lm_head,
+        tied=computed.tied,
     )
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
-    """Layers of every pipeline stage, as vLLM deals them: remainders to the middle, the last stage last."""
+    """Layers of every pipeline stage: what is left over goes to the last stages but one (``get_pp_indices``)."""
     each, rest = divmod(layers, stages)
     counts = [each] * stages
     for offset in range(2, rest + 2):
@@ -108,53 +119,44 @@ def layers_per_stage(layers: int, stages: int) -> list[int]:
     return counts
 
 
-def weight_bytes_per_rank(
-    facts: ModelFacts, parts: Weights, tensor_parallel: int, pipeline_parallel: int, expert_parallel: int = 1
-) -> float:
-    """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism, norms over neither."""
-    layers = facts.shape.num_hidden_layers
-    counts = layers_per_stage(layers, pipeline_parallel)
-    inner = parts.layers / tensor_parallel + parts.experts / max(tensor_parallel, expert_parallel) + parts.norms
-    embedding, head = parts.embedding / tensor_parallel, parts.lm_head / tensor_parallel
-    stages = [inner * count / layers for count in counts]
-    stages[0] += embedding
-    if pipeline_parallel > 1 or not parts.tied:
-        stages[-1] += head
-    return max(stages)
+def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
+    """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism."""
+    tensor, stages = settings.tensor_parallel_size, settings.pipeline_parallel_size
+    kv_share = 1 / min(tensor, facts.shape.num_key_value_heads)
+    inner = parts.layers / tensor + parts.kv_projection * kv_share + parts.replicated
+    inner += parts.experts / max(tensor, expert_parallel_size(settings))
+    counts = layers_per_stage(facts.shape.num_hidden_layers, stages)
+    held = [inner * count / facts.shape.num_hidden_layers for count in counts]
+    held[0] += parts.embedding / tensor
+    if stages > 1 or not parts.tied:
+        held[-1] += parts.lm_head / tensor
+    return max(held)
 
 
-def kv_heads_per_rank(facts: ModelFacts, tensor_parallel: int) -> int:
-    """KV heads one rank holds; never below one."""
-    return max(1, facts.shape.num_key_value_heads // tensor_parallel)
+def expert_parallel_size(settings: EngineSettings) -> int:
+    """Ranks the experts are spread over; 1 without expert parallelism."""
+    return settings.tensor_parallel_size * settings.data_parallel_size if settings.enable_expert_parallel else 1
 
 
-def kv_bytes_per_token(
-    facts: ModelFacts, tensor_parallel: int, pipeline_parallel: int, element_bytes: float, sliding: bool = True
-) -> float:
-    """KV bytes of one token on the fullest rank. ``sliding=False`` counts full-attention layers only."""
+def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
+    """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention layers only."""
     shape = facts.shape
-    if shape.mla:
-        per_layer = float(shape.kv_lora_rank + shape.qk_rope_head_dim)
-    else:
-        per_layer = 2.0 * kv_heads_per_rank(facts, tensor_parallel) * shape.head_dim
+    element = kv_element_bytes(settings.kv_cache_dtype, dtype_bytes(facts, settings.dtype))
+    heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
+    per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
     counted = facts.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
-    return per_layer * element_bytes * -(-counted // pipeline_parallel)
+    return per_layer * element * max(layers_per_stage(counted, stages))
 
 
 def kv_bytes_per_sequence(
-    facts: ModelFacts,
-    tokens: int,
-    tensor_parallel: int,
-    pipeline_parallel: int,
-    element_bytes: float,
-    block_size: int = 16,
+    facts: ModelFacts, settings: EngineSettings, tokens: int, batched_tokens: int, block: int
 ) -> float:
-    """KV bytes on one rank of one sequence: whole blocks, and at most a window's worth in sliding layers."""
-    whole = -(-tokens // block_size) * block_size
-    full = kv_bytes_per_token(facts, tensor_parallel, pipeline_parallel, element_bytes, sliding=False)
-    every = kv_bytes_per_token(facts, tensor_parallel, pipeline_parallel, element_bytes)
-    window = min(whole, (facts.sliding_window or 0) + block_size)
-    return full * whole + (every - full) * window
+    """KV bytes on one rank of a sequence of ``tokens``: whole blocks; sliding layers hold a window and one step."""
+    stages = settings.pipeline_parallel_size
+    full = kv_bytes_per_token(facts, settings, stages, sliding=False)
+    windowed = kv_bytes_per_token(facts, settings, stages) - full
+    held = min(tokens, (facts.sliding_window or 0) - 1 + batched_tokens)
+    return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
@@ -169,37 +171,83 @@ def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
     return "float32" if settings.dtype in {"float32", "float"} else "bfloat16"
 
 
-# What a rank holds beside weights and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
-CONTEXT_BYTES = 1.0 * 2**30
-GRAPH_BYTES = 0.6 * 2**30
-DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
-CPU_KV_BYTES = 4 * 2**30  # VLLM_CPU_KVCACHE_SPACE where it is not given
-
-
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:
-    """Peak activations of one step: the widest MLP of a rank, a few hidden states, and the logits of all sequences."""
+    """Peak activations of one step: the widest MLP of a rank, a few hidden states, the logits of 256 sequences."""
     shape, element = facts.shape, dtype_bytes(facts, settings.dtype)
     intermediate = max(shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok)
     per_token = (4 * shape.hidden_size + 2 * intermediate / settings.tensor_parallel_size) * element
     return batched_tokens * per_token + 2 * 4.0 * shape.vocab_size * 256
 
 
-def kv_room_bytes(device: Accelerator, weights_rank: float, settings: EngineSettings, facts: ModelFacts) -> float:
-    """Bytes a rank has left for KV under vLLM's budget: utilization * memory - weights - what a step needs."""
-    if device.name == "cpu":
-        return float(settings.env.get("VLLM_CPU_KVCACHE_SPACE", 0) or 0) * 2**30 or float(CPU_KV_BYTES)
-    budget = device.memory_bytes * (settings.gpu_memory_utilization or DEFAULT_UTILIZATION)
-    tokens = settings.max_num_batched_tokens or batch_defaults(device, settings)[0]
-    graphs = 0 if settings.enforce_eager else GRAPH_BYTES
-    return budget - weights_rank - CONTEXT_BYTES - graphs - activation_bytes(facts, settings, tokens)
+def batch_limits(device: Accelerator | None, settings: EngineSettings, max_model_len: int) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs) as vLLM 0.32 resolves what is not given (``get_batch_defaults``)."""
+    default_tokens, default_seqs = _batch_defaults(device, settings)
+    sequences = settings.max_num_seqs or default_seqs
+    tokens = settings.max_num_batched_tokens
+    if tokens is None:
+        tokens = max(default_tokens, max_model_len) if settings.enable_chunked_prefill is False else default_tokens
+        tokens = min(tokens, sequences * max_model_len)
+    return tokens, settings.max_num_seqs or min(default_seqs, tokens)
 
 
-def batch_defaults(device: Accelerator, settings: EngineSettings) -> tuple[int, int]:
-    """vLLM 0.32's (max_num_batched_tokens, max_num_seqs) on a device (``get_batch_defaults``, API server)."""
-    if device.name == "cpu":
-        return 2048 * settings.world_size, 128 * settings.world_size
-    if device.memory_bytes >= 160 * 2**30:
+def _batch_defaults(device: Accelerator | None, settings: EngineSettings) -> tuple[int, int]:
+    if device is not None and device.name == "cpu":
+        ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
+        return 2048 * ranks, 128 * ranks
+    if device is not None and device.memory_bytes >= 160 * GIB:
         return 16384, 1024
-    if device.memory_bytes >= 70 * 2**30 and not device.name.startswith("A100"):
+    if device is not None and device.memory_bytes >= 70 * GIB and not device.name.startswith("A100"):
         return 8192, 1024
     return 2048, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What an engine will report of itself at start, per data-parallel rank. None: not known here."""
+
+    weight_bytes: float  # on the fullest rank
+    kv_bytes_per_token: float  # on the fullest rank
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    kv_room_bytes: float | None = None
+    kv_cache_tokens: int | None = None
+
+    @property
+    def max_concurrency(self) -> float | None:
+        """Sequences of ``max_model_len`` that fit at once."""
+        return None if self.kv_cache_tokens is None else self.kv_cache_tokens / self.max_model_len
+
+
+UNKNOWN_LENGTH = 2048  # vLLM's assumption where a config names no length
+
+
+def predict(facts: ModelFacts, settings: EngineSettings, device: Accelerator | None) -> Prediction:
+    """Weights, limits and KV capacity of a deployment. ``device=None``: nothing that depends on its memory."""
+    length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
+    batched, sequences = batch_limits(device, settings, length)
+    held = weight_bytes_per_rank(facts, weights(facts, settings.dtype, settings.quantization), settings)
+    room = _kv_room_bytes(facts, settings, device, held, batched)
+    per_token = kv_bytes_per_token(facts, settings, settings.pipeline_parallel_size)
+    tokens = settings.kv_cache_tokens
+    if tokens is None and room is not None and per_token:
+        block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
+        per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block)
+        tokens = int(room / per_sequence * length)
+    return Prediction(held, per_token, length, batched, sequences, room, tokens)
+
+
+def _kv_room_bytes(
+    facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, weights_rank: float, batched_tokens: int
+) -> float | None:
+    """Bytes a rank has left for KV: what was fixed, or utilization * memory - weights - what a step needs."""
+    if settings.kv_cache_memory_bytes is not None:
+        return float(settings.kv_cache_memory_bytes)
+    if device is None:
+        return None
+    if device.name == "cpu":
+        fixed = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
+        return float(fixed) * GIB if fixed.isdigit() and int(fixed) else None
+    budget = device.memory_bytes * (settings.gpu_memory_utilization or DEFAULT_UTILIZATION)
+    graphs = 0 if settings.enforce_eager else GRAPH_BYTES
+    return budget - weights_rank - CONTEXT_BYTES - graphs - activation_bytes(facts, settings, batched_tokens)

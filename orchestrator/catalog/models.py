@@ -187,7 +187,7 @@ def facts_from_config(
             or config.get("torch_dtype")
             or "bfloat16"
         ),
-        max_model_len=_max_model_len(text, shape),
+        max_model_len=_max_model_len(text),
         sliding_window=window,
         num_sliding_layers=sliding,
         num_attention_layers=_attention_layers(text, shape),
@@ -306,14 +306,24 @@ def _attention_layers(text: Json, shape: Shape) -> int:
     return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
 
 
-def _max_model_len(text: Json, shape: Shape) -> int | None:
-    positions = shape.max_position_embeddings or None
+_LENGTHS = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
+    "max_sequence_length", "max_seq_length", "seq_len",
+)  # fmt: skip
+_SCALED_ALREADY = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+
+
+def _max_model_len(text: Json) -> int | None:
+    """vLLM's rule: the smallest of the keys for it, times the factor of a rope scaling that is not in it already."""
+    given = [text[key] for key in _LENGTHS if isinstance(text.get(key), int)]
+    if isinstance(text.get("model_max_length"), int):
+        given = [text["model_max_length"]]
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    if not given:
+        return None
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if positions and kind not in {"default", "su", "longrope", "llama3", "mrope"} and "factor" in scaling:
-        start = scaling.get("original_max_position_embeddings", positions) if kind == "yarn" else positions
-        return int(start * float(scaling["factor"]))
-    return positions
+    factor = 1.0 if kind in _SCALED_ALREADY else float(scaling.get("factor") or 1.0)
+    return int(min(given) * factor)
 
 
 def quantization_from_config(config: Json | None) -> Quantization | None:

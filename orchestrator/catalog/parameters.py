@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Counts by part. ``experts`` are the routed ones only; shared experts and routers are in ``mlp``."""
+    """Counts by part. ``experts`` are the routed ones only; shared experts and routers are in ``mlp``.
+
+    ``kv_projection`` (of ``attention``) and ``replicated`` (of ``attention`` and ``mlp``) say what tensor parallelism
+    divides by the KV heads at most, and what every rank holds whole: they are counted above already.
+    """
 
     embedding: int
     attention: int
@@ -17,6 +21,8 @@ class Parameters:
     experts: int
     norms: int
     lm_head: int  # 0 when tied to the embedding
+    kv_projection: int = 0
+    replicated: int = 0
 
     @property
     def total(self) -> int:
@@ -30,7 +36,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one ``model_type`` adds to the common formula. None: the config's ``attention_bias`` or ``mlp_bias`` says."""
+    """What one ``model_type`` adds to the formula. None: the config's ``attention_bias`` or ``mlp_bias`` says."""
 
     qkv_bias: bool | None = None
     o_bias: bool | None = None
@@ -128,6 +134,8 @@ def count(shape: Shape, family: Family) -> Parameters:
         experts=shape.num_moe_layers * shape.num_experts * _expert(shape, family),
         norms=(layers * family.norms_per_layer + 1) * hidden * (2 if family.norm_bias else 1),
         lm_head=head + (shape.vocab_size if family.lm_head_bias else 0),
+        kv_projection=0 if shape.mla else 2 * layers * hidden * shape.num_key_value_heads * shape.head_dim,
+        replicated=shape.num_moe_layers * router + (layers * _latents(shape) if shape.mla else 0),
     )
 
 
@@ -154,12 +162,15 @@ def _attention(shape: Shape, family: Family) -> int:
     return weights + 2 * shape.head_dim * family.qk_norm + shape.num_attention_heads * family.sinks
 
 
+def _latents(shape: Shape) -> int:
+    """The projections down to MLA's latents: too small to be worth dividing, every rank holds them."""
+    width = shape.kv_lora_rank + shape.qk_rope_head_dim + shape.q_lora_rank
+    return shape.hidden_size * width + shape.kv_lora_rank + shape.q_lora_rank
+
+
 def _mla(shape: Shape) -> int:
     hidden, heads = shape.hidden_size, shape.num_attention_heads
     query_width = heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)
-    query = hidden * query_width
-    if shape.q_lora_rank:
-        query = hidden * shape.q_lora_rank + shape.q_lora_rank + shape.q_lora_rank * query_width
-    latent = hidden * (shape.kv_lora_rank + shape.qk_rope_head_dim) + shape.kv_lora_rank
+    query = (shape.q_lora_rank or hidden) * query_width
     expand = shape.kv_lora_rank * heads * (shape.qk_nope_head_dim + shape.v_head_dim)
-    return query + latent + expand + heads * shape.v_head_dim * hidden
+    return query + _latents(shape) + expand + heads * shape.v_head_dim * hidden

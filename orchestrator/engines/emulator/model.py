@@ -102,97 +102,68 @@ class DecodeCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """What the emulated engine reports of itself at start."""
-
-    weight_bytes_per_rank: float
-    kv_bytes_per_token: float
-    kv_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Replica:
     """The model of one data-parallel rank: costs, limits and what they came from."""
 
     costs: Costs
     limits: Limits
-    prediction: Prediction
+    prediction: memory.Prediction
     request_overhead_s: float
 
 
+_CPU_KV_BYTES = 4 * memory.GIB  # where a profile imitates a CPU whose memory is not known
+
+
 def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Replica:
-    """The model of one rank group of a deployment on a device. Pure."""
-    prediction = predict(settings, facts, device)
-    return Replica(
-        costs=_costs(settings, facts, device, constants),
-        limits=_limits(settings, facts, device, prediction.kv_tokens),
-        prediction=prediction,
-        request_overhead_s=constants.request_overhead_s,
+    """The model of one data-parallel rank of a deployment on a device. Pure."""
+    prediction = memory.predict(facts, settings, device)
+    if prediction.kv_cache_tokens is None:
+        bounded = settings.model_copy(update={"kv_cache_memory_bytes": _CPU_KV_BYTES})
+        prediction = memory.predict(facts, bounded, device)
+    limits = Limits(
+        max_model_len=prediction.max_model_len,
+        max_num_seqs=prediction.max_num_seqs,
+        max_num_batched_tokens=prediction.max_num_batched_tokens,
+        kv_tokens=prediction.kv_cache_tokens or 0,
+        chunked_prefill=settings.enable_chunked_prefill is not False,
     )
-
-
-def predict(settings: EngineSettings, facts: ModelFacts, device: Accelerator) -> Prediction:
-    """Weights and KV capacity of the fullest rank. ``kv_tokens`` may be 0 or less: the model does not fit."""
-    tensor, pipeline = settings.tensor_parallel_size, settings.pipeline_parallel_size
-    element = memory.kv_cache_bytes(settings.kv_cache_dtype, memory.dtype_bytes(facts, settings.dtype))
-    parts = memory.weights(facts, settings.dtype, settings.quantization)
-    weights = memory.weight_bytes_per_rank(facts, parts, tensor, pipeline, _expert_parallel(settings))
-    per_token = memory.kv_bytes_per_token(facts, tensor, pipeline, element)
-    if settings.kv_cache_tokens is not None:
-        return Prediction(weights, per_token, settings.kv_cache_tokens)
-    room = settings.kv_cache_memory_bytes
-    if room is None:
-        room = int(memory.kv_room_bytes(device, weights, settings, facts))
-    return Prediction(weights, per_token, int(room // per_token) if per_token else 2**31)
-
-
-def _expert_parallel(settings: EngineSettings) -> int:
-    return settings.tensor_parallel_size * settings.data_parallel_size if settings.enable_expert_parallel else 1
-
-
-def _limits(settings: EngineSettings, facts: ModelFacts, device: Accelerator, kv_tokens: int) -> Limits:
-    defaults = memory.batch_defaults(device, settings)
-    length = settings.max_model_len or facts.max_model_len or 8192
-    chunked = settings.enable_chunked_prefill is not False
-    tokens = settings.max_num_batched_tokens or (defaults[0] if chunked else max(defaults[0], length))
-    return Limits(length, settings.max_num_seqs or defaults[1], tokens, kv_tokens, chunked)
+    return Replica(_costs(settings, facts, device, constants), limits, prediction, constants.request_overhead_s)
 
 
 def _costs(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Costs:
-    tensor, pipeline, shape = settings.tensor_parallel_size, settings.pipeline_parallel_size, facts.shape
+    tensor, shape = settings.tensor_parallel_size, facts.shape
     parts = memory.weights(facts, settings.dtype, settings.quantization)
     flops = tensor * device.flops_for(memory.compute_type(facts, settings)) * constants.compute_efficiency
     bandwidth = device.bandwidth_bytes_s * constants.bandwidth_efficiency
-    spread = max(tensor, _expert_parallel(settings))
-    activation = memory.dtype_bytes(facts, settings.dtype)
-    element = memory.kv_cache_bytes(settings.kv_cache_dtype, activation)
-    full = memory.kv_bytes_per_token(facts, tensor, 1, element, sliding=False)
-    every = memory.kv_bytes_per_token(facts, tensor, 1, element)
+    read = (parts.layers + parts.lm_head) / tensor + parts.replicated
+    read += parts.kv_projection / min(tensor, shape.num_key_value_heads)
+    full = memory.kv_bytes_per_token(facts, settings, stages=1, sliding=False)
+    every = memory.kv_bytes_per_token(facts, settings, stages=1)
     head = shape.vocab_size * shape.hidden_size
     width = shape.num_attention_heads * ((shape.kv_lora_rank + shape.qk_rope_head_dim) if shape.mla else shape.head_dim)
     eager = constants.eager_layer_overhead_s * shape.num_hidden_layers if settings.enforce_eager else 0.0
-    hop_s, hop_token_s = _communication(settings, facts, device, constants, activation)
+    hop_s, hop_token_s = _communication(settings, facts, device, constants)
     return Costs(
         step_s=constants.step_overhead_s + eager,
         sequence_s=constants.sequence_overhead_s,
         token_s=2 * (facts.active_parameters - head) / flops,
         sample_s=2 * head / flops,
         attend_s=4 * facts.num_attention_layers * width / flops,
-        weights_s=(parts.layers / tensor + parts.norms + parts.lm_head / tensor) / bandwidth,
-        experts_s=parts.experts / spread / bandwidth,
+        weights_s=read / bandwidth,
+        experts_s=parts.experts / max(tensor, memory.expert_parallel_size(settings)) / bandwidth,
         read_s=full / bandwidth,
         window_s=(every - full) / bandwidth,
         hop_s=hop_s,
         hop_token_s=hop_token_s,
         num_experts=shape.num_experts,
         experts_per_token=shape.num_experts_per_tok,
-        stages=pipeline,
+        stages=settings.pipeline_parallel_size,
         window=facts.sliding_window or 0,
     )
 
 
 def _communication(
-    settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants, activation: float
+    settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> tuple[float, float]:
     """Seconds per step and per token: two ring all-reduces a layer over TP, one hop between pipeline stages."""
     tensor, pipeline, layers = (
@@ -203,7 +174,7 @@ def _communication(
     inside = settings.nnodes == 1 or tensor <= settings.devices_per_node
     link = device.link_bytes_s if inside else device.network_bytes_s
     between = device.network_bytes_s if settings.nnodes > 1 else device.link_bytes_s
-    token_bytes = facts.shape.hidden_size * activation
+    token_bytes = facts.shape.hidden_size * memory.dtype_bytes(facts, settings.dtype)
     reduces = 2 * layers if tensor > 1 else 0
     latency = (reduces + pipeline - 1) * constants.collective_latency_s
     per_token = reduces * token_bytes * 2 * (tensor - 1) / tensor / link + (pipeline - 1) * token_bytes / between

@@ -81,8 +81,8 @@ def _scripted_failure(faults: Faults) -> str | None:
 def start_failure(settings: EngineSettings, device: Accelerator, replica: model.Replica) -> str | None:
     """What vLLM would say when the model or one whole sequence does not fit the device; None when both do."""
     prediction, limits = replica.prediction, replica.limits
-    if prediction.weight_bytes_per_rank > device.memory_bytes:
-        size = prediction.weight_bytes_per_rank / _GIB
+    if prediction.weight_bytes > device.memory_bytes:
+        size = prediction.weight_bytes / _GIB
         return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size:.2f} GiB."
     if limits.kv_tokens <= 0:
         return "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
@@ -104,9 +104,9 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
     return [
         f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
         f"max_num_batched_tokens={limits.max_num_batched_tokens}, max_model_len={limits.max_model_len}",
-        f"Model loading took {prediction.weight_bytes_per_rank / _GIB:.4f} GiB memory",
-        f"GPU KV cache size: {limits.kv_tokens:,} tokens",
-        f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {concurrency:.2f}x",
+        f"Model loading took {prediction.weight_bytes / _GIB:.4f} GiB memory",
+        f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for {limits.max_model_len:,} tokens per "
+        f"request: {concurrency:.2f}x",
     ]
 
 
@@ -149,6 +149,7 @@ def _hold_place() -> int:
     """Wait for the signal to stop."""
     stop = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # sigwait takes only signals that are held back from their default
+    log("serves nothing, waits to be told to stop")
     signal.sigwait(stop)
     return 0
 

@@ -1,0 +1,422 @@
+"""Can this deployment work at all? Answered from a model's config.json and an accelerator's data sheet, before any GPU.
+
+``impossible`` is said only where the engine itself would refuse or cannot load; whatever merely looks tight is
+``risky`` and runs last. Rules: docs/emulator.md, "Feasibility"; each finding names its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from orchestrator.catalog import quantization as quant
+from orchestrator.catalog.accelerators import Accelerator, nearest, of_hardware
+from orchestrator.catalog.memory import (
+    DEFAULT_UTILIZATION,
+    GIB,
+    Prediction,
+    expert_parallel_size,
+    layers_per_stage,
+    predict,
+)
+from orchestrator.catalog.models import ModelFacts
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Status = Literal["fits", "risky", "impossible"]
+Number = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule's outcome. ``fits`` marks a remark that changes nothing."""
+
+    status: Status
+    rule: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feasibility:
+    """The verdict, its sentences, and what the engine is predicted to report: the names of ``Engine.reported``."""
+
+    status: Status
+    reasons: tuple[str, ...]
+    predicted: dict[str, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRules:
+    """What differs between engines. Defaults are the common case; fractions are of all memory unless ``of_free``."""
+
+    heads_divisible: bool = True
+    replicates_kv_heads: bool = True
+    longer_than_positions: Status = "risky"
+    long_variable: str = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"  # set to 1 it turns the check of lengths off
+    token_budget: bool = False  # max_num_batched_tokens must hold max_num_seqs, and a prompt without chunked prefill
+    memory_fraction: float = 0.9
+    of_free: bool = False
+    experts_evenly: bool = True
+    flag_names_checkpoint: bool = False  # a quantization flag must match the checkpoint's own method
+
+
+_VLLM = EngineRules(
+    longer_than_positions="impossible", token_budget=True, memory_fraction=DEFAULT_UTILIZATION, experts_evenly=False,
+    flag_names_checkpoint=True,
+)  # fmt: skip
+RULES: dict[str, EngineRules] = {
+    "vllm": _VLLM,
+    "emulator": _VLLM,
+    "sglang": EngineRules(
+        longer_than_positions="impossible",
+        long_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+        memory_fraction=0.88,
+        flag_names_checkpoint=True,
+    ),
+    "tgi": EngineRules(replicates_kv_heads=False),
+    "tensorrt_llm": EngineRules(of_free=True),
+    "lmdeploy": EngineRules(of_free=True, memory_fraction=0.8),
+    "transformers": EngineRules(of_free=True),
+    "llama_cpp": EngineRules(heads_divisible=False, memory_fraction=1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything a rule looks at."""
+
+    settings: EngineSettings
+    facts: ModelFacts
+    hardware: Hardware
+    device: Accelerator | None  # None: not in the catalogue
+    rules: EngineRules
+    prediction: Prediction
+    draft: ModelFacts | None
+    longest_request: int | None
+
+
+Rule = Callable[[Case], Iterator[Finding]]
+
+
+def assess(
+    settings: EngineSettings,
+    facts: ModelFacts | None,
+    hardware: Hardware,
+    draft: ModelFacts | None = None,
+    longest_request: int | None = None,
+) -> Feasibility:
+    """The verdict on one deployment. Pure, some 50 µs.
+
+    ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft`` are those of a draft model.
+    ``longest_request`` is the most tokens, prompt and output, that one request of the workloads takes.
+    """
+    if settings.engine == "endpoint":
+        return Feasibility("fits", ("runs already: nothing is judged",), {})
+    if facts is None:
+        findings = list(_nodes(settings, hardware))
+        findings.append(Finding("fits", "facts", f"nothing is known of {settings.model}: no config.json at hand"))
+        return _verdict(findings, {})
+    case = _case(settings, facts, hardware, draft, longest_request)
+    findings = [*_nodes(settings, hardware), *findings_of(case)]
+    return _verdict(findings, _predicted(case))
+
+
+def _case(
+    settings: EngineSettings,
+    facts: ModelFacts,
+    hardware: Hardware,
+    draft: ModelFacts | None,
+    longest_request: int | None,
+) -> Case:
+    rules = RULES.get(settings.engine, EngineRules())
+    device = of_hardware(hardware)
+    fraction = settings.gpu_memory_utilization or rules.memory_fraction
+    prediction = predict(facts, settings.model_copy(update={"gpu_memory_utilization": fraction}), device)
+    return Case(settings, facts, hardware, device, rules, prediction, draft, longest_request)
+
+
+def findings_of(case: Case) -> list[Finding]:
+    """All findings of all rules."""
+    return [finding for rule in _RULES for finding in rule(case)]
+
+
+def _verdict(findings: list[Finding], predicted: dict[str, Number]) -> Feasibility:
+    order: tuple[Status, ...] = ("impossible", "risky", "fits")
+    found = {finding.status for finding in findings}
+    status: Status = next((level for level in order if level in found), "fits")
+    ranked = sorted(findings, key=lambda finding: order.index(finding.status))
+    return Feasibility(status, tuple(finding.sentence for finding in ranked), predicted)
+
+
+def _predicted(case: Case) -> dict[str, Number]:
+    values = asdict(case.prediction)
+    room = values.pop("kv_room_bytes")
+    values["weight_bytes"] = int(values["weight_bytes"])
+    values["kv_cache_memory_bytes"] = None if room is None else int(room)
+    if values["kv_cache_tokens"] is not None:
+        values["kv_cache_tokens"] = max(0, values["kv_cache_tokens"])
+        values["max_concurrency"] = round(values["kv_cache_tokens"] / case.prediction.max_model_len, 2)
+    return values
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+def _nodes(settings: EngineSettings, hardware: Hardware) -> Iterator[Finding]:
+    world, nodes = settings.world_size, settings.nnodes
+    if world % nodes:
+        yield Finding("impossible", "nodes", f"{world} ranks cannot be spread evenly over {nodes} nodes")
+    elif hardware.gpus_per_node and settings.devices_per_node > hardware.gpus_per_node:
+        sentence = f"needs {settings.devices_per_node} devices on a node, {hardware.name} has {hardware.gpus_per_node}"
+        yield Finding("impossible", "nodes", sentence)
+
+
+def _heads(case: Case) -> Iterator[Finding]:
+    heads, kv_heads = case.facts.shape.num_attention_heads, case.facts.shape.num_key_value_heads
+    tensor = case.settings.tensor_parallel_size
+    if not case.rules.heads_divisible or tensor == 1:
+        return
+    if heads % tensor:
+        sentence = f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
+        yield Finding("impossible", "heads", sentence)
+    if case.facts.shape.mla:
+        return
+    even = kv_heads % tensor == 0
+    if not case.rules.replicates_kv_heads and not even:
+        sentence = (
+            f"{kv_heads} KV heads cannot be divided by tensor_parallel_size={tensor}, and this engine repeats none"
+        )
+        yield Finding("impossible", "kv_heads", sentence)
+    elif not even and tensor % kv_heads:
+        sentence = f"{kv_heads} KV heads can neither be divided by nor repeated over tensor_parallel_size={tensor}"
+        yield Finding("impossible", "kv_heads", sentence)
+
+
+def _widths(case: Case) -> Iterator[Finding]:
+    shape, tensor = case.facts.shape, case.settings.tensor_parallel_size
+    if not case.rules.heads_divisible:
+        return
+    dense = shape.num_hidden_layers > shape.num_moe_layers
+    if dense and shape.intermediate_size % tensor:
+        sentence = f"intermediate_size {shape.intermediate_size} cannot be divided by tensor_parallel_size={tensor}"
+        yield Finding("impossible", "intermediate", sentence)
+    if shape.num_experts and expert_parallel_size(case.settings) == 1 and shape.moe_intermediate_size % tensor:
+        sentence = (
+            f"moe_intermediate_size {shape.moe_intermediate_size} cannot be divided by tensor_parallel_size={tensor}"
+        )
+        yield Finding("impossible", "intermediate", sentence)
+
+
+def _stages(case: Case) -> Iterator[Finding]:
+    layers, stages = case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size
+    if stages > layers:
+        sentence = f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
+        yield Finding("impossible", "stages", sentence)
+    given = case.settings.env.get("VLLM_PP_LAYER_PARTITION")
+    if given is None or stages == 1:
+        return
+    parts = given.split(",")
+    if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
+        sentence = f"VLLM_PP_LAYER_PARTITION={given} must be {stages} numbers that add up to {layers}"
+        yield Finding("impossible", "stages", sentence)
+
+
+def _experts(case: Case) -> Iterator[Finding]:
+    experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
+    if case.settings.enable_expert_parallel and not experts:
+        yield Finding("impossible", "experts", "enable_expert_parallel: the model has no experts")
+    elif experts and experts % spread:
+        sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
+        yield Finding("risky" if case.rules.experts_evenly else "fits", "experts", sentence)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _quantization(case: Case) -> Iterator[Finding]:
+    asked, stored = case.settings.quantization, case.facts.quantization
+    if asked is None:
+        return
+    if stored is None and asked in quant.CHECKPOINT_ONLY:
+        sentence = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} is {case.facts.dtype}"
+        yield Finding("impossible", "quantization", sentence)
+    if asked in quant.MOE_ONLY and not case.facts.shape.num_experts:
+        yield Finding("risky", "quantization", f"quantization {asked} is for experts, the model has none")
+    if stored is None or not case.rules.flag_names_checkpoint:
+        return
+    mine, theirs = quant.FORMAT.get(asked), quant.FORMAT.get(stored.method)
+    if theirs is not None and (asked in quant.ONLINE_ONLY or (mine is not None and mine != theirs)):
+        sentence = f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
+        yield Finding("impossible", "quantization", sentence)
+
+
+def _blocks(case: Case) -> Iterator[Finding]:
+    """Per-rank widths against the blocks or groups that share a scale."""
+    stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
+    if stored is None or tensor == 1 or not case.rules.heads_divisible:
+        return
+    widths = {}
+    if shape.num_hidden_layers > shape.num_moe_layers and not stored.experts_only:
+        widths["intermediate_size"] = shape.intermediate_size
+    if shape.num_experts and expert_parallel_size(case.settings) == 1:
+        widths["moe_intermediate_size"] = shape.moe_intermediate_size
+    if not shape.mla and not stored.experts_only:
+        widths["attention width"] = shape.num_attention_heads * shape.head_dim
+    size = max(stored.block) if stored.block else stored.group_size
+    for name, width in widths.items():
+        if size and width % tensor == 0 and width // tensor % size:
+            what = "block" if stored.block else "group"
+            sentence = (
+                f"{name} {width} / tensor_parallel_size={tensor} is no multiple of {stored.method}'s {what} of {size}"
+            )
+            yield Finding("impossible" if stored.block else "risky", "blocks", sentence)
+
+
+def _capability(case: Case) -> Iterator[Finding]:
+    if case.device is None or case.device.capability is None:
+        return
+    major, minor = case.device.capability
+    has, settings, name = major * 10 + minor, case.settings, case.device.name
+    method = settings.quantization or (case.facts.quantization.method if case.facts.quantization else None)
+    needs = quant.MIN_CAPABILITY.get(settings.engine, {}).get(method or "", 0)
+    if has < needs:
+        sentence = f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
+        yield Finding("impossible", "capability", sentence)
+    if settings.dtype == "bfloat16" and has < quant.BFLOAT16_CAPABILITY:
+        yield Finding("impossible", "capability", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}")
+    if method is not None and "fp8" in method and needs <= has < quant.NATIVE_FP8_CAPABILITY:
+        yield Finding("risky", "capability", f"{name} has no FP8 units: {method} runs as weights only, if at all")
+    if "fp8" in (settings.kv_cache_dtype or "") and has < quant.NATIVE_FP8_CAPABILITY:
+        yield Finding(
+            "risky", "capability", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
+        )
+
+
+# --- lengths ---------------------------------------------------------------------------------------------------------
+
+
+def _lengths(case: Case) -> Iterator[Finding]:
+    asked, positions, rules = case.settings.max_model_len, case.facts.max_model_len, case.rules
+    allowed = case.settings.env.get(rules.long_variable, "").lower() in {"1", "true"}
+    if asked is not None and positions is not None and asked > positions:
+        sentence = f"max_model_len={asked} is more than the model's {positions} positions"
+        yield Finding("risky" if allowed else rules.longer_than_positions, "positions", sentence)
+    length = case.prediction.max_model_len
+    if case.settings.max_input_len is not None and case.settings.max_input_len >= length:
+        sentence = f"max_input_len={case.settings.max_input_len} leaves no room for output in max_model_len={length}"
+        yield Finding("impossible", "positions", sentence)
+    if case.longest_request is not None and case.longest_request > length:
+        sentence = f"the workload's longest request has {case.longest_request} tokens, max_model_len is {length}"
+        yield Finding("impossible", "workload", sentence)
+
+
+def _token_budget(case: Case) -> Iterator[Finding]:
+    if not case.rules.token_budget:
+        return
+    tokens, sequences = case.prediction.max_num_batched_tokens, case.prediction.max_num_seqs
+    if tokens < sequences:
+        sentence = f"max_num_batched_tokens={tokens} is less than max_num_seqs={sequences}"
+        yield Finding("impossible", "token_budget", sentence)
+    if case.settings.enable_chunked_prefill is False and tokens < case.prediction.max_model_len:
+        length = case.prediction.max_model_len
+        sentence = f"without chunked prefill max_num_batched_tokens={tokens} must be at least max_model_len={length}"
+        yield Finding("impossible", "token_budget", sentence)
+
+
+def _speculative(case: Case) -> Iterator[Finding]:
+    speculative, draft = case.settings.speculative, case.draft
+    if speculative is None or draft is None or speculative.method != "draft_model":
+        return
+    mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
+    if mine != theirs:
+        sentence = f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
+        yield Finding("impossible", "draft", sentence)
+    tensor = speculative.draft_tensor_parallel_size or case.settings.tensor_parallel_size
+    if draft.shape.num_attention_heads % tensor:
+        sentence = f"the draft model's {draft.shape.num_attention_heads} heads cannot be divided by {tensor} ranks"
+        yield Finding("impossible", "draft", sentence)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def _memory(case: Case) -> Iterator[Finding]:
+    """Weights with 5 % and 2 GiB to spare, then one whole sequence of KV cache, within the engine's share of memory."""
+    memory = _memory_bytes(case)
+    if memory is None:
+        yield Finding("fits", "memory", _why_not_judged(case))
+        return
+    weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
+    fraction = case.settings.gpu_memory_utilization or case.rules.memory_fraction
+    budget = memory if case.rules.of_free else memory * fraction
+    worst: Status = "impossible" if case.facts.exact else "risky"
+    if weights * 1.05 + 2 * GIB > budget:
+        sentence = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)} with 5 % and 2 GiB to spare"
+        yield Finding(worst, "memory", sentence)
+        return
+    yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free else 1), worst)
+
+
+def _kv_memory(case: Case, free: float, worst: Status) -> Iterator[Finding]:
+    """``free``: bytes beside the weights. What is sure not to hold one sequence is told from what probably does not."""
+    prediction = case.prediction
+    if prediction.kv_cache_tokens is None or prediction.kv_room_bytes is None or not prediction.kv_cache_tokens:
+        needed = prediction.kv_bytes_per_token * prediction.max_model_len
+    else:
+        needed = prediction.kv_room_bytes / prediction.kv_cache_tokens * prediction.max_model_len
+    length = prediction.max_model_len
+    fixed = case.settings.kv_cache_memory_bytes
+    if fixed is not None and fixed > free:
+        yield Finding(
+            worst, "memory", f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
+        )
+    have = free if fixed is None else fixed
+    if needed > have:
+        sentence = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
+        yield Finding(worst, "memory", sentence)
+    elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
+        sentence = f"about {max(0, prediction.kv_cache_tokens)} tokens of KV cache may not hold max_model_len={length}"
+        yield Finding("risky", "memory", sentence)
+
+
+def _fixed_kv(case: Case) -> Iterator[Finding]:
+    tokens, length = case.settings.kv_cache_tokens, case.prediction.max_model_len
+    if tokens is not None and tokens < length:
+        sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
+        yield Finding("impossible", "kv_tokens", sentence)
+
+
+def _memory_bytes(case: Case) -> float | None:
+    if case.hardware.is_cpu:
+        return None
+    if case.device is not None:
+        return case.device.memory_bytes
+    return case.hardware.memory_gb * 1e9 if case.hardware.memory_gb else None
+
+
+def _why_not_judged(case: Case) -> str:
+    if case.hardware.is_cpu:
+        return "memory is not judged on cpu"
+    name = case.hardware.accelerator
+    near = ", ".join(nearest(name)) or "none"
+    return f"memory is not judged: accelerator {name!r} is not in the catalogue (nearest: {near}); give memory_gb"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _remarks(case: Case) -> Iterator[Finding]:
+    if not case.facts.exact:
+        kind = case.facts.model_type or "this architecture"
+        sentence = f"sizes are those of a plain transformer: no formula for {kind}"
+        yield Finding("fits", "facts", sentence)
+    counts = layers_per_stage(case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size)
+    if len(set(counts)) > 1 and min(counts):
+        yield Finding("fits", "stages", f"pipeline stages of {', '.join(map(str, counts))} layers")
+
+
+_RULES: tuple[Rule, ...] = (
+    _heads, _widths, _stages, _experts, _quantization, _blocks, _capability, _lengths, _token_budget, _speculative,
+    _memory, _fixed_kv, _remarks,
+)  # fmt: skip
