@@ -34,14 +34,18 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 LOG_LIMIT_BYTES = 32 * 2**20
 
 
-def reset_niceness() -> int:
-    """Ray starts its workers at niceness 15; a load client or an engine there would measure the scheduler.
+CLIENT_NICENESS = -10  # a client that shares its cores with an engine must be woken at once, and needs little
 
-    Raising priority needs the right to (root, RLIMIT_NICE); without it the niceness stays and is returned.
+
+def set_niceness(wanted: int) -> None:
+    """Of the calling thread, as far as it may. Ray starts its workers at 15, where a client would measure the scheduler.
+
+    Raising priority needs the right to (root, RLIMIT_NICE); without it the nearest allowed value is taken.
     """
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 0)
-    return os.getpriority(os.PRIO_PROCESS, 0)
+    for niceness in range(wanted, os.getpriority(os.PRIO_PROCESS, 0)):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+            return
 
 
 def visible_devices() -> tuple[str, ...]:
@@ -54,7 +58,7 @@ class EngineHost:
     """One rank of a replica on this node: its files, its ports, its process."""
 
     def __init__(self, launch_id: str, gpus: int) -> None:
-        reset_niceness()
+        set_niceness(0)
         reap()  # what a dead owner left behind, before anything new takes its devices or ports
         self._launch_id = launch_id
         self._gpus = gpus
@@ -136,8 +140,8 @@ class ClientHost:
     """One load client: runs its stripe of a point and writes its own rows to the store."""
 
     def __init__(self) -> None:
-        self.niceness = reset_niceness()
         self._all_cores = os.sched_getaffinity(0)
+        self._cores = self._all_cores
         self._client: LoadClient | None = None
         self._point: LoadPoint | None = None
         self._writer = ""
@@ -148,7 +152,7 @@ class ClientHost:
 
     def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
         """Build the schedule and the bodies; returns entries known."""
-        os.sched_setaffinity(0, (self._all_cores - avoid_cores) or self._all_cores)
+        self._cores = (self._all_cores - avoid_cores) or self._all_cores
         self._point, self._writer = point, f"client{index}"
         self._client = LoadClient(index, count)
         return self._client.prepare(point)
@@ -156,6 +160,8 @@ class ClientHost:
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
         """Load from that instant of this host's wall clock on; rows go to the store, the report comes back."""
         assert self._client and self._point
+        os.sched_setaffinity(0, self._cores)  # both are the calling thread's, and this is the one that loads
+        set_niceness(CLIENT_NICENESS)
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self._client.run(start_ns)
         keys = {
