@@ -59,10 +59,10 @@ class Blobs:
 
     def put(self, key: str, data: bytes | pa.Buffer) -> None:
         """Write one whole object, replacing what is there. Raises ResultsError when it cannot be done."""
-        if self.location.is_local:
-            self.retry.run(f"writing {self.path(key)}", lambda: _write_beside_and_rename(Path(self.path(key)), data))
-        else:
-            self.retry.run(f"writing {self.path(key)}", lambda: self._put_object(key, data))
+        try:
+            self.retry.run(f"writing {self.path(key)}", lambda: self._put(key, data))
+        except FileNotFoundError as error:
+            raise ResultsError(f"writing {self.path(key)} failed: {error}") from error
 
     def get(self, key: str) -> bytes | None:
         """The whole object, None when there is none."""
@@ -76,6 +76,15 @@ class Blobs:
         with suppress(FileNotFoundError):
             self.retry.run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
 
+    def folders(self) -> list[str]:
+        """Names of the folders directly below. Google's listing shows none that nobody made: then all objects tell."""
+        direct = [info.base_name for info in self.listing("", recursive=False) if not info.is_file]
+        return direct or sorted({self.key(info.path).partition("/")[0] for info in self.listing("") if info.is_file})
+
+    def exist(self, keys: list[str]) -> list[bool]:
+        """Whether there is such an object or folder."""
+        return [info.type != fs.FileType.NotFound for info in self._look_up(keys)]
+
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         """What lies below a folder, sorted by path; empty when there is no such folder."""
         selector = fs.FileSelector(self.path(prefix), recursive=recursive, allow_not_found=True)
@@ -84,9 +93,7 @@ class Blobs:
 
     def sizes(self, keys: list[str]) -> list[int | None]:
         """Size in bytes of each object, None where there is none."""
-        paths = [self.path(key) for key in keys]
-        found = self.retry.run(f"looking up {len(keys)} objects", lambda: self.filesystem.get_file_info(paths))
-        return [info.size if info.is_file else None for info in found]
+        return [info.size if info.is_file else None for info in self._look_up(keys)]
 
     def path(self, key: str) -> str:
         """A key as the filesystem's own path."""
@@ -96,11 +103,20 @@ class Blobs:
         """A path of the filesystem as a key."""
         return path.removeprefix(self.location.path).lstrip("/")
 
+    def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
+        paths = [self.path(key) for key in keys]
+        found: list[fs.FileInfo] = self.retry.run(
+            f"looking up {', '.join(keys)}", lambda: self.filesystem.get_file_info(paths)
+        )
+        return found
+
     def _read(self, key: str) -> bytes:
         with self.filesystem.open_input_stream(self.path(key)) as stream:
             return bytes(stream.read())
 
-    def _put_object(self, key: str, data: bytes | pa.Buffer) -> None:
+    def _put(self, key: str, data: bytes | pa.Buffer) -> None:
+        if self.location.is_local:
+            return _write_beside_and_rename(Path(self.path(key)), data)
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 stream.write(data)

@@ -13,6 +13,8 @@ from orchestrator.results.encoding import unify
 from orchestrator.results.location import parse_location
 from orchestrator.results.store import Store
 
+_MARKS = ("commits", "plan.json")  # what an experiment's folder holds
+
 
 class Results:
     """Every experiment below one root."""
@@ -54,17 +56,11 @@ def open_results(uri: str) -> Results:
     Raises ResultsError when there is none.
     """
     location = parse_location(uri)
-    if _is_experiment(Blobs(location), ""):
+    blobs = Blobs(location)
+    if any(blobs.exist(list(_MARKS))):
         parent, _, name = location.path.rpartition("/")
         return Results(replace(location, path=parent).uri, (name,))
-    blobs = Blobs(location)
-    folders = [info.base_name for info in blobs.listing("", recursive=False) if not info.is_file]
-    names = tuple(name for name in folders if _is_experiment(blobs, name))
+    names = tuple(name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in _MARKS])))
     if not names:
-        raise ResultsError(f"no results at {location.uri}: no folder there holds commits/ or plan.json")
+        raise ResultsError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
     return Results(location.uri, names)
-
-
-def _is_experiment(blobs: Blobs, folder: str) -> bool:
-    names = {info.base_name for info in blobs.listing(folder, recursive=False)}
-    return "commits" in names or "plan.json" in names

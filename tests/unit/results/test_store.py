@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.results import query
+from orchestrator.results.blobs import Blobs
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store, first_ok
 from tests.unit.results.builders import (
@@ -239,6 +241,18 @@ def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
     assert found.read("points", measurement_ids=["m-two"]).num_rows == 1
     with pytest.raises(InputError, match="no experiment 'three'"):
         found.store("three")
+
+
+def test_experiments_are_found_where_folders_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google Cloud Storage through pyarrow lists only folders that somebody made, and nobody has to."""
+    commit_measurement(Store.open(str(tmp_path), "one"), "m0", [request(0)])
+    listing = Blobs.listing
+
+    def without_folders(self: Blobs, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
+        return [info for info in listing(self, prefix, recursive=recursive) if info.is_file]
+
+    monkeypatch.setattr(Blobs, "listing", without_folders)
+    assert open_results(str(tmp_path)).experiments == ("one",)
 
 
 def test_an_experiments_own_folder_opens_too(store: Store, tmp_path: Path) -> None:
