@@ -125,7 +125,9 @@ def _run_after(spec: dict[str, Any]) -> None:
     if not spec["after"]:
         return
     with open(spec["log"], "ab", buffering=0) as log, contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(spec["after"], env=spec["env"], stdout=log, stderr=log, timeout=AFTER_S, check=False)
+        subprocess.run(
+            spec["after"], env=spec["env"], cwd=spec["cwd"], stdout=log, stderr=log, timeout=AFTER_S, check=False
+        )
 
 
 def _watch(engine: Engine, wake: int) -> str:

@@ -194,7 +194,7 @@ def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(tmp_pa
     os.environ["RAY_JOB_ID"] = os.environ["OMP_NUM_THREADS"] = "3"
     try:
         with EngineProcess(command, tmp_path / "work", launch_id) as process:
-            assert wait_until(lambda: "OURS" in process.log_tail())
+            assert wait_until(lambda: "'OURS'" in process.log_tail())
             assert process.pid is not None
             raw, shown = process.log_path.read_text(), process.log_tail()
             command_lines = [" ".join(each.cmdline()) for each in (psutil.Process(process.pid), guard_of(process.pid))]
@@ -238,9 +238,34 @@ def test_files_of_a_command_are_written_below_the_folder_and_nowhere_else(tmp_pa
     command = Command(("/bin/cat", "conf/a.yaml"), files={"conf/a.yaml": "x: 1"})
     with EngineProcess(command, tmp_path / "work", launch_id) as process:
         assert wait_until(lambda: process.poll() == 0)
-        assert process.log_tail() == "x: 1"
+        assert process.log_tail(1) == "x: 1"
     with pytest.raises(ValueError, match="outside"):
         EngineProcess(Command(("/bin/true",), files={"../b": ""}), tmp_path / "work", launch_id).start()
+
+
+def test_what_the_command_names_for_afterwards_is_run_however_the_engine_ends(tmp_path: Path, launch_id: str) -> None:
+    after = ("/bin/sh", "-c", "echo $OURS > removed")
+    owner = EngineProcess(Command(TREE, {"OURS": "container"}, after=after), tmp_path, launch_id, grace_s=1.0)
+    with owner:
+        assert wait_until(lambda: len(living(launch_id)) == 4)
+        owner.stop()
+    assert (tmp_path / "removed").read_text() == "container\n"
+
+
+def test_a_command_may_ask_for_a_shorter_grace_than_its_owner_gives(tmp_path: Path, launch_id: str) -> None:
+    with EngineProcess(Command((*TREE, "stubborn"), grace_s=0.2), tmp_path, launch_id, grace_s=60.0) as process:
+        assert wait_until(lambda: len(living(launch_id)) == 4)
+        assert process.stop().seconds < 5
+
+
+def test_the_log_begins_with_what_is_run_and_shows_no_secret(tmp_path: Path, launch_id: str) -> None:
+    env = {"PLAIN": "1", "HF_TOKEN": "t0ken"}
+    with EngineProcess(
+        Command(("/bin/echo", "a b"), env, {"K": "s3cr3t"}, notes=("x=1 is pinned",)), tmp_path, launch_id
+    ) as it:
+        assert wait_until(lambda: it.poll() == 0)
+        lines = it.log_path.read_text().splitlines()
+    assert lines == ["# $ /bin/echo 'a b'", "# HF_TOKEN=***", "# PLAIN=1", "# x=1 is pinned", "a b"]
 
 
 def test_two_owners_of_one_launch_keep_it_alive_together(tmp_path: Path, launch_id: str) -> None:
