@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.exchange import Exchange
-from orchestrator.load.http import BadHttp, Body, unwrap
+from orchestrator.load.framing import Body, unwrap
+from orchestrator.load.http import BadHttp, Head
 from orchestrator.load.outcome import Outcome, failed, of_status, of_stream
 from orchestrator.load.wire import UNKNOWN, Parsed, Wire
-from orchestrator.load.wire.sse import Events, decode, split
+from orchestrator.load.wire.sse import Events, decode_one, split
+from orchestrator.load.wire.uniform import Uniform, uniform_reads
 from orchestrator.spec.dialect import Dialect
 
 _MAX_GAP_US = 2**31 - 1
@@ -57,31 +59,52 @@ def digest(exchange: Exchange, wire: Wire, dialect: Dialect, want_reply: bool = 
         yield result
         return
     result.http_status = head.status
-    raw_ends = np.cumsum(np.fromiter(map(len, exchange.parts), np.int64, len(exchange.parts)))
-    body = exchange.body or _unwrap(exchange, result)
-    content = b"".join(body.pieces)
-    if head.status == 200 and _is_stream(content):
+    uniform = None if want_reply or not (wire.has_choices and head.chunked) else uniform_reads(exchange.parts)
+    try:
+        rest = _rest(exchange, head, uniform)
+    except BadHttp as error:
+        result.outcome = failed(exchange.error_class or "garbage", exchange.error or str(error))
+        yield result
+        return
+    content = rest.body.content
+    if head.status == 200 and (uniform or _is_stream(content)):
+        for choices in uniform.choices if uniform else ():
+            wire.read_choices(choices, parsed)
+            yield None
         events = split(content)
-        for batch in decode(events.payloads):
+        for batch in events.decode():
             wire.read(batch, parsed)
             yield None
-        done = events.done
-        _count(result, events, body, raw_ends, exchange.times, exchange.output_tokens)
-        if exchange.error_class is None and result.outcome.error_class != "truncated":
-            result.outcome = of_stream(parsed, done, exchange.output_tokens, result.output_tokens, dialect)
+        _count(result, exchange, (uniform.reads if uniform else []) + rest.reads_of(events).tolist())
+        if exchange.error_class is None:
+            result.outcome = of_stream(parsed, events.done, exchange.output_tokens, result.output_tokens, dialect)
     elif exchange.error_class is None:
         result.outcome = of_status(head, content) or _no_stream(content, parsed, wire)
     yield result
 
 
-def _unwrap(exchange: Exchange, result: Digest) -> Body:
-    """The body of a response whose end the transport did not have to look for, or that was cut."""
-    assert exchange.head is not None
-    try:
-        return unwrap(b"".join(exchange.parts), exchange.head)
-    except BadHttp as error:
-        result.outcome = failed(exchange.error_class or "garbage", exchange.error or str(error))
-        return Body()
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """The response without its uniform reads. ``indices[i]`` is the read which ends at raw byte ``ends[i]``."""
+
+    body: Body
+    ends: NDArray[np.int64]
+    indices: NDArray[np.int64]
+
+    def reads_of(self, events: Events) -> NDArray[np.int64]:
+        """The read in which each event was complete."""
+        return self.indices[np.searchsorted(self.ends, self.body.raw_positions(events.ends), side="left")]
+
+
+def _rest(exchange: Exchange, head: Head, uniform: Uniform | None) -> _Rest:
+    """Raises BadHttp when the framing is broken."""
+    parts = exchange.parts
+    indices = np.arange(len(parts))
+    if uniform is not None:
+        indices = np.delete(indices, uniform.reads)
+        parts = [parts[index] for index in indices]
+    ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+    return _Rest(unwrap(b"".join(parts), head), ends, indices)
 
 
 def _is_stream(content: bytes) -> bool:
@@ -91,31 +114,30 @@ def _is_stream(content: bytes) -> bool:
 
 def _no_stream(content: bytes, parsed: Parsed, wire: Wire) -> Outcome:
     """A body without events in a response with status 200: an error object, mostly."""
-    for batch in decode([content]):
-        wire.read(batch, parsed)
+    wire.read([decode_one(content)], parsed)
     if parsed.error is not None:
         return failed("stream_error", parsed.error)
     return failed("garbage", f"no event stream: {content[:200].decode('utf-8', 'replace')}")
 
 
-def _count(
-    result: Digest, events: Events, body: Body, raw_ends: NDArray[np.int64], times: list[int], asked: int
-) -> None:
-    """Times and token counts of the content chunks."""
+def _count(result: Digest, exchange: Exchange, event_reads: list[int]) -> None:
+    """Times and token counts of the content chunks. ``event_reads``: the read of each of ``parsed.tokens``."""
     parsed = result.parsed
     tokens = np.array(parsed.tokens, dtype=np.int64)
-    content = tokens != 0
-    result.chunks = chunks = int(np.count_nonzero(content))
     if bool((tokens == UNKNOWN).any()):
         parsed.source = None  # some events told their count, others did not: the parts do not make a whole
+    content = tokens != 0
+    result.chunks = chunks = int(np.count_nonzero(content))
     known = parsed.source is not None
     result.counted = int(tokens.clip(0).sum()) if known else (chunks or None)
     result.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else result.counted
     result.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)
     if not chunks:
         return
-    reads = _reads_of(np.array(events.ends, dtype=np.int64)[content], body, raw_ends)
-    stamps = np.array(times, dtype=np.int64)[reads]
+    reads, tokens = np.array(event_reads, dtype=np.int64)[content], tokens[content]
+    order = np.argsort(reads, kind="stable")
+    reads, tokens = reads[order], tokens[order]
+    stamps = np.array(exchange.times, dtype=np.int64)[reads]
     result.first_token_ns, result.last_token_ns = int(stamps[0]), int(stamps[-1])
     micros = (stamps - stamps[0] + 500) // 1000  # rounded as positions, so that the gaps' rounding does not add up
     result.gaps_us = np.minimum(np.diff(micros), _MAX_GAP_US).astype(np.int32)
@@ -123,20 +145,11 @@ def _count(
     result.coalesced_chunks = int(np.count_nonzero(same_read))
     if result.coalesced_chunks:
         result.coalesced_reads = len(np.unique(reads[1:][same_read]))
-    per_chunk = tokens[content]
     if not known:
-        per_chunk = _spread(result.output_tokens or chunks, chunks)
-    if bool((per_chunk != 1).any()):
-        result.tokens_per_chunk = per_chunk.clip(0, _MAX_CHUNK_TOKENS).astype(np.int16)
+        tokens = _spread(result.output_tokens or chunks, chunks)
+    if bool((tokens != 1).any()):
+        result.tokens_per_chunk = tokens.clip(0, _MAX_CHUNK_TOKENS).astype(np.int16)
     result.itl_kind = "token" if result.tokens_per_chunk is None else "chunk"
-
-
-def _reads_of(ends: NDArray[np.int64], body: Body, raw_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The read in which each byte position (exclusive ends within the body) arrived."""
-    piece_ends = np.array(body.piece_ends(), dtype=np.int64)
-    piece = np.searchsorted(piece_ends, ends, side="left")
-    raw = np.array(body.raw_ends, dtype=np.int64)[piece] - (piece_ends[piece] - ends)
-    return np.searchsorted(raw_ends, raw, side="left")
 
 
 def _spread(total: int, chunks: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.load.http import Body, Head
+from orchestrator.load.http import Head
 from orchestrator.load.schedule import Entry
 from orchestrator.load.workloads import Prompt
 
@@ -34,7 +34,6 @@ class Exchange:
     times: list[int] = field(default_factory=list)
     mark: bytes = b""
     head: Head | None = None
-    body: Body | None = None  # once its end was seen
     received: int = 0  # bytes, counted while every read is looked at
     swept: int = 0  # parts at the last closer look
     retried: bool = False

@@ -1,19 +1,14 @@
-"""HTTP/1.1 as a load generator needs it: request head out, response head in, body framing.
-
-Nothing here reads a socket. A body is unwrapped once, when its end was seen, never while it streams.
-"""
+"""HTTP/1.1 as a load generator needs it: URLs, the head of a request, the head of a response. No sockets here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from orchestrator import __version__
 from orchestrator.errors import InputError
 
 MAX_HEAD_BYTES = 256 * 1024
-END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 
 
 class BadHttp(Exception):
@@ -135,85 +130,3 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit()):
         raise BadHttp(f"Content-Length is {text[:60]!r}")
     return int(text)
-
-
-@dataclass(slots=True)
-class Body:
-    """An unwrapped body and where its pieces lay in the raw response.
-
-    ``pieces`` come one after another in the body; piece i ends (exclusive) at byte ``raw_ends[i]`` of the raw bytes.
-    """
-
-    pieces: list[bytes] = field(default_factory=list)
-    raw_ends: list[int] = field(default_factory=list)
-    complete: bool = False
-    size: int = 0  # raw bytes up to the end of the body; bytes after it are not ours
-
-    def piece_ends(self) -> list[int]:
-        """Where each piece ends in the body."""
-        return list(accumulate(map(len, self.pieces)))
-
-
-def unwrap(raw: bytes, head: Head) -> Body:
-    """Takes the framing off what has come so far. Raises BadHttp when it is broken."""
-    if head.chunked:
-        return _unchunk(raw, head.size)
-    body = raw[head.size :] if head.length is None else raw[head.size : head.size + head.length]
-    whole = head.length is not None and len(body) == head.length
-    return Body([body], [head.size + len(body)], whole, head.size + len(body))
-
-
-def _unchunk(raw: bytes, at: int) -> Body:
-    """RFC 9112 section 7.1. A last chunk that is not all there is kept as far as it came."""
-    body = Body(size=at)
-    pieces, raw_ends, find, total = body.pieces, body.raw_ends, raw.find, len(raw)
-    while True:
-        line = find(b"\r\n", at, at + 4096)
-        if line < 0:
-            if total - at > 4096:
-                raise BadHttp(f"not a chunk size: {raw[at : at + 60]!r}")
-            return body
-        try:
-            size = int(raw[at:line], 16)
-        except ValueError:
-            size = _odd_size(raw[at:line])
-        if size <= 0:
-            return _trailers(raw, line + 2, body, size)
-        start = line + 2
-        at = start + size
-        if at > total:
-            pieces.append(raw[start:])
-            raw_ends.append(total)
-            return body
-        pieces.append(raw[start:at])
-        raw_ends.append(at)
-        if raw[at : at + 2] != b"\r\n":
-            if total - at >= 2:
-                raise BadHttp(f"no line end after a chunk of {size} bytes")
-            return body
-        at += 2
-        body.size = at
-
-
-def _odd_size(line: bytes) -> int:
-    """A chunk size with an extension. Raises BadHttp."""
-    digits = line.partition(b";")[0].strip()
-    try:
-        size = int(digits, 16)
-    except ValueError:
-        raise BadHttp(f"not a chunk size: {line[:60]!r}") from None
-    return size
-
-
-def _trailers(raw: bytes, at: int, body: Body, size: int) -> Body:
-    """After the chunk of size 0: trailer lines up to an empty one. Raises BadHttp for a size below 0."""
-    if size < 0:
-        raise BadHttp(f"a chunk of {size} bytes")
-    while True:
-        line = raw.find(b"\r\n", at)
-        if line < 0:
-            return body
-        if line == at:
-            body.complete, body.size = True, line + 2
-            return body
-        at = line + 2

@@ -11,7 +11,8 @@ import time
 
 from orchestrator.load.connection import LOCAL_LIMITS, Connection, Endpoint
 from orchestrator.load.exchange import Exchange
-from orchestrator.load.http import END_MARK, BadHttp, parse_head, unwrap
+from orchestrator.load.framing import END_MARK, unwrap, without_event_chunks
+from orchestrator.load.http import BadHttp, parse_head
 from orchestrator.load.poller import READ, WRITE, Poller
 
 READ_BYTES = 65_536
@@ -217,16 +218,15 @@ class Transport:
             self._finish(fd, exchange, reusable=exchange.received == head.size + head.length)
 
     def _finish_if_whole(self, fd: int, exchange: Exchange) -> None:
-        """Walks a chunked body once. The end mark inside of a chunk is not the end."""
+        """Looks at the framing once. The end mark inside of a chunk is not the end."""
         assert exchange.head is not None
-        raw = b"".join(exchange.parts)
+        raw = without_event_chunks(exchange.parts)
         try:
             body = unwrap(raw, exchange.head)
         except BadHttp as error:
             self._end(self._connections[fd], "garbage", str(error))
             return
         if body.complete:
-            exchange.body = body
             self._finish(fd, exchange, reusable=body.size == len(raw))
 
     def _finish(self, fd: int, exchange: Exchange, reusable: bool) -> None:

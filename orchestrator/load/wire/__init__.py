@@ -42,6 +42,7 @@ class Wire(Protocol):
 
     path: ClassVar[str]  # where engines usually serve it
     takes_token_ids: ClassVar[bool]  # the API has a place for a prompt of token ids
+    has_choices: ClassVar[bool]  # events hold their content in choices[0] and may be counted in any order
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         """The JSON body of one request for a stream of ``output_tokens`` tokens."""
@@ -49,6 +50,10 @@ class Wire(Protocol):
 
     def read(self, events: list[Any], parsed: Parsed) -> None:
         """Adds decoded events to ``parsed``, one entry of ``parsed.tokens`` each. An event may be any JSON value."""
+        ...
+
+    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
+        """The same for events of which only the choice is at hand (``has_choices``): they hold no usage, no error."""
         ...
 
 

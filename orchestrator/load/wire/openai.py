@@ -17,34 +17,51 @@ Piece = Callable[[dict[str, Any]], str | None]  # a choice's new text; "": conte
 
 def read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
     """Adds events to ``parsed``. ``piece`` finds the new text within a choice."""
-    tokens = parsed.tokens
+    tokens, texts = parsed.tokens, parsed.texts
     for event in events:
         try:
-            choices = event["choices"]
-            usage = event.get("usage")
+            choices, usage = event["choices"], event.get("usage")
             if not choices:
                 tokens.append(0)
                 read_usage(usage, parsed)
                 continue
             choice = choices[0]
-            text = piece(choice)
-            ids = choice.get("token_ids")
             if choice.get("finish_reason"):
                 parsed.finish_reason = str(choice["finish_reason"])
+            ids = choice.get("token_ids")
             if ids is not None:
-                tokens.append(len(ids))
+                count = len(ids)
                 parsed.source = "token_ids"
-            elif usage:
-                tokens.append(_grown(usage, text, parsed))
+                if usage:
+                    read_usage(usage, parsed)
             else:
-                tokens.append(UNKNOWN if text else 0)
+                text = piece(choice)
+                count = _grown(usage, text, parsed) if usage else UNKNOWN if text else 0
+            if texts is not None:
+                _collect(piece(choice), ids, parsed)
         except (KeyError, TypeError, AttributeError, IndexError):
             odd_event(event, parsed)
             continue
-        if usage and ids is not None:
-            read_usage(usage, parsed)
-        if parsed.texts is not None:
-            _collect(text, ids, parsed)
+        tokens.append(count)
+
+
+def read_choices(choices: list[Any], parsed: Parsed, piece: Piece) -> None:
+    """Adds choices of events that hold nothing else."""
+    tokens = parsed.tokens
+    for choice in choices:
+        try:
+            ids = choice.get("token_ids")
+            if ids is not None:
+                count = len(ids)
+                parsed.source = "token_ids"
+            else:
+                count = UNKNOWN if piece(choice) else 0
+            if choice.get("finish_reason"):
+                parsed.finish_reason = str(choice["finish_reason"])
+        except (KeyError, TypeError, AttributeError):
+            odd_event(choice, parsed)
+            continue
+        tokens.append(count)
 
 
 def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.load.wire import Parsed
 from orchestrator.load.wire.common import encode, openai_fields
-from orchestrator.load.wire.openai import read
+from orchestrator.load.wire.openai import read, read_choices
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -34,6 +34,7 @@ def _called(call: dict[str, Any]) -> str:
 
 class OpenAiChat:
     path = "/v1/chat/completions"
+    has_choices = True
     takes_token_ids = False
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
@@ -46,6 +47,9 @@ class OpenAiChat:
 
     def read(self, events: list[Any], parsed: Parsed) -> None:
         read(events, parsed, _piece)
+
+    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
+        read_choices(choices, parsed, _piece)
 
 
 WIRE = OpenAiChat()

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.load.wire import Parsed
 from orchestrator.load.wire.common import encode, openai_fields
-from orchestrator.load.wire.openai import read
+from orchestrator.load.wire.openai import read, read_choices
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -18,6 +18,7 @@ def _piece(choice: dict[str, Any]) -> str | None:
 
 class OpenAiCompletions:
     path = "/v1/completions"
+    has_choices = True
     takes_token_ids = True
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
@@ -25,6 +26,9 @@ class OpenAiCompletions:
 
     def read(self, events: list[Any], parsed: Parsed) -> None:
         read(events, parsed, _piece)
+
+    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
+        read_choices(choices, parsed, _piece)
 
 
 WIRE = OpenAiCompletions()

@@ -8,71 +8,91 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 BATCH = 256  # events decoded at once: bounds how long one step keeps the client from its sockets
+
+_FIRST, _BETWEEN, _LAST = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
 
 # an empty line after a line, of any of the three kinds; atomic, so that \r\n is never taken for two line ends
 _BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
-@dataclass(slots=True)
-class Events:
-    """``payloads[i]`` ended (exclusive) at byte ``ends[i]`` of the body. ``done``: a [DONE] came after them."""
+Ends = NDArray[np.int64]
 
-    payloads: list[bytes] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    done: bool = False
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of a body. Event i ended (exclusive) at byte ``ends[i]``; ``done``: a [DONE] came after them."""
+
+    ends: Ends
+    done: bool
+    joined: bytes = b""  # the usual stream: the body from its first payload to its last
+    payloads: tuple[bytes, ...] = ()  # any other
+
+    def decode(self) -> Iterator[list[Any]]:
+        """Their JSON values in batches; an event that is no JSON comes as its bytes."""
+        if self.joined:
+            yield from self._decode_joined()
+        for start in range(0, len(self.payloads), BATCH):
+            yield _decode_batch(list(self.payloads[start : start + BATCH]))
+
+    def _decode_joined(self) -> Iterator[list[Any]]:
+        """``a, blank line, data: b`` becomes ``[a,b]`` without taking the events apart."""
+        ends = self.ends - len(_FIRST)
+        for start in range(0, len(ends), BATCH):
+            stop = min(start + BATCH, len(ends))
+            begin = int(ends[start - 1]) + len(_BETWEEN) if start else 0
+            batch = self.joined[begin : int(ends[stop - 1])]
+            try:
+                values = orjson.loads(b"[" + batch.replace(_BETWEEN, b",") + b"]")
+            except orjson.JSONDecodeError:
+                values = []
+            yield values if len(values) == stop - start else _decode_batch(batch.split(_BETWEEN))
 
 
 def split(body: bytes) -> Events:
-    """The payloads of a body's events, without comments, pings and [DONE]. What follows [DONE] is left out."""
-    events = _split_plain(body)
-    return events if events is not None else _split_any(body)
+    """The events of a body without comments, pings and [DONE]. What follows [DONE] is left out."""
+    return _split_plain(body) or _split_any(body)
 
 
 def _split_plain(body: bytes) -> Events | None:
-    """The usual stream; None when it is not quite that."""
-    if b"\r" in body:
+    """The usual stream: every event one line ``data: ...``, then an empty line; None when it is not quite that."""
+    done = body.endswith(_LAST)
+    if done:
+        body = body[: 2 - len(_LAST)]
+    if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body or b"[DONE]" in body:
         return None
-    parts = body.split(b"\n\n")
-    if parts[-1]:
+    lines = np.flatnonzero(np.frombuffer(body, np.uint8) == 10)
+    ends = lines[::2]
+    if len(lines) % 2 or bool((lines[1::2] - ends != 1).any()) or body.count(_BETWEEN) != len(ends) - 1:
         return None
-    parts.pop()
-    head = b"data: " if body.startswith(b"data: ") else b"data:"
-    skip = len(head)
-    payloads = [part[skip:] for part in parts if part.startswith(head)]
-    if len(payloads) != len(parts) or body.count(b"\n") != 2 * len(parts):
-        return None
-    ends = list(accumulate([len(part) + 2 for part in parts]))
-    events = Events(payloads, [end - 2 for end in ends])
-    if payloads and payloads[-1] == b"[DONE]":
-        events.done = True
-        payloads.pop()
-        events.ends.pop()
-    return None if b"[DONE]" in payloads else events
+    return Events(ends, done, joined=body[len(_FIRST) : -2])
 
 
 def _split_any(body: bytes) -> Events:
     """Any stream that follows the standard, and a last event whose empty line is missing."""
-    events = Events()
+    payloads: list[bytes] = []
+    ends: list[int] = []
+    done = False
     at = 3 if body.startswith(b"\xef\xbb\xbf") else 0
-    while at < len(body) and not events.done:
+    while at < len(body) and not done:
         blank = _BLANK.search(body, at)
         end = blank.start() if blank else len(body)
         payload = _payload(body[at:end])
         if payload is not None and payload.strip() == b"[DONE]":
-            events.done = True
+            done = True
         elif payload is not None:
-            events.payloads.append(payload)
-            events.ends.append(at + len(body[at:end].rstrip(b"\r\n")))
+            payloads.append(payload)
+            ends.append(at + len(body[at:end].rstrip(b"\r\n")))
         at = blank.end() if blank else len(body)
-    return events
+    return Events(np.array(ends, dtype=np.int64), done, payloads=tuple(payloads))
 
 
 def _payload(event: bytes) -> bytes | None:
@@ -90,19 +110,17 @@ def _payload(event: bytes) -> bytes | None:
     return b"\n".join(data) if data else None
 
 
-def decode(payloads: list[bytes]) -> Iterator[list[Any]]:
-    """The JSON values of payloads in batches; one that is no JSON comes as its bytes."""
-    for start in range(0, len(payloads), BATCH):
-        batch = payloads[start : start + BATCH]
-        try:
-            values = orjson.loads(b"[" + b",".join(batch) + b"]")
-        except orjson.JSONDecodeError:
-            values = []
-        # a payload such as `1,2` would shift all after it: then each one is decoded by itself
-        yield values if len(values) == len(batch) else [_decode_one(payload) for payload in batch]
+def _decode_batch(payloads: list[bytes]) -> list[Any]:
+    try:
+        values: list[Any] = orjson.loads(b"[" + b",".join(payloads) + b"]")
+    except orjson.JSONDecodeError:
+        values = []
+    # a payload such as `1,2` would shift all after it: then each one is decoded by itself
+    return values if len(values) == len(payloads) else [decode_one(payload) for payload in payloads]
 
 
-def _decode_one(payload: bytes) -> Any:
+def decode_one(payload: bytes) -> Any:
+    """The JSON value of one payload; its bytes when it is no JSON."""
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:
