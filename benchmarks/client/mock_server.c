@@ -8,14 +8,12 @@
  *   POST /v1/completions, /v1/chat/completions   max_tokens, stream, stream_options, return_token_ids are honoured
  *   GET  /v1/models  /health  /stats
  */
-#define _GNU_SOURCE
-#include "clock.h"
+#include "mock.h"
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -24,259 +22,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_FD = 65536, MAX_BODY = 64 << 20, BURST = 32, HEADER_ROOM = 16 };
-enum outcome { OPEN, DONE, ERROR, CUT, ABORTED };
+enum { MAX_FD = 65536, MAX_BODY = 64 << 20, BURST = 32 };
 static const char *const OUTCOMES[] = {"open", "done", "error", "cut", "aborted"};
 
-static struct {
-  int port, slots, error_every, cut_every, default_tokens;
-  int64_t ttft, itl, spread;
-  const char *model, *text, *stats_file, *log_file;
-} flag = {.port = 18000, .default_tokens = 16, .ttft = 50000000, .itl = 20000000, .spread = -1, .model = "mock", .text = " word"};
-
-struct record { /* one line of --log */
-  int64_t arrival, first, last;
-  int prompt, asked, sent;
-  enum outcome outcome;
-};
-
-struct conn {
-  int fd, heap_at; /* heap_at: index in the timer heap, -1 when no token is due */
-  char *in, *out;
-  size_t in_len, in_cap, out_off, out_len, out_cap;
-  bool busy, waiting, chat, stream, usage, continuous, token_ids, dead;
-  int prompt, asked, sent, cut_at;
-  int64_t due, previous;
-  uint32_t record;
-  struct conn *next_waiting, *previous_waiting;
-  char model[128], event[1024];
-  int event_at, event_len, id_at, total_at;
-};
-
+struct flags flag = {
+    .port = 18000, .default_tokens = 16, .ttft = 50000000, .itl = 20000000, .spread = -1, .model = "mock", .text = " word"};
+struct record *records;
+int epoll_fd;
 static struct conn *conns[MAX_FD];
-static struct conn *heap[MAX_FD];
-static int heap_len, epoll_fd, active, active_max, connections, connections_max;
-static struct conn *queue_head, *queue_tail;
-static struct record *records;
-static uint32_t record_count, record_cap, finished[5], refused;
-static uint64_t streams, events, blocked_writes;
-static int64_t last_event;
-static struct hist lateness, ttft, gap, tpot, loop_time;
+static int connections, connections_max;
+static uint32_t record_count, record_cap, refused;
+static struct hist loop_time;
 static volatile sig_atomic_t stopping;
-
-/* ---- timer heap, earliest due first ---- */
-
-static void heap_place(int at, struct conn *c) { heap[at] = c, c->heap_at = at; }
-
-static void heap_sift(int at, struct conn *c) {
-  while (at && heap[(at - 1) / 2]->due > c->due) heap_place(at, heap[(at - 1) / 2]), at = (at - 1) / 2;
-  for (int child; (child = 2 * at + 1) < heap_len; at = child) {
-    if (child + 1 < heap_len && heap[child + 1]->due < heap[child]->due) child++;
-    if (heap[child]->due >= c->due) break;
-    heap_place(at, heap[child]);
-  }
-  heap_place(at, c);
-}
-
-static void heap_push(struct conn *c) { heap_len++, heap_sift(heap_len - 1, c); }
-
-static void heap_remove(struct conn *c) {
-  int at = c->heap_at;
-  if (at < 0) return;
-  struct conn *last = heap[--heap_len];
-  c->heap_at = -1;
-  if (last != c) heap_sift(at, last);
-}
-
-/* ---- queue for --slots ---- */
-
-static void queue_remove(struct conn *c) {
-  if (!c->waiting) return;
-  if (c->previous_waiting) c->previous_waiting->next_waiting = c->next_waiting; else queue_head = c->next_waiting;
-  if (c->next_waiting) c->next_waiting->previous_waiting = c->previous_waiting; else queue_tail = c->previous_waiting;
-  c->waiting = false;
-}
-
-static void queue_add(struct conn *c) {
-  c->waiting = true, c->next_waiting = NULL, c->previous_waiting = queue_tail;
-  if (queue_tail) queue_tail->next_waiting = c; else queue_head = c;
-  queue_tail = c;
-}
-
-/* ---- bytes out ---- */
-
-static void send_bytes(struct conn *c, const char *bytes, size_t len) {
-  ssize_t written = 0;
-  if (!c->out_len) {
-    written = send(c->fd, bytes, len, MSG_NOSIGNAL);
-    if (written == (ssize_t)len) return;
-    if (written < 0 && errno != EAGAIN) { c->dead = true; return; }
-    if (written < 0) written = 0;
-    blocked_writes++; /* the peer does not read fast enough: keep the rest, on time as far as this server goes */
-    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN | EPOLLOUT, .data.fd = c->fd});
-  }
-  size_t rest = len - (size_t)written;
-  if (c->out_off + c->out_len + rest > c->out_cap)
-    c->out = realloc(c->out, c->out_cap = 2 * (c->out_off + c->out_len + rest));
-  memcpy(c->out + c->out_off + c->out_len, bytes + written, rest);
-  c->out_len += rest;
-}
-
-static void flush_out(struct conn *c) {
-  ssize_t written = send(c->fd, c->out + c->out_off, c->out_len, MSG_NOSIGNAL);
-  if (written < 0) { c->dead = errno != EAGAIN; return; }
-  c->out_off += (size_t)written, c->out_len -= (size_t)written;
-  if (c->out_len) return;
-  c->out_off = 0;
-  epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &(struct epoll_event){.events = EPOLLIN, .data.fd = c->fd});
-}
-
-static void respond(struct conn *c, const char *status, const char *type, const char *body) {
-  char head[256];
-  int len = snprintf(head, sizeof head, "HTTP/1.1 %s\r\nserver: mock\r\ncontent-type: %s\r\ncontent-length: %zu\r\n\r\n",
-                     status, type, strlen(body));
-  send_bytes(c, head, (size_t)len);
-  send_bytes(c, body, strlen(body));
-}
-
-/* ---- events ---- */
-
-/* Render into c->event, with HTTP chunk framing. Token id and counts have a fixed width, so that the next token only
- * overwrites those bytes; every token has the same text. */
-static void render_event(struct conn *c, const char *choice, bool content) {
-  char *json = c->event + HEADER_ROOM;
-  size_t room = sizeof c->event - HEADER_ROOM - 8;
-  int len = snprintf(json, room, "data: {\"id\":\"%s-%024x\",\"object\":\"%s\",\"created\":1764000000,\"model\":\"%s\",\"choices\":[",
-                     c->chat ? "chatcmpl" : "cmpl", c->record, c->chat ? "chat.completion.chunk" : "text_completion", c->model);
-  int choice_at = len;
-  len += snprintf(json + len, room - (size_t)len, "%s]", choice);
-  c->total_at = 0;
-  if (c->usage && (c->continuous || !content)) {
-    len += snprintf(json + len, room - (size_t)len, ",\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":", c->prompt);
-    c->total_at = len + HEADER_ROOM;
-    len += snprintf(json + len, room - (size_t)len, "%7d,\"completion_tokens\":%7d}", c->prompt + c->sent, c->sent);
-  } else if (c->usage) {
-    len += snprintf(json + len, room - (size_t)len, ",\"usage\":null");
-  }
-  len += snprintf(json + len, room - (size_t)len, "}\n\n");
-  char *id = content && c->token_ids ? strstr(json + choice_at, "[00000]") : NULL;
-  c->id_at = id ? (int)(id - c->event) + 1 : 0;
-  char hex[HEADER_ROOM];
-  int hex_len = snprintf(hex, sizeof hex, "%x\r\n", (unsigned)len);
-  c->event_at = HEADER_ROOM - hex_len;
-  memcpy(c->event + c->event_at, hex, (size_t)hex_len);
-  memcpy(json + len, "\r\n", 2);
-  c->event_len = hex_len + len + 2;
-}
-
-static void render_token(struct conn *c, const char *finish) {
-  char choice[320];
-  const char *ids = c->token_ids ? "[00000]" : "null";
-  if (c->chat)
-    snprintf(choice, sizeof choice, "{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":%s,\"token_ids\":%s}", flag.text, finish, ids);
-  else
-    snprintf(choice, sizeof choice,
-             "{\"index\":0,\"text\":\"%s\",\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null,\"token_ids\":%s,\"prompt_token_ids\":null}",
-             flag.text, finish, ids);
-  render_event(c, choice, true);
-}
-
-static void put_digits(char *end, int value, int width, char pad) {
-  for (; width-- > 0; value /= 10) *--end = value || pad == '0' ? (char)('0' + value % 10) : pad;
-}
-
-static void patch_token(struct conn *c) {
-  if (c->id_at) put_digits(c->event + c->id_at + 5, 10000 + (c->sent * 7919) % 90000, 5, '0');
-  if (c->total_at) {
-    put_digits(c->event + c->total_at + 7, c->prompt + c->sent, 7, ' ');
-    put_digits(c->event + c->total_at + 35, c->sent, 7, ' ');
-  }
-}
-
-static void start_stream(struct conn *c, int64_t start) {
-  active++;
-  if (active > active_max) active_max = active;
-  double u = (double)(streams++) * 0.6180339887498949;
-  c->due = start + flag.ttft + (int64_t)((u - (double)(int64_t)u) * (double)flag.spread);
-  if (!c->stream) c->due += (c->asked - 1) * flag.itl;
-  render_token(c, c->asked == 1 ? "\"length\"" : "null");
-  heap_push(c);
-}
-
-static void parse_input(struct conn *c, int64_t now);
-
-static void end_stream(struct conn *c, enum outcome outcome, int64_t now) {
-  struct record *r = &records[c->record];
-  r->sent = c->sent, r->last = c->previous, r->outcome = outcome;
-  finished[outcome]++;
-  if (outcome == DONE && c->sent > 1 && c->stream) hist_add(&tpot, (r->last - r->first) / (c->sent - 1));
-  c->busy = false;
-  if (c->waiting) { queue_remove(c); return; }
-  heap_remove(c);
-  active--;
-  struct conn *next = queue_head;
-  if (next) queue_remove(next), start_stream(next, now);
-}
-
-static void send_whole(struct conn *c, int64_t now) {
-  struct record *r = &records[c->record];
-  char *body = malloc((size_t)c->asked * strlen(flag.text) + 512);
-  int len = sprintf(body, c->chat ? "{\"id\":\"chatcmpl-%u\",\"object\":\"chat.completion\",\"model\":\"%s\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\""
-                                  : "{\"id\":\"cmpl-%u\",\"object\":\"text_completion\",\"model\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"",
-                    c->record, c->model);
-  for (int i = 0; i < c->asked; i++) len += sprintf(body + len, "%s", flag.text);
-  sprintf(body + len, "\"%s,\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d}}",
-          c->chat ? "}" : "", c->prompt, c->prompt + c->asked, c->asked);
-  respond(c, "200 OK", "application/json", body);
-  free(body);
-  r->first = c->previous = last_event = now, c->sent = c->asked, events++;
-  end_stream(c, DONE, now);
-}
-
-static void finish_bytes(struct conn *c) {
-  char tail[1200];
-  int len = 0;
-  if (c->usage) {
-    render_event(c, "", false);
-    memcpy(tail, c->event + c->event_at, (size_t)c->event_len), len = c->event_len;
-  }
-  len += sprintf(tail + len, "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
-  send_bytes(c, tail, (size_t)len);
-}
-
-static void send_first(struct conn *c, int64_t now) {
-  static const char head[] = "HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-  send_bytes(c, head, sizeof head - 1);
-  if (c->chat) {
-    render_event(c, "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", false);
-    send_bytes(c, c->event + c->event_at, (size_t)c->event_len);
-    render_token(c, c->asked == 1 ? "\"length\"" : "null");
-  }
-  records[c->record].first = now;
-  hist_add(&ttft, now - records[c->record].arrival);
-}
-
-static void send_token(struct conn *c) {
-  int64_t now = now_ns();
-  hist_add(&lateness, now - c->due);
-  if (!c->stream) { send_whole(c, now); return; }
-  if (c->cut_at && c->sent == c->cut_at) { end_stream(c, CUT, now), c->dead = true; return; }
-  if (c->sent == 0) send_first(c, now);
-  else hist_add(&gap, now - c->previous);
-  c->sent++, events++;
-  if (c->sent == c->asked && c->sent > 1) render_token(c, "\"length\"");
-  patch_token(c);
-  send_bytes(c, c->event + c->event_at, (size_t)c->event_len);
-  c->previous = last_event = now;
-  if (c->sent == c->asked) {
-    finish_bytes(c);
-    end_stream(c, DONE, now);
-    if (c->in_len && !c->dead) parse_input(c, now);
-  } else {
-    c->due += flag.itl;
-    heap_sift(c->heap_at, c);
-  }
-}
 
 /* ---- requests in ---- */
 
@@ -323,15 +80,14 @@ static void start_request(struct conn *c, const char *body, size_t len, bool cha
   if (model && *model == '"') snprintf(c->model, sizeof c->model, "%.*s", (int)strcspn(model + 1, "\"\\"), model + 1);
   *r = (struct record){.arrival = now, .prompt = c->prompt, .asked = c->asked};
   if (flag.error_every && record_count % (uint32_t)flag.error_every == 0) {
-    r->outcome = ERROR, finished[ERROR]++;
+    r->outcome = ERROR, totals.finished[ERROR]++;
     respond(c, "500 Internal Server Error", "application/json",
             "{\"error\":{\"message\":\"mock failure\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}");
     return;
   }
-  uint64_t admitted = record_count - finished[ERROR];
+  uint64_t admitted = record_count - totals.finished[ERROR];
   c->cut_at = flag.cut_every && admitted % (uint64_t)flag.cut_every == 0 ? (c->asked + 1) / 2 : 0;
-  c->busy = true;
-  if (flag.slots && active >= flag.slots) queue_add(c); else start_stream(c, now);
+  begin(c, now);
 }
 
 static char *stats_json(void) {
@@ -343,11 +99,11 @@ static char *stats_json(void) {
                      "{\"requests\": %u, \"done\": %u, \"errors\": %u, \"cuts\": %u, \"aborted\": %u, \"refused\": %u, \"tokens\": %llu, "
                      "\"blocked_writes\": %llu, \"active_max\": %d, \"connections_max\": %d, \"first_arrival_ns\": %lld, "
                      "\"last_event_ns\": %lld, \"cpu_s\": %.3f, ",
-                     record_count, finished[DONE], finished[ERROR], finished[CUT], finished[ABORTED], refused,
-                     (unsigned long long)events, (unsigned long long)blocked_writes, active_max, connections_max,
-                     (long long)(record_count ? records[0].arrival : 0), (long long)last_event, cpu);
+                     record_count, totals.finished[DONE], totals.finished[ERROR], totals.finished[CUT], totals.finished[ABORTED], refused,
+                     (unsigned long long)totals.tokens, (unsigned long long)totals.blocked_writes, totals.active_max, connections_max,
+                     (long long)(record_count ? records[0].arrival : 0), (long long)totals.last_event, cpu);
   struct { const struct hist *h; const char *name; } all[] = {
-      {&lateness, "lateness_ms"}, {&ttft, "ttft_ms"}, {&gap, "itl_ms"}, {&tpot, "tpot_ms"}, {&loop_time, "loop_ms"}};
+      {&totals.lateness, "lateness_ms"}, {&totals.ttft, "ttft_ms"}, {&totals.gap, "itl_ms"}, {&totals.tpot, "tpot_ms"}, {&loop_time, "loop_ms"}};
   for (int i = 0; i < 5; i++) {
     len += hist_json(all[i].h, all[i].name, text + len, sizeof text - (size_t)len);
     len += sprintf(text + len, i < 4 ? ", " : "}\n");
@@ -370,7 +126,7 @@ static void answer(struct conn *c, const char *head, const char *body, size_t bo
   respond(c, "404 Not Found", "application/json", "{\"detail\":\"Not Found\"}");
 }
 
-static void parse_input(struct conn *c, int64_t now) {
+void parse_input(struct conn *c, int64_t now) {
   while (!c->busy && !c->dead && c->in_len) {
     char *end = memmem(c->in, c->in_len, "\r\n\r\n", 4);
     if (!end) return;
@@ -425,12 +181,13 @@ static void serve(int listener) {
   struct epoll_event ready[256];
   while (!stopping) {
     int64_t began = now_ns();
-    for (int i = 0; i < BURST && heap_len && heap[0]->due <= now_ns(); i++) {
-      struct conn *c = heap[0];
-      send_token(c);
-      if (c->dead) close_conn(c);
+    struct conn *due;
+    for (int i = 0; i < BURST && (due = next_due()) && due->due <= now_ns(); i++) {
+      send_token(due);
+      if (due->dead) close_conn(due);
     }
-    int64_t now = now_ns(), wait = heap_len ? heap[0]->due - now : 100000000;
+    due = next_due();
+    int64_t now = now_ns(), wait = due ? due->due - now : 100000000;
     if (wait < 0) wait = 0;
     if (wait > 100000000) wait = 100000000;
     hist_add(&loop_time, now - began);
