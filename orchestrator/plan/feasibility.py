@@ -92,7 +92,6 @@ class Case:
     rules: EngineRules
     prediction: Prediction
     draft: ModelFacts | None
-    longest_request: int | None
 
 
 Rule = Callable[[Case], Iterator[Finding]]
@@ -103,12 +102,10 @@ def assess(
     facts: ModelFacts | None,
     hardware: Hardware,
     draft: ModelFacts | None = None,
-    longest_request: int | None = None,
 ) -> Feasibility:
     """The verdict on one deployment. Pure, some 50 µs.
 
     ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft`` are those of a draft model.
-    ``longest_request`` is the most tokens, prompt and output, that one request of the workloads takes.
     """
     if settings.engine == "endpoint":
         return Feasibility("fits", ("runs already: nothing is judged",), {})
@@ -116,28 +113,25 @@ def assess(
         findings = list(_nodes(settings, hardware))
         findings.append(Finding("fits", "facts", f"nothing is known of {settings.model}: no config.json at hand"))
         return _verdict(findings, {})
-    case = _case(settings, facts, hardware, draft, longest_request)
-    findings = [*_nodes(settings, hardware), *findings_of(case)]
-    return _verdict(findings, _predicted(case))
+    case = case_of(settings, facts, hardware, draft)
+    return _verdict(findings_of(case), _predicted(case))
 
 
-def _case(
-    settings: EngineSettings,
-    facts: ModelFacts,
-    hardware: Hardware,
-    draft: ModelFacts | None,
-    longest_request: int | None,
-) -> Case:
+def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
+    """What the rules look at."""
     rules = RULES.get(settings.engine, EngineRules())
     device = of_hardware(hardware)
     fraction = settings.gpu_memory_utilization or rules.memory_fraction
     prediction = predict(facts, settings.model_copy(update={"gpu_memory_utilization": fraction}), device)
-    return Case(settings, facts, hardware, device, rules, prediction, draft, longest_request)
+    return Case(settings, facts, hardware, device, rules, prediction, draft)
 
 
 def findings_of(case: Case) -> list[Finding]:
     """All findings of all rules."""
-    return [finding for rule in _RULES for finding in rule(case)]
+    found = list(_nodes(case.settings, case.hardware))
+    for rule in _RULES:
+        found += rule(case)
+    return found
 
 
 def _verdict(findings: list[Finding], predicted: dict[str, Number]) -> Feasibility:
@@ -262,6 +256,7 @@ def _blocks(case: Case) -> Iterator[Finding]:
         widths["moe_intermediate_size"] = shape.moe_intermediate_size
     if not shape.mla and not stored.experts_only:
         widths["attention width"] = shape.num_attention_heads * shape.head_dim
+        widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
     size = max(stored.block) if stored.block else stored.group_size
     for name, width in widths.items():
         if size and width % tensor == 0 and width // tensor % size:
@@ -305,9 +300,6 @@ def _lengths(case: Case) -> Iterator[Finding]:
     if case.settings.max_input_len is not None and case.settings.max_input_len >= length:
         sentence = f"max_input_len={case.settings.max_input_len} leaves no room for output in max_model_len={length}"
         yield Finding("impossible", "positions", sentence)
-    if case.longest_request is not None and case.longest_request > length:
-        sentence = f"the workload's longest request has {case.longest_request} tokens, max_model_len is {length}"
-        yield Finding("impossible", "workload", sentence)
 
 
 def _token_budget(case: Case) -> Iterator[Finding]:

@@ -1,0 +1,67 @@
+"""The table of accelerators, and the user's figures over it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.catalog.accelerators import accelerators, find, nearest, of_hardware
+from orchestrator.spec.settings import Hardware
+
+
+@pytest.mark.parametrize("name", accelerators())
+def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
+    one = find(name)
+    assert one is not None
+    assert one.source.startswith("https://")
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", one.as_of)
+    gigabytes = int(re.findall(r"(\d+)GB$", name)[0])
+    assert gigabytes * 0.9 <= one.memory_bytes / 2**30 * 1.0737 <= gigabytes * 1.08
+    assert 0.2e12 < one.bandwidth_bytes_s < 10e12
+    assert one.flops["float32"] < one.flops["float16"]
+    assert ("bfloat16" in one.flops) == (one.capability is None or one.capability >= (8, 0))
+    assert ("fp8" in one.flops) == (one.capability is None or one.capability >= (8, 9))
+    assert ("fp4" in one.flops) == (one.capability is not None and one.capability >= (10, 0)) or one.capability is None
+    assert one.usd_per_hour is None or 0.1 < one.usd_per_hour < 20
+
+
+@pytest.mark.parametrize(
+    ("name", "bandwidth", "bfloat16"),
+    [("H100", 3.35e12, 989.4e12), ("H200-141GB", 4.8e12, 989.4e12), ("A100-80GB", 2.039e12, 312e12)],
+)
+def test_the_figures_of_the_data_sheets(name: str, bandwidth: float, bfloat16: float) -> None:
+    one = find(name)
+    assert one is not None
+    assert (one.bandwidth_bytes_s, one.flops["bfloat16"]) == (bandwidth, bfloat16)
+
+
+@pytest.mark.parametrize("name", ["h100_80gb", "NVIDIA H100 80GB", "H100-SXM5-80GB", "nvidia-h100"])
+def test_names_are_found_however_they_are_written(name: str) -> None:
+    found = find(name)
+    assert found is not None
+    assert found.name == "H100-80GB"
+
+
+def test_unknown_names_are_not_guessed_but_have_neighbours() -> None:
+    assert find("H100-81GB") is None
+    assert nearest("H100-81GB")[0] == "H100-80GB"
+    assert of_hardware(Hardware(name="x", accelerator="TPU-v9")) is None
+
+
+def test_the_users_figures_win() -> None:
+    one = of_hardware(
+        Hardware(name="x", accelerator="H100-80GB", memory_gb=94, memory_bandwidth_gb_s=3900, usd_per_gpu_hour=1.5)
+    )
+    assert one is not None
+    assert (one.memory_bytes, one.bandwidth_bytes_s, one.usd_per_hour) == (94 * 10**9, 3.9e12, 1.5)
+
+
+def test_a_type_the_device_has_no_units_for_runs_on_the_next_wider_ones() -> None:
+    hopper, ampere, turing = find("H100-80GB"), find("A100-80GB"), find("T4-16GB")
+    assert hopper is not None
+    assert ampere is not None
+    assert turing is not None
+    assert hopper.flops_for("fp4") == hopper.flops["fp8"]
+    assert ampere.flops_for("fp8") == ampere.flops["bfloat16"]
+    assert turing.flops_for("bfloat16") == turing.flops["float16"]

@@ -1,0 +1,234 @@
+"""What is read from a config.json: shapes, lengths, windows, quantization; where it is looked for."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog import models
+from orchestrator.catalog.known import known_config
+from orchestrator.catalog.models import (
+    ModelFacts,
+    Quantization,
+    facts_from_config,
+    model_facts,
+    quantization_from_config,
+)
+
+BASE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 12,
+    "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 4096, "intermediate_size": 512,
+}  # fmt: skip
+
+
+def facts(**changes: Any) -> ModelFacts:
+    found = facts_from_config("m", {key: value for key, value in (BASE | changes).items() if value is not ...})
+    assert found is not None
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    models._facts_cached.cache_clear()
+
+
+def test_what_is_left_out_follows_from_the_rest() -> None:
+    shape = facts().shape
+    assert (shape.num_key_value_heads, shape.head_dim, shape.tie_word_embeddings) == (8, 32, False)
+    assert facts(model_type="gemma2").shape.tie_word_embeddings
+
+
+def test_older_names_of_the_same_figures_are_understood() -> None:
+    shape = facts(
+        hidden_size=..., n_embd=512, num_hidden_layers=..., n_layer=3, max_position_embeddings=..., n_positions=99
+    ).shape
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.max_position_embeddings) == (512, 3, 99)
+
+
+def test_figures_an_author_left_to_the_class_come_from_transformers() -> None:
+    gemma = facts(model_type="gemma3_text", num_attention_heads=..., vocab_size=...)
+    assert gemma.shape.num_attention_heads == 8
+    assert gemma.shape.vocab_size > 200_000
+
+
+def test_the_text_part_of_a_multimodal_model_is_read_and_marked_as_inexact() -> None:
+    found = facts_from_config("m", {"model_type": "llava", "text_config": BASE, "vision_config": {}})
+    assert found is not None
+    assert (found.shape.hidden_size, found.multimodal, found.exact) == (256, True, False)
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": "resnet"}, {"hidden_size": 4, "num_hidden_layers": 2}])
+def test_what_is_no_decoder_has_no_facts(config: dict[str, Any]) -> None:
+    assert facts_from_config("m", config) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "length"),
+    [
+        ({}, 4096),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 8192),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 16384),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}}, 4096),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 4096),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 4096),
+        ({"max_position_embeddings": ...}, None),
+        ({"max_sequence_length": 2048}, 2048),
+        ({"model_max_length": 9000}, 9000),
+    ],
+)
+def test_the_longest_context_is_vllms(changes: dict[str, Any], length: int | None) -> None:
+    assert facts(**changes).max_model_len == length
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({}, (None, 0)),
+        ({"model_type": "mistral", "sliding_window": 1024}, (1024, 12)),
+        ({"model_type": "mistral", "sliding_window": None}, (None, 0)),
+        ({"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, (None, 0)),
+        ({"model_type": "gemma2", "sliding_window": 4096}, (4096, 6)),
+        ({"model_type": "gemma3_text", "sliding_window": 512}, (512, 10)),
+        ({"model_type": "gpt_oss", "sliding_window": 128}, (128, 6)),
+        ({"sliding_window": 64, "layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 9}, (64, 3)),
+    ],
+)
+def test_sliding_windows_and_the_layers_that_have_them(changes: dict[str, Any], window: tuple[int | None, int]) -> None:
+    found = facts(**changes)
+    assert (found.sliding_window, found.num_sliding_layers) == window
+
+
+def test_layers_without_attention_hold_no_cache() -> None:
+    kinds = ["linear_attention"] * 9 + ["full_attention"] * 3
+    assert facts(layer_types=kinds).num_attention_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, 12),
+        ({"first_k_dense_replace": 3}, 9),
+        ({"decoder_sparse_step": 2}, 6),
+        ({"mlp_only_layers": [0, 5]}, 10),
+    ],
+)
+def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None:
+    moe = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+    assert facts(**moe, **changes).shape.num_moe_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, None),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, Quantization("awq", 4 + 20 / 128, group_size=128)),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, Quantization("gptq", 8)),
+        ({"quant_method": "fp8"}, Quantization("fp8", 8)),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            Quantization("fp8", 8 + 32 / 16384, block=(128, 128)),
+        ),
+        ({"quant_method": "mxfp4"}, Quantization("mxfp4", 4.25, group_size=32, experts_only=True)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Quantization("modelopt", 4.5, group_size=16)),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Quantization("bitsandbytes", 4.13)),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}},
+            },
+            Quantization("compressed-tensors", 4 + 20 / 128, group_size=128),
+        ),
+        ({"quant_method": "something_new"}, Quantization("something_new", 8)),
+    ],
+)
+def test_every_kind_of_quantized_checkpoint(config: dict[str, Any] | None, expected: Quantization | None) -> None:
+    assert quantization_from_config(config) == expected
+
+
+def test_a_folder_gives_its_config_tokenizer_and_size(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps(BASE | {"eos_token_id": [1, 2], "bos_token_id": 0, "dtype": "float32"})
+    )
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "X", "chat_template": "…"}')
+    (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 123456}}')
+    found = model_facts(str(tmp_path))
+    assert found is not None
+    assert (found.checkpoint_bytes, found.dtype, found.architecture) == (123456, "float32", "LlamaForCausalLM")
+    assert (found.tokenizer.eos_token_ids, found.tokenizer.kind, found.tokenizer.chat_template) == ((1, 2), "X", True)
+
+
+def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    for number in range(2):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(b"x" * 1000)
+    found = model_facts(str(tmp_path))
+    assert found is not None
+    assert found.checkpoint_bytes == 2000
+
+
+def test_overrides_change_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    found = model_facts(str(tmp_path), overrides={"max_position_embeddings": 77})
+    assert found is not None
+    assert found.max_model_len == 77
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_broken_config_is_no_config(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert model_facts(str(tmp_path)) is None
+
+
+def test_offline_nothing_is_asked_and_nothing_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> socket.socket:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert model_facts("nobody/never-existed") is None
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert model_facts("nobody/never-existed-either", online=False) is None
+    assert model_facts(str(tmp_path / "missing")) is None
+
+
+def test_a_hub_that_does_not_answer_costs_the_limit_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as silent:  # accepts, never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(models, "HUB_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(models, "_from_hub", lambda *_, local_only: None if local_only else time.sleep(2))
+        started_s = time.monotonic()
+        assert model_facts("nobody/silent") is None
+        assert time.monotonic() - started_s < 1
+
+
+def test_well_known_models_have_facts_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = model_facts("meta-llama/Llama-3.1-8B-Instruct")
+    assert found is not None
+    assert found.parameters.total == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("Llama-3.1-8B", 32),
+        ("Meta-Llama-3.1-70B-Instruct", 80),
+        ("qwen2.5-0.5b", 24),
+        ("mistralai/Mixtral-8x7B-v0.1", 32),
+    ],
+)
+def test_short_names_of_well_known_models(name: str, layers: int) -> None:
+    config = known_config(name)
+    assert config is not None
+    assert config["num_hidden_layers"] == layers
+
+
+def test_names_nobody_knows_are_not_guessed() -> None:
+    assert known_config("Llama-3.1") is None

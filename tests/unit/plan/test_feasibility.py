@@ -1,0 +1,300 @@
+"""Every rule of feasibility, with the sentence it gives and the neighbouring case it lets through."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.catalog.known import CONFIGS
+from orchestrator.catalog.models import ModelFacts, facts_from_config
+from orchestrator.plan.feasibility import Feasibility, assess
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+
+H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+T4 = Hardware(name="t4", accelerator="T4-16GB")
+A100 = Hardware(name="a100", accelerator="A100-80GB")
+CPU = Hardware(name="cpu")
+LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
+MIXTRAL, DEEPSEEK, GPT_OSS = "mistralai/Mixtral-8x7B-Instruct-v0.1", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b"
+FP8_MOE = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def facts(name: str = LLAMA_8B, **changes: Any) -> ModelFacts:
+    found = facts_from_config(name, CONFIGS[name] | changes)
+    assert found is not None
+    return found
+
+
+def judge(model: ModelFacts | str = LLAMA_8B, hardware: Hardware = H100, **settings: Any) -> Feasibility:
+    known = facts(model) if isinstance(model, str) else model
+    values = {"engine": "vllm", "model": "m", "max_model_len": 4096} | settings
+    return assess(EngineSettings(**values), known, hardware)
+
+
+def test_a_common_deployment_fits_and_says_what_to_expect() -> None:
+    verdict = judge()
+    assert (verdict.status, verdict.reasons) == ("fits", ())
+    assert verdict.predicted["weight_bytes"] == pytest.approx(16.06e9, rel=0.001)
+    assert verdict.predicted["kv_cache_tokens"] == pytest.approx(450_000, rel=0.05)
+    assert verdict.predicted["max_concurrency"] == pytest.approx(110, rel=0.05)
+    assert (verdict.predicted["max_num_batched_tokens"], verdict.predicted["max_num_seqs"]) == (8192, 1024)
+
+
+IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
+    (LLAMA_8B, {"tensor_parallel_size": 3}, "32 attention heads cannot be divided by tensor_parallel_size=3"),
+    (LLAMA_8B, {"pipeline_parallel_size": 33}, "more than the model's 32 layers"),
+    (LLAMA_8B, {"tensor_parallel_size": 4, "nnodes": 3}, "cannot be spread evenly over 3 nodes"),
+    (LLAMA_8B, {"tensor_parallel_size": 16}, "needs 16 devices on a node, h100 has 8"),
+    (LLAMA_8B, {"max_model_len": 131073}, "more than the model's 131072 positions"),
+    (LLAMA_8B, {"max_num_seqs": 256, "max_num_batched_tokens": 128}, "less than max_num_seqs=256"),
+    (LLAMA_8B, {"enable_chunked_prefill": False, "max_num_batched_tokens": 2048}, "without chunked prefill"),
+    (LLAMA_8B, {"enable_expert_parallel": True}, "no experts"),
+    (LLAMA_8B, {"quantization": "awq"}, "needs a checkpoint made for it"),
+    (DEEPSEEK, {"quantization": "gptq", "tensor_parallel_size": 8}, "with fp8, quantization=gptq does not match"),
+    (LLAMA_8B, {"kv_cache_tokens": 4000}, "cannot hold one sequence of max_model_len=4096"),
+    (LLAMA_8B, {"kv_cache_memory_bytes": 2**29 - 1}, "needs 0.5 GiB of KV cache, there are 0.5 GiB"),
+    (LLAMA_8B, {"kv_cache_memory_bytes": 70 * 2**30}, "more than the 58."),
+    (LLAMA_70B, {}, "of weights on each rank do not fit"),
+    (LLAMA_8B, {"max_input_len": 4096, "engine": "tgi"}, "leaves no room for output"),
+    (LLAMA_8B, {"pipeline_parallel_size": 2, "env": {"VLLM_PP_LAYER_PARTITION": "20,13"}}, "numbers that add up to 32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "changes", "words"), IMPOSSIBLE)
+def test_what_cannot_work_is_impossible_with_the_sentence_why(model: str, changes: dict[str, Any], words: str) -> None:
+    verdict = judge(model, **changes)
+    assert verdict.status == "impossible"
+    assert any(words in reason for reason in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (LLAMA_8B, {"tensor_parallel_size": 8}),
+        (LLAMA_8B, {"tensor_parallel_size": 16, "nnodes": 2}),  # 8 KV heads repeated over 16 ranks
+        (LLAMA_8B, {"pipeline_parallel_size": 5}),
+        (LLAMA_8B, {"max_model_len": 131072}),
+        (LLAMA_8B, {"max_num_batched_tokens": 128}),  # max_num_seqs then follows
+        (LLAMA_8B, {"enable_chunked_prefill": False}),
+        (LLAMA_8B, {"quantization": "fp8"}),
+        (LLAMA_8B, {"kv_cache_memory_bytes": 2**29}),
+        (LLAMA_8B, {"pipeline_parallel_size": 2, "env": {"VLLM_PP_LAYER_PARTITION": "20,12"}}),
+        (LLAMA_70B, {"tensor_parallel_size": 2}),
+        (MIXTRAL, {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
+        (DEEPSEEK, {"tensor_parallel_size": 16, "nnodes": 2, "quantization": "fp8"}),
+        (GPT_OSS, {"quantization": "gpt_oss_mxfp4"}),
+        (GPT_OSS, {}),
+    ],
+)
+def test_its_neighbours_fit(model: str, changes: dict[str, Any]) -> None:
+    assert judge(model, **changes).status == "fits", judge(model, **changes).reasons
+
+
+def test_several_reasons_come_at_once_the_worst_first() -> None:
+    verdict = judge(LLAMA_8B, tensor_parallel_size=3, quantization="awq", hardware=CPU)
+    assert len(verdict.reasons) >= 3
+    assert verdict.reasons[-1] == "memory is not judged on cpu"
+
+
+def test_on_cpu_shapes_are_judged_and_memory_is_not() -> None:
+    assert judge(LLAMA_70B, CPU).status == "fits"
+    assert judge(LLAMA_70B, CPU).reasons == ("memory is not judged on cpu",)
+    assert judge(LLAMA_70B, CPU, tensor_parallel_size=3).status == "impossible"
+
+
+def test_on_cpu_the_cache_is_known_when_its_size_is_given() -> None:
+    assert judge(LLAMA_8B, CPU).predicted["kv_cache_tokens"] is None
+    given = judge(LLAMA_8B, CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert given.predicted["kv_cache_tokens"] == 4 * 2**30 // 131072
+
+
+def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
+    settings = EngineSettings(engine="vllm", model="who/knows", tensor_parallel_size=3)
+    verdict = assess(settings, None, H100)
+    assert (verdict.status, verdict.predicted) == ("fits", {})
+    assert verdict.reasons == ("nothing is known of who/knows: no config.json at hand",)
+
+
+def test_an_endpoint_is_not_judged() -> None:
+    settings = EngineSettings(engine="endpoint", model="m", url="http://x", tensor_parallel_size=3)
+    assert assess(settings, facts(), H100).status == "fits"
+
+
+def test_an_unknown_accelerator_is_named_with_its_neighbours_unless_its_memory_is_given() -> None:
+    verdict = judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB"))
+    assert verdict.status == "fits"
+    assert "H100-80GB" in verdict.reasons[0]
+    assert judge(LLAMA_70B, Hardware(name="x", accelerator="H100-81GB", memory_gb=80)).status == "impossible"
+
+
+def test_the_users_own_memory_wins_over_the_catalogue() -> None:
+    small = Hardware(name="x", accelerator="H100-80GB", memory_gb=16)
+    assert judge(LLAMA_8B).status == "fits"
+    assert judge(LLAMA_8B, small).status == "impossible"
+
+
+def test_what_is_tight_is_risky_not_impossible() -> None:
+    verdict = judge(LLAMA_70B, quantization="fp8_per_tensor", max_model_len=8192)
+    assert verdict.status == "risky"
+    assert "may not hold max_model_len=8192" in verdict.reasons[0]
+
+
+def test_memory_of_an_unknown_architecture_is_never_a_reason_for_impossible() -> None:
+    unknown = facts(LLAMA_70B, model_type="brand_new")
+    verdict = judge(unknown)
+    assert verdict.status == "risky"
+    assert any("no formula for brand_new" in reason for reason in verdict.reasons)
+
+
+def test_offloaded_weights_need_no_room() -> None:
+    assert judge(LLAMA_70B, cpu_offload_gb=80).status != "impossible"
+
+
+@pytest.mark.parametrize(
+    ("engine", "tensor", "status"),
+    [
+        ("vllm", 16, "fits"),
+        ("sglang", 16, "fits"),
+        ("lmdeploy", 16, "fits"),
+        ("tgi", 16, "impossible"),
+        ("tgi", 8, "fits"),
+    ],
+)
+def test_kv_heads_are_repeated_by_all_engines_but_tgi(engine: str, tensor: int, status: str) -> None:
+    big = Hardware(name="big", accelerator="H100-80GB", gpus_per_node=16)
+    assert judge(LLAMA_8B, big, engine=engine, tensor_parallel_size=tensor).status == status
+
+
+def test_kv_heads_that_neither_divide_nor_repeat_cannot_be_loaded() -> None:
+    odd = facts(LLAMA_8B, num_attention_heads=24, num_key_value_heads=3, head_dim=128)
+    assert judge(odd, tensor_parallel_size=3).status == "impossible"  # 14336 / 3
+    assert "3 KV heads can neither" in judge(odd, tensor_parallel_size=2).reasons[0]
+    assert (
+        judge(facts(DEEPSEEK, quantization_config=None), CPU, tensor_parallel_size=128).status == "fits"
+    )  # a latent has no heads
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"), [("vllm", "impossible"), ("sglang", "impossible"), ("tgi", "risky"), ("llama_cpp", "risky")]
+)
+def test_more_tokens_than_positions_is_refused_by_some_engines_only(engine: str, status: str) -> None:
+    assert judge(facts(LLAMA_8B, max_position_embeddings=2048), engine=engine).status == status
+
+
+def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
+    allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+    assert judge(facts(LLAMA_8B, max_position_embeddings=2048), env=allowed).status == "risky"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expert", "status"), [(4, False, "fits"), (8, False, "impossible"), (8, True, "fits")]
+)
+def test_the_classic_failure_of_fp8_blocks_over_narrow_experts_is_found(tensor: int, expert: bool, status: str) -> None:
+    """moe_intermediate_size 1536 over 8 ranks is 192, no multiple of 128: use 4 ranks or expert parallelism."""
+    qwen = facts("Qwen/Qwen3-235B-A22B", quantization_config=FP8_MOE)
+    big = Hardware(name="b300", accelerator="B300-288GB")
+    assert judge(qwen, big, tensor_parallel_size=tensor, enable_expert_parallel=expert or None).status == status
+
+
+def test_integer_groups_that_are_cut_by_tensor_parallelism_are_risky() -> None:
+    grouped = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    assert (
+        judge(facts(LLAMA_8B, intermediate_size=14400, quantization_config=grouped), tensor_parallel_size=2).status
+        == "risky"
+    )
+    assert judge(facts(LLAMA_8B, quantization_config=grouped), tensor_parallel_size=2).status == "fits"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "changes", "status"),
+    [
+        (T4, {"dtype": "bfloat16"}, "impossible"),
+        (T4, {"dtype": "float16"}, "fits"),
+        (T4, {"quantization": "mxfp4"}, "impossible"),
+        (A100, {"quantization": "fp8_per_tensor"}, "risky"),
+        (A100, {"kv_cache_dtype": "fp8"}, "risky"),
+        (H100, {"quantization": "fp8_per_tensor"}, "fits"),
+        (H100, {"quantization": "nvfp4_per_token"}, "impossible"),
+        (A100, {"engine": "sglang", "quantization": "w8a8_fp8"}, "impossible"),
+    ],
+)
+def test_the_devices_capability_is_checked(hardware: Hardware, changes: dict[str, Any], status: str) -> None:
+    assert judge(facts("meta-llama/Llama-3.2-1B-Instruct"), hardware, **changes).status == status
+
+
+def test_experts_that_do_not_divide_are_a_risk_only_where_the_engine_needs_it() -> None:
+    three = {"data_parallel_size": 3, "enable_expert_parallel": True, "tensor_parallel_size": 1}
+    assert judge(MIXTRAL, CPU, **three).status == "fits"
+    assert judge(MIXTRAL, CPU, **three, engine="sglang").status == "risky"
+
+
+def test_a_draft_model_must_speak_the_same_vocabulary() -> None:
+    speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
+    settings = EngineSettings(
+        engine="vllm", model="m", speculative=speculative, tensor_parallel_size=4, max_model_len=4096
+    )
+    assert assess(settings, facts(LLAMA_70B), H100, draft=facts("meta-llama/Llama-3.2-1B-Instruct")).status == "fits"
+    wrong = assess(settings, facts(LLAMA_70B), H100, draft=facts("Qwen/Qwen2.5-0.5B-Instruct"))
+    assert "vocabulary has 151936 tokens, the model's 128256" in wrong.reasons[0]
+    assert "14 heads cannot be divided by 4" in wrong.reasons[1]
+
+
+@given(
+    tensor=st.integers(1, 16),
+    pipeline=st.integers(1, 40),
+    length=st.integers(16, 200_000),
+    utilization=st.floats(0.1, 1),
+    name=st.sampled_from(sorted(CONFIGS)),
+)
+def test_more_memory_never_makes_a_deployment_less_feasible(
+    tensor: int, pipeline: int, length: int, utilization: float, name: str
+) -> None:
+    order = ["impossible", "risky", "fits"]
+    sizes = (24.0, 48.0, 80.0, 192.0, 1000.0)
+    verdicts = [
+        judge(
+            facts(name),
+            Hardware(name="x", accelerator="H100-80GB", memory_gb=size),
+            tensor_parallel_size=tensor,
+            pipeline_parallel_size=pipeline,
+            max_model_len=length,
+            gpu_memory_utilization=utilization,
+            max_num_batched_tokens=2048,
+            max_num_seqs=256,
+        )
+        for size in sizes
+    ]
+    ranks = [order.index(verdict.status) for verdict in verdicts]
+    assert ranks == sorted(ranks)
+
+
+@given(st.sampled_from(sorted(CONFIGS)), st.integers(1, 8), st.integers(1, 8))
+def test_ranks_share_the_weights_and_never_hold_less_than_their_part(name: str, tensor: int, pipeline: int) -> None:
+    whole = judge(facts(name), CPU).predicted["weight_bytes"]
+    part = judge(facts(name), CPU, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline).predicted[
+        "weight_bytes"
+    ]
+    assert isinstance(whole, int)
+    assert isinstance(part, int)
+    assert whole / tensor / pipeline * 0.999 <= part <= whole + 1
+
+
+def test_ten_thousand_combinations_take_a_few_seconds() -> None:
+    base, model = EngineSettings(engine="vllm", model="m"), facts(DEEPSEEK)
+    started_s = time.process_time()
+    for number in range(10_000):
+        changes = {"tensor_parallel_size": 1 + number % 8, "max_model_len": 1024 * (1 + number % 64)}
+        assess(base.model_copy(update=changes), model, H100)
+    assert time.process_time() - started_s < 5
+
+
+def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> None:
+    plain = judge(facts(DEEPSEEK), CPU).predicted["weight_bytes"]
+    sized = judge(replace(facts(DEEPSEEK), checkpoint_bytes=700_000_000_000), CPU).predicted["weight_bytes"]
+    assert plain == pytest.approx(673e9, rel=0.01)
+    assert sized == pytest.approx(700e9, rel=0.001)

@@ -1,0 +1,141 @@
+"""Feasibility against real vLLM's own validator, both ways, over a few hundred random configurations of tiny models.
+
+The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process: no weights are loaded. What only
+loading or a GPU can show is our rule alone; those rules are listed in ONLY_AT_LOAD, each with what real vLLM does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog.models import facts_from_config
+from orchestrator.plan.feasibility import Finding, case_of, findings_of
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+PYTHON = Path(__file__).resolve().parents[3] / ".engines" / "vllm" / "bin" / "python"
+ONLY_AT_LOAD = {
+    "stages": "more stages than layers: some ranks have nothing to run",
+    "intermediate": "MergedColumnParallelLinear asserts that every output divides (seen: TP=2, intermediate_size 513)",
+    "kv_heads": "attention asserts that KV heads divide or repeat (seen: TP=2, 3 KV heads)",
+    "blocks": "validate_fp8_block_shape raises while layers are built",
+    "memory": "there is none to judge on cpu",
+    "capability": "there is none on cpu",
+}
+VALIDATOR = """
+import json, os, sys
+os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.usage.usage_lib import UsageContext
+for line in sys.stdin:
+    try:
+        AsyncEngineArgs(**json.loads(line)).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+        error = None
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"[:300]
+    print("VERDICT " + json.dumps(error), flush=True)
+"""
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment in {PYTHON.parent.parent}: make engines"),
+]
+
+
+def random_config(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([4, 6, 8, 12])
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": heads * 32, "head_dim": 32,
+        "num_hidden_layers": rng.choice([2, 4, 5]), "num_attention_heads": heads,
+        "num_key_value_heads": rng.choice([count for count in (1, 2, 3, 4, 6, 8, 12) if heads % count == 0]),
+        "intermediate_size": rng.choice([256, 384, 512]), "vocab_size": 512, "tie_word_embeddings": False,
+        "max_position_embeddings": rng.choice([1024, 4096]), "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "dtype": rng.choice(["float32", "bfloat16"]),
+    }  # fmt: skip
+    if rng.random() < 0.25:
+        mixtral = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+        config |= mixtral | {"num_local_experts": 4, "num_experts_per_tok": 2}
+    elif rng.random() < 0.2:
+        config |= {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    if rng.random() < 0.2:
+        config["quantization_config"] = rng.choice(
+            [
+                {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
+                {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+                {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+            ]
+        )
+    if rng.random() < 0.2:
+        positions = config["max_position_embeddings"]
+        yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": positions}
+        config |= {"rope_scaling": rng.choice([{"rope_type": "linear", "factor": 2.0}, yarn]), "rope_theta": 10000.0}
+    return config
+
+
+def random_settings(rng: random.Random) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "tensor_parallel_size": rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 8]),
+        "pipeline_parallel_size": rng.choice([1, 1, 1, 2, 3, 4, 8]),
+    }
+    choices: dict[str, tuple[float, list[Any]]] = {
+        "max_model_len": (0.4, [256, 1024, 2048, 4096, 8192]),
+        "max_num_seqs": (0.4, [1, 16, 256, 4096]),
+        "max_num_batched_tokens": (0.4, [8, 128, 512, 2048, 8192]),
+        "enable_chunked_prefill": (0.4, [True, False]),
+        "quantization": (0.2, ["fp8", "fp8_per_tensor", "fp8_per_block", "mxfp8", "awq", "gptq", "compressed-tensors"]),
+        "nnodes": (0.1, [2, 3]),
+        "enable_expert_parallel": (0.15, [True]),
+        "data_parallel_size": (0.1, [2]),
+        "kv_cache_dtype": (0.1, ["fp8", "auto"]),
+        "block_size": (0.1, [16, 32, 128]),
+    }
+    return settings | {name: rng.choice(values) for name, (share, values) in choices.items() if rng.random() < share}
+
+
+def verdicts(cases: list[dict[str, Any]]) -> list[str | None]:
+    """What vLLM says to each: None, or its error."""
+    done = subprocess.run(
+        [str(PYTHON), "-c", VALIDATOR],
+        input="\n".join(map(json.dumps, cases)),
+        capture_output=True,
+        text=True,
+        timeout=850,
+        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("VERDICT ")]
+    assert len(lines) == len(cases), done.stderr[-2000:]
+    return [json.loads(line.removeprefix("VERDICT ")) for line in lines]
+
+
+def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding]:
+    facts = facts_from_config("tiny", config)
+    assert facts is not None
+    case = case_of(EngineSettings(engine="vllm", model="tiny", **settings), facts, Hardware(name="cpu"))
+    return [finding for finding in findings_of(case) if finding.status == "impossible"]
+
+
+def test_real_vllm_and_we_refuse_the_same_configurations(tmp_path: Path) -> None:
+    rng = random.Random(20261121)
+    configs, settings = [random_config(rng) for _ in range(250)], [random_settings(rng) for _ in range(250)]
+    folders = [tmp_path / str(number) for number in range(len(configs))]
+    for folder, config in zip(folders, configs, strict=True):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+    said = verdicts([one | {"model": str(folder)} for one, folder in zip(settings, folders, strict=True)])
+    wrong = []
+    for config, given, error in zip(configs, settings, said, strict=True):
+        ours = impossible(config, given)
+        if error is None and any(finding.rule not in ONLY_AT_LOAD for finding in ours):
+            wrong.append(f"vLLM accepts {given}, we say {[finding.sentence for finding in ours]}")
+        if error is not None and not ours:
+            wrong.append(f"we accept {given} of {config}, vLLM says {error}")
+    assert not wrong, "\n".join(wrong)
+    accepted = sum(error is None for error in said)
+    assert 60 < accepted < 190, f"{accepted} of {len(said)} accepted: the cases no longer try both sides"
