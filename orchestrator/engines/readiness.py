@@ -65,7 +65,7 @@ class Answer:
             return None
 
 
-Get = Callable[[str, dict[str, str]], Answer]
+Ask = Callable[[str, str, dict[str, str]], Answer]  # method, path, headers
 
 
 def wait_ready(
@@ -79,7 +79,7 @@ def wait_ready(
     silence_s: float = SILENCE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    get: Get | None = None,
+    ask: Ask | None = None,
 ) -> Ready:
     """Returns once rank 0 serves the model and is proven to be ours.
 
@@ -88,7 +88,7 @@ def wait_ready(
     ``scheme://host:port``. Raises EngineFailure.
     """
     started = clock()
-    watch = _Watch(engine, settings, node, api_key, process, get or _getter(base_url))
+    watch = _Watch(engine, settings, node, api_key, process, ask or _asker(base_url))
     last_log, last_change = "", started
     while True:
         ready = watch.check(clock() - started)
@@ -103,13 +103,14 @@ def wait_ready(
         sleep(POLL_S)
 
 
-def http_get(base_url: str, path: str, headers: dict[str, str], timeout_s: float = REQUEST_S) -> Answer:
-    """GET without proxies, redirects or retries. Status 0 when nobody answers."""
+def http_ask(base_url: str, method: str, path: str, headers: dict[str, str], timeout_s: float = REQUEST_S) -> Answer:
+    """One request without proxies, redirects or retries; a POST carries ``{}``. Status 0 when nobody answers."""
     parts = urlsplit(base_url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
+        body = "{}" if method == "POST" else None
+        connection.request(method, parts.path.rstrip("/") + path, body, {"Content-Type": "application/json"} | headers)
         response = connection.getresponse()
         return Answer(response.status, response.read().decode(errors="replace"))
     except (OSError, http.client.HTTPException):
@@ -133,8 +134,8 @@ def tree_of(pid: int) -> set[int]:
         return {pid}
 
 
-def _getter(base_url: str) -> Get:
-    return lambda path, headers: http_get(base_url, path, headers)
+def _asker(base_url: str) -> Ask:
+    return lambda method, path, headers: http_ask(base_url, method, path, headers)
 
 
 @dataclass(slots=True)
@@ -144,19 +145,19 @@ class _Watch:
     node: Node
     api_key: str
     process: Process | None
-    get: Get
+    ask: Ask
 
     def check(self, waited_s: float) -> Ready | None:
         """One look. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None and (status := self.process.poll()) is not None:
             raise EngineFailure(self._died(status))
-        answer = self.get(self.engine.ready_path, self._key())
+        answer = self.ask("GET", self.engine.ready_path, self._key())
         if answer.status == 0:
             return None
         proofs = self._proofs()  # before anything it says is believed: a stranger may say 200 or 404
         if answer.status != 200:
             return None
-        models = self.get("/v1/models", self._key())
+        models = self.ask("GET", "/v1/models", self._key())
         named, names, length = self._served(models)
         if self.process is None:
             if not named:
@@ -201,7 +202,9 @@ class _Watch:
                 raise EngineFailure(self._port_taken(strangers))
             proofs.append("socket")
         if self.api_key and self.api_key in self.process.command.secrets.values():
-            if self.get("/v1/models", {}).status not in (401, 403):
+            # A path that generates: some engines list their models to anyone.
+            path = next(iter(self.engine.dialects(self.settings).values())).path
+            if self.ask("POST", path, {}).status not in (401, 403):
                 raise EngineFailure(self._wrong_server("it answers requests that carry no key"))
             proofs.append("key")
         return proofs
@@ -225,7 +228,7 @@ class _Watch:
         return wanted in names, names, next((length for length in lengths if isinstance(length, int)), None)
 
     def _version(self, reported: dict[str, float | int | str]) -> str | None:
-        document = self.get("/version", self._key()).json()
+        document = self.ask("GET", "/version", self._key()).json()
         said = document.get("version") if isinstance(document, dict) else None
         found = said or reported.get("engine_version")
         return str(found) if found else None

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.engines import readiness
 from orchestrator.engines.base import Command, Node
 from orchestrator.engines.endpoint import Endpoint
-from orchestrator.engines.readiness import Answer, Ready, http_get, listeners, wait_ready
+from orchestrator.engines.readiness import Answer, Ready, http_ask, listeners, wait_ready
 from orchestrator.engines.transformers import Transformers
 from orchestrator.engines.vllm import Vllm
 from orchestrator.errors import EngineFailure, Failure, FailureClass
@@ -44,16 +44,20 @@ class FakeProcess:
 
 
 class FakeServer:
-    """``answers``: path -> answer with the key; ``open_to_all``: answers without the key too."""
+    """``answers``: path -> answer with the key; ``open_to_all``: paths that are answered without the key too."""
 
-    def __init__(self, answers: dict[str, Answer], open_to_all: bool = False, after: int = 0) -> None:
+    def __init__(self, answers: dict[str, Answer], open_to_all: str = "-", after: int = 0) -> None:
         self.answers, self.open_to_all, self.after = answers, open_to_all, after
 
-    def __call__(self, path: str, headers: dict[str, str]) -> Answer:
+    def __call__(self, method: str, path: str, headers: dict[str, str]) -> Answer:
         self.after -= 1
         if self.after >= 0:
             return Answer(0)
-        if path.startswith("/v1") and not self.open_to_all and headers.get("Authorization") != f"Bearer {KEY}":
+        if (
+            path.startswith("/v1")
+            and not path.startswith(self.open_to_all)
+            and headers.get("Authorization") != f"Bearer {KEY}"
+        ):
             return Answer(401)
         return self.answers.get(path, Answer(404))
 
@@ -92,7 +96,7 @@ def wait(engine: Any, server: FakeServer, process: FakeProcess | None, timeout_s
     settings = EngineSettings(engine=engine.name, model="acme/tiny", **given)
     return wait_ready(
         engine, settings, NODE, "http://127.0.0.1:21001", KEY, process, timeout_s,
-        silence_s=20.0, clock=time, sleep=time.sleep, get=server,
+        silence_s=20.0, clock=time, sleep=time.sleep, ask=server,
     )  # fmt: skip
 
 
@@ -131,9 +135,13 @@ def test_a_stranger_that_answers_first_ends_the_wait_at_once(ours: dict[str, set
 
 
 def test_a_server_that_needs_no_key_is_not_ours() -> None:
-    failure = failed(Vllm(), FakeServer(vllm_answers(), open_to_all=True), FakeProcess())
+    failure = failed(Vllm(), FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
     assert failure.kind == "wrong_server"
     assert "carry no key" in failure.sentence
+
+
+def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
+    assert wait(Vllm(), FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).proofs[1] == "key"
 
 
 def test_in_a_container_the_name_must_be_ours() -> None:
@@ -145,7 +153,7 @@ def test_in_a_container_the_name_must_be_ours() -> None:
 
 
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
-    server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all=True)
+    server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all="/")
     assert wait(Transformers(), server, FakeProcess(keyed=False)).proofs == ("socket",)
 
 
@@ -178,18 +186,19 @@ def test_an_answer_that_is_no_list_of_models_is_no_proof(body: str) -> None:
     assert wait(Vllm(), server, process).proofs == ("socket", "key")
 
 
-def test_http_get_says_nobody_answers_and_never_raises() -> None:
+def test_http_ask_says_nobody_answers_and_never_raises() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        assert http_get(f"http://127.0.0.1:{closed.getsockname()[1]}", "/health", {}) == Answer(0)
+        assert http_ask(f"http://127.0.0.1:{closed.getsockname()[1]}", "GET", "/health", {}) == Answer(0)
 
 
-def test_http_get_brings_status_body_and_sends_headers_below_the_base_path() -> None:
+def test_http_ask_brings_status_body_and_sends_headers_below_the_base_path() -> None:
     class Echo(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             self.send_response(418)
             self.end_headers()
-            self.wfile.write(f"{self.path} {self.headers['X']}".encode())
+            self.wfile.write(f"{self.path} {self.headers['X']} {body}".encode())
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -197,9 +206,9 @@ def test_http_get_brings_status_body_and_sends_headers_below_the_base_path() -> 
     with HTTPServer(("127.0.0.1", 0), Echo) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        answer = http_get(f"http://127.0.0.1:{server.server_port}/base/", "/v1", {"X": "y"})
+        answer = http_ask(f"http://127.0.0.1:{server.server_port}/base/", "POST", "/v1", {"X": "y"})
         thread.join()
-    assert answer == Answer(418, "/base/v1 y")
+    assert answer == Answer(418, "/base/v1 y {}")
 
 
 REAL_LISTENERS = listeners
