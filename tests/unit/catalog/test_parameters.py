@@ -28,6 +28,8 @@ UNTIED = {"tie_word_embeddings": False}
 TIED = {"tie_word_embeddings": True}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, **UNTIED}
 
+GPT_OSS = {"head_dim": 64, "num_experts_per_tok": 4, **UNTIED}
+
 PUBLISHED: dict[str, tuple[Json, int]] = {
     "Llama-3.1-8B": (config("llama", 4096, 32, 32, 8, 14336, 128256, **UNTIED), 8_030_261_248),
     "Llama-3.1-70B": (config("llama", 8192, 80, 64, 8, 28672, 128256, **UNTIED), 70_553_706_496),
@@ -79,17 +81,17 @@ PUBLISHED: dict[str, tuple[Json, int]] = {
     "Phi-3-mini": (config("phi3", 3072, 32, 32, 32, 8192, 32064, **UNTIED), 3_821_079_552),
     "Phi-4": (config("phi3", 5120, 40, 40, 10, 17920, 100352, **UNTIED), 14_659_507_200),
     "gpt-oss-20b": (
-        config("gpt_oss", 2880, 24, 64, 8, 2880, 201088, head_dim=64, num_local_experts=32, num_experts_per_tok=4, **UNTIED),
+        config("gpt_oss", 2880, 24, 64, 8, 2880, 201088, num_local_experts=32, **GPT_OSS),
         20_914_757_184,
     ),
     "gpt-oss-120b": (
-        config("gpt_oss", 2880, 36, 64, 8, 2880, 201088, head_dim=64, num_local_experts=128, num_experts_per_tok=4, **UNTIED),
+        config("gpt_oss", 2880, 36, 64, 8, 2880, 201088, num_local_experts=128, **GPT_OSS),
         116_829_156_672,
     ),
     "DeepSeek-V2-Lite": (
         config(
-            "deepseek_v2", 2048, 27, 16, 16, 10944, 102400, n_routed_experts=64, num_experts_per_tok=6, n_shared_experts=2,
-            moe_intermediate_size=1408, first_k_dense_replace=1, moe_layer_freq=1, q_lora_rank=None, **MLA,
+            "deepseek_v2", 2048, 27, 16, 16, 10944, 102400, n_routed_experts=64, num_experts_per_tok=6,
+            n_shared_experts=2, moe_intermediate_size=1408, first_k_dense_replace=1, q_lora_rank=None, **MLA,
         ),
         15_706_484_224,
     ),
@@ -101,11 +103,14 @@ PUBLISHED: dict[str, tuple[Json, int]] = {
         ),
         671_026_419_200,
     ),
-    "GPT-2": ({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}, 124_439_808),
+    "GPT-2": (
+        {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
+        124_439_808,
+    ),
     "OPT-125m": (
         {
-            "model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072,
-            "vocab_size": 50272, "max_position_embeddings": 2048,
+            "model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "ffn_dim": 3072, "vocab_size": 50272, "max_position_embeddings": 2048,
         },
         125_239_296,
     ),

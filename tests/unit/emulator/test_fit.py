@@ -1,0 +1,140 @@
+"""Calibration: constants that made the measurements are found again from their Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from orchestrator.cli.emulator import emulator
+from orchestrator.engines.emulator.fit import FIGURES, _errors, fit, read_samples
+from orchestrator.engines.emulator.model import replica
+from orchestrator.engines.emulator.profile import Constants, Profile, device_of, load_profile
+from orchestrator.engines.emulator.simulate import Outcome, Schedule, run, run_closed
+from orchestrator.errors import InputError
+from orchestrator.results.store import Manifest, Store
+from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.unit.emulator.builders import facts
+from tests.unit.results.builders import deployment_row, point_row, table
+
+TRUE = Constants(
+    compute_efficiency=0.4,
+    bandwidth_efficiency=0.9,
+    step_overhead_s=2e-3,
+    sequence_overhead_s=2e-5,
+    request_overhead_s=4e-3,
+)
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+LEVELS = (
+    ("request_rate", 2.0),
+    ("request_rate", 8.0),
+    ("request_rate", 16.0),
+    ("concurrency", 1.0),
+    ("concurrency", 32.0),
+)
+
+
+def schedule(rate: float, requests: int = 120) -> Schedule:
+    rng = np.random.default_rng(3)
+    return Schedule(
+        np.cumsum(rng.exponential(1 / rate, requests)),
+        rng.integers(50, 2000, requests),
+        rng.integers(20, 200, requests),
+    )
+
+
+def rows(measurement: str, load: Schedule, outcome: Outcome) -> list[dict[str, object]]:
+    times = np.stack([load.arrival_s, outcome.first_token_s, outcome.last_token_s]) * 1e9 + 5e9
+    return [
+        {
+            "measurement_id": measurement, "attempt_id": "a0", "request_index": index, "client": 0, "replica": 0,
+            "phase": "warmup" if index < 10 else "measure", "scheduled_ns": int(sent), "sent_ns": int(sent),
+            "first_token_ns": int(first), "last_token_ns": int(last), "done_ns": int(last),
+            "input_tokens_asked": int(load.prompt_tokens[index]), "input_tokens": int(load.prompt_tokens[index]),
+            "output_tokens_asked": int(load.output_tokens[index]), "output_tokens": int(load.output_tokens[index]),
+            "chunks": 1, "coalesced_chunks": 0, "status": "ok" if index != 11 else "error",
+        }
+        for index, (sent, first, last) in enumerate(times.T)
+    ]  # fmt: skip
+
+
+def measured(folder: Path, tensor_parallel: tuple[int, ...] = (1, 2), accelerator: str = "H100-80GB") -> str:
+    """A results root as a sweep leaves it, measured on an engine that behaves exactly as TRUE says."""
+    store = Store.open(str(folder), "exp")
+    for tensor in tensor_parallel:
+        settings = EngineSettings(engine="vllm", model=LLAMA, tensor_parallel_size=tensor, max_num_seqs=64)
+        hardware = Hardware(name="h", accelerator=accelerator)
+        model = replica(settings, facts(max_position_embeddings=131072), device_of(Profile(), hardware), TRUE)
+        row = deployment_row(
+            f"d{tensor}", settings_json=settings.model_dump_json(), model=LLAMA, accelerator=accelerator
+        )
+        for control, level in LEVELS:
+            load = schedule(level)
+            if control == "concurrency":
+                load, outcome = run_closed(model, load.prompt_tokens, load.output_tokens, int(level))
+            else:
+                outcome = run(model, load)
+            measurement = f"m{tensor}-{control}-{level:g}"
+            point = point_row(measurement, "a0", deployment_id=f"d{tensor}", control=control, level=level)
+            tables = {"requests": rows(measurement, load, outcome), "points": [point], "deployments": [row]}
+            parts = tuple(
+                store.write_part(name, table(name, content), measurement_id=measurement, attempt_id="a0", writer="w")
+                for name, content in tables.items()
+            )
+            store.commit(Manifest("point", measurement, "a0", "ok", 1, parts))
+    return str(folder)
+
+
+def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Path) -> None:
+    found = fit(measured(tmp_path))
+    assert found.samples == 10
+    assert max(found.error.values()) < 0.05
+    assert found.held_out_error is not None
+    assert max(found.held_out_error.values()) < 0.06
+    # Bandwidth, step overhead and collective latency trade against each other here: only their sum is in the data.
+    constants = found.profile.constants
+    assert constants.compute_efficiency == pytest.approx(TRUE.compute_efficiency, rel=0.1)
+    assert constants.request_overhead_s == pytest.approx(TRUE.request_overhead_s, rel=0.25)
+
+
+def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:
+    samples = read_samples(measured(tmp_path, (1,)), Profile())
+    before = [_errors(sample, Constants()) for sample in samples]
+    assert np.median([one["tpot_p50"] for one in before]) > 0.1
+
+
+def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: Path) -> None:
+    samples = read_samples(measured(tmp_path, (1,)), Profile())
+    assert [sample.concurrency for sample in samples].count(None) == 3
+    for sample in samples:
+        assert len(sample.schedule.arrival_s) == 119  # one of 120 failed
+        assert sample.measure.sum() == 109  # ten were warm-up
+        assert (sample.figures > 1e-4).all()
+        assert sample.schedule.arrival_s[0] == 0
+
+
+def test_the_command_writes_a_profile_that_the_emulator_takes(tmp_path: Path) -> None:
+    output = tmp_path / "profile.yaml"
+    done = CliRunner().invoke(emulator, ["fit", measured(tmp_path / "results", (1,)), "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    assert "samples held out of the fit" in done.output
+    profile = load_profile(str(output))
+    assert profile.accelerator == "H100-80GB"
+    assert set(yaml.safe_load(output.read_text())["fitted"]["error"]) == set(FIGURES)
+
+
+def test_different_devices_are_not_fitted_together(tmp_path: Path) -> None:
+    measured(tmp_path, (1,))
+    measured(tmp_path, (2,), accelerator="A100-80GB")
+    with pytest.raises(InputError, match="fit each on its own"):
+        fit(str(tmp_path))
+
+
+def test_nothing_to_fit_is_an_input_error(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    store.commit(Manifest("point", "m", "a", "ok", 1, ()))
+    with pytest.raises(InputError, match="nothing to fit"):
+        fit(str(tmp_path))
