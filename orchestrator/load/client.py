@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import resource
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from orchestrator.load.agenda import Agenda
 from orchestrator.load.bodies import Bodies
@@ -23,6 +24,8 @@ from orchestrator.load.schedule import Schedule
 from orchestrator.load.tokens import prompter
 from orchestrator.load.wire import WIRES
 from orchestrator.load.workloads import WORKLOADS
+
+DESCRIPTORS = 16_384  # sockets for which there is room without the kernel's table growing
 
 
 class LoadClient:
@@ -42,7 +45,9 @@ class LoadClient:
 
         Raises InputError when the point cannot be run.
         """
-        _raise_file_limit()
+        import pyarrow  # noqa: F401  the rows' tables: loaded now, not when the run is over
+
+        _make_room_for_sockets()
         self._aborted.clear()
         prompts = prompter(point)
         kind = WORKLOADS[point.workload.kind](point.workload, prompts, point.seed)
@@ -104,11 +109,17 @@ def _quiet_memory() -> Iterator[None]:
             gc.enable()
 
 
-def _raise_file_limit() -> None:
-    """As many sockets as the system lets us have; the usual soft limit of 1,024 would cap the load unseen."""
+def _make_room_for_sockets() -> None:
+    """As many sockets as the system lets us have; the usual soft limit of 1,024 would cap the load unseen.
+
+    The kernel's table of descriptors grows by doubling, and in a process with threads each growth waits 10 ms and more
+    for all CPUs (synchronize_rcu). Taking a high number once makes it large now instead of during the run.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):
-            return  # a sandbox may forbid it; sockets that cannot be opened become rows of class `client`
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    except (ValueError, OSError):
+        pass  # a sandbox may forbid it; sockets that cannot be opened become rows of class `client`
+    with open(os.devnull) as any_file, suppress(OSError):
+        os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(soft, DESCRIPTORS) - 1))

@@ -68,6 +68,8 @@ def digest(exchange: Exchange, wire: Wire, dialect: Dialect, want_reply: bool = 
         return
     content = rest.body.content
     if head.status == 200 and (uniform or _is_stream(content)):
+        if uniform is not None:
+            parsed.tokens += uniform.tokens
         for choices in uniform.choices if uniform else ():
             wire.read_choices(choices, parsed)
             yield None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from itertools import takewhile
 
 from orchestrator.load.agenda import BACKOFF_NS, Agenda
 from orchestrator.load.bodies import Bodies
@@ -26,7 +27,7 @@ from orchestrator.load.wire import Wire
 from orchestrator.load.workloads import Kind
 
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
-SWEEP_EVERY = 10  # beats
+SWEEP_EVERY = 25  # beats
 BACKLOG_BYTES = 32 * 1024 * 1024  # of finished responses; beyond it they are digested although bytes are waiting
 
 
@@ -103,25 +104,24 @@ class Driver:
     def _loop(self) -> None:
         transport, clock = self._transport, time.monotonic_ns
         beat = self._start_ns
+        wake = 0  # the next instant at which something is to be done
         idle = False
         while not self._aborting:
             now = clock()
-            if now >= beat:
-                self._meter.lag(now - beat)
-                self._beat(now)
-                beat += BEAT_NS * (1 + (now - beat) // BEAT_NS)
-            due = self._agenda.next_due_ns
-            if due is not None and now - self._start_ns >= due:
+            if now >= wake:
+                if now >= beat:
+                    self._beat(now, now - beat)
+                    beat += BEAT_NS * (1 + (now - beat) // BEAT_NS)
                 self._send_due(now)
+                if self._finished(now):
+                    return
                 due = self._agenda.next_due_ns
-            if self._finished(now):
-                return
-            wake = beat if due is None else min(beat, due + self._start_ns)
-            reads = transport.reads
-            transport.poll(wake if idle else 0)
+                wake = beat if due is None else min(beat, due + self._start_ns)
+            reads = transport.poll(wake if idle else 0)
             if transport.ended:
                 self._take_ended()
-            quiet = transport.reads == reads or self._backlog_bytes > BACKLOG_BYTES
+                wake = 0  # more may be due, or nothing left
+            quiet = reads == 0 or self._backlog_bytes > BACKLOG_BYTES
             if quiet and not self._digest_step() and self._bodies.hungry:
                 self._bodies.ahead(1)
             idle = not (self._backlog or self._digesting or self._bodies.hungry)
@@ -135,15 +135,14 @@ class Driver:
         last_ns = self._agenda.last_ns(now - self._start_ns)
         return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_timeout_s * 1e9)
 
-    def _beat(self, now: int) -> None:
+    def _beat(self, now: int, late_ns: int) -> None:
         """What needs no better precision than the heartbeat."""
-        self._meter.beat(len(self._open))
+        self._meter.beat(late_ns, len(self._open))
         if self._meter.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
         limit_ns = round(self._point.request_timeout_s * 1e9)
-        for exchange in list(self._open):
-            if now - exchange.started_ns < limit_ns:
-                break
+        late = takewhile(lambda exchange: now - exchange.started_ns >= limit_ns, self._open)
+        for exchange in list(late):
             self._transport.cancel(exchange, "timeout", f"no end within {self._point.request_timeout_s:g} s")
 
     # -- sending

@@ -28,11 +28,9 @@ class Meter:
         self._start_error_ns = now_ns - start_ns
         self._cpu_start_ns = time.thread_time_ns()
 
-    def lag(self, late_ns: int) -> None:
-        """How late a heartbeat was: so long, bytes or a due request may have waited for us."""
+    def beat(self, late_ns: int, in_flight: int) -> None:
+        """A heartbeat and how late it was: so long, bytes or a due request may have waited for us."""
         self._lags_ns.append(late_ns)
-
-    def beat(self, in_flight: int) -> None:
         self.beats += 1
         self.in_flight_max = max(self.in_flight_max, in_flight)
 

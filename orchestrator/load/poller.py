@@ -77,7 +77,7 @@ class Poller:
         if until_ns != self._set_at:
             self._timer.set(until_ns)
             self._set_at = until_ns
-        return self._epoll.poll(-1, MAX_EVENTS)
+        return self._epoll.poll(None, MAX_EVENTS)
 
     def _wait_without_timer(self, until_ns: int) -> list[tuple[int, int]]:
         while True:

@@ -47,26 +47,30 @@ class Transport:
         else:
             self._connect(exchange)
 
-    def poll(self, until_ns: int) -> None:
-        """Waits for bytes until that instant (0: not at all) and takes in what is there."""
-        streams, clock, blocked = self._streams, time.monotonic_ns, BlockingIOError
-        for fd, mask in self._poller.wait(until_ns):
+    def poll(self, until_ns: int) -> int:
+        """Waits for bytes until that instant (0: not at all), takes in what is there, returns the number of reads."""
+        streams, clock = self._streams, time.monotonic_ns
+        ready = self._poller.wait(until_ns)
+        reads = len(ready)
+        for fd, mask in ready:
             exchange = streams.get(fd)
             if exchange is None:
                 self._other(fd, mask)
+                reads -= 1
                 continue
             try:
                 data = exchange.recv(READ_BYTES)
-            except blocked:
+            except BlockingIOError:
                 continue
             except OSError as error:
                 self._broken(self._connections[fd], "reset", str(error))
                 continue
             exchange.times.append(clock())
             exchange.parts.append(data)
-            self.reads += 1
             if len(data) < 5 or data.endswith(exchange.mark):
                 self._look(fd, exchange, data)
+        self.reads += reads
+        return reads
 
     def cancel(self, exchange: Exchange, error_class: str, error: str) -> None:
         """Ends an exchange from our side."""

@@ -19,15 +19,21 @@ from orchestrator.load.framing import chunk_line
 from orchestrator.load.wire.sse import BATCH
 
 MIN_READS = 32  # fewer are not worth the looking
+LAST_READS = 4  # decoded in any case: one of them says why the stream ended
+_TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
 _OPENING = re.compile(rb'"choices": ?\[')
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """``reads``: indices of uniform reads, ascending. ``choices``: what each held, decoded, in batches."""
+    """``reads``: indices of uniform reads, ascending. ``choices``: what each held, decoded, in batches.
+
+    Where the engine sends token ids only the last few are decoded; ``tokens`` are the counts of those before.
+    """
 
     reads: list[int]
     choices: list[list[Any]]
+    tokens: list[int]
 
 
 def uniform_reads(reads: Sequence[bytes]) -> Uniform | None:
@@ -38,15 +44,24 @@ def uniform_reads(reads: Sequence[bytes]) -> Uniform | None:
     if envelope is None:
         return None
     opening, closing = envelope
-    starts: dict[int, bytes] = {}
-    for length in set(map(len, reads)):
-        line = b"%x\r\n" % _payload_bytes(length)
-        starts[length] = line + opening
+    starts = {length: b"%x\r\n%b" % (_payload_bytes(length), opening) for length in set(map(len, reads))}
     matches = [read.endswith(closing) and read.startswith(starts[len(read)]) for read in reads]
     cut = -len(closing)
     inner = [read[len(starts[len(read)]) : cut] for read in compress(reads, matches)]
-    choices = _decode(inner)
-    return None if choices is None else Uniform(list(compress(range(len(reads)), matches)), choices)
+    tokens = _count_ids(inner[:-LAST_READS])
+    choices = _decode(inner[len(tokens) :])
+    return None if choices is None else Uniform(list(compress(range(len(reads)), matches)), choices, tokens)
+
+
+def _count_ids(inner: list[bytes]) -> list[int]:
+    """How many token ids each choice lists; nothing when they do not all list some.
+
+    A quote inside of a JSON string is written ``\\"``, so what is found here is a name, never text.
+    """
+    found = _TOKEN_IDS.findall(b"\n".join(inner))
+    if len(found) != len(inner):
+        return []
+    return [ids.count(b",") + 1 for ids in found]
 
 
 def _payload_bytes(length: int) -> int:
