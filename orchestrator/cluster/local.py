@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from contextlib import suppress
 from types import TracebackType
@@ -12,6 +13,12 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 OBJECT_STORE_BYTES = 80 * 2**20  # the smallest Ray accepts is 75 MB; rows travel through files, not through Ray
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class LocalCluster:
@@ -36,7 +43,13 @@ class LocalCluster:
 
     @staticmethod
     def _node_args(cpus: int, gpus: int) -> dict[str, Any]:
-        return {"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": OBJECT_STORE_BYTES}
+        # every raylet's agent listens for jobs on one default port: a second cluster on this machine would go without
+        return {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "dashboard_agent_listen_port": _free_port(),
+        }
 
     @property
     def address(self) -> str:
