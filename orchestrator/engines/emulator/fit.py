@@ -110,8 +110,8 @@ def _log_ratios(sample: Sample, constants: Constants) -> Floats:
     groups = [ratios[:, group] for group in np.array_split(order, min(_GROUPS, len(order)))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a group of one-token outputs has no TPOT: its mean is NaN
-        means = np.concatenate([np.nanmean(group, axis=1) for group in groups])
-    return np.nan_to_num(means, nan=0.0) / np.sqrt(len(means))
+        means: Floats = np.concatenate([np.nanmean(group, axis=1) for group in groups])
+    return np.nan_to_num(means, nan=0.0) / float(np.sqrt(len(means)))
 
 
 def _constants(start: Constants, position: Floats) -> Constants:

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli.emulator import emulator
-from orchestrator.engines.emulator.fit import FIGURES, _errors, fit, read_samples
+from orchestrator.engines.emulator.fit import FIGURES, _errors, figures, fit, read_samples
 from orchestrator.engines.emulator.model import replica
 from orchestrator.engines.emulator.profile import Constants, Profile, device_of, load_profile
 from orchestrator.engines.emulator.simulate import Outcome, Schedule, run, run_closed
@@ -112,7 +112,7 @@ def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: 
     for sample in samples:
         assert len(sample.schedule.arrival_s) == 119  # one of 120 failed
         assert sample.measure.sum() == 109  # ten were warm-up
-        assert (sample.figures > 1e-4).all()
+        assert (figures(sample.schedule, sample.outcome, sample.measure) > 1e-4).all()
         assert sample.schedule.arrival_s[0] == 0
 
 

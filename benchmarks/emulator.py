@@ -1,0 +1,181 @@
+"""The emulator's two promises, measured: requests simulated per second, and how well HTTP keeps the stated timing.
+
+    python benchmarks/emulator.py                     # both, about 40 s; wants two cores that do nothing else
+    python benchmarks/emulator.py --format json
+
+HTTP: the server on one core, a client that only takes timestamps on another. Every step of the profile lasts the same,
+so each token's stated instant is known; the server reports how far it left from it, the client sees the gaps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+
+from orchestrator.engines.emulator.profile import load_profile
+from orchestrator.engines.emulator.simulate import Schedule, simulate
+from orchestrator.spec.settings import EngineSettings
+
+REQUESTS = 50_000
+TOKENS_PER_S = 20_000
+STREAMS = (32, 64, 128, 256)
+
+
+def simulation(rate: float, input_tokens: int, output_tokens: int) -> dict[str, float]:
+    """Requests simulated per second of CPU, on one H100 with Llama-3.1-8B; best of three."""
+    rng = np.random.default_rng(0)
+    load = Schedule(
+        np.cumsum(rng.exponential(1 / rate, REQUESTS)),
+        rng.lognormal(np.log(input_tokens), 0.5, REQUESTS).astype(np.int64) + 1,
+        rng.lognormal(np.log(output_tokens), 0.5, REQUESTS).astype(np.int64) + 1,
+    )
+    profile, settings = load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any")
+    times_s = []
+    for _ in range(3):
+        started_s = time.process_time()
+        simulate(profile, settings, load)
+        times_s.append(time.process_time() - started_s)
+    per_s = REQUESTS / min(times_s)
+    return {"rate": rate, "input_tokens": input_tokens, "output_tokens": output_tokens, "requests_per_s": round(per_s)}
+
+
+class Client(asyncio.BufferedProtocol):
+    """One stream after the other on one connection; keeps the time of every read that held a token."""
+
+    def __init__(self, request: bytes, gaps_ns: list[int]) -> None:
+        self._request, self._gaps_ns = request, gaps_ns
+        self._buffer = bytearray(65536)
+        self._last_ns = 0
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._transport.write(self._request)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now_ns, data = time.monotonic_ns(), self._buffer[:nbytes]
+        if self._last_ns and b'"finish_reason"' in data:
+            self._gaps_ns.append(now_ns - self._last_ns)
+        self._last_ns = now_ns
+        if data.endswith(b"0\r\n\r\n"):
+            self._last_ns = 0
+            self._transport.write(self._request)
+
+
+async def load(port: int, streams: int, seconds: float) -> list[int]:
+    body = b'{"model":"m","prompt":[1,2,3,4],"max_tokens":400,"stream":true,"ignore_eos":true}'
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    gaps_ns: list[int] = []
+    loop = asyncio.get_running_loop()
+    clients = [
+        await loop.create_connection(lambda: Client(request, gaps_ns), "127.0.0.1", port) for _ in range(streams)
+    ]
+    await asyncio.sleep(seconds)
+    for transport, _ in clients:
+        transport.abort()
+    return gaps_ns
+
+
+def http(streams: int, seconds: float) -> dict[str, float]:
+    """Timing error with so many streams at TOKENS_PER_S together."""
+    step_s = streams / TOKENS_PER_S
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        server = start(Path(folder), port, step_s)
+        try:
+            gaps_ns = uvloop.run(load(port, streams, seconds))
+            sent = tokens(port)
+        finally:
+            server.terminate()
+            output = server.communicate()[0]
+    return report(streams, step_s, gaps_ns, output, sent / seconds)
+
+
+def start(folder: Path, port: int, step_s: float) -> subprocess.Popen[str]:
+    ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e6, "tflops": {"bfloat16": 1e6}}
+    constants = {"step_overhead_s": step_s, "sequence_overhead_s": 0, "request_overhead_s": 0}
+    (folder / "profile.json").write_text(json.dumps({"accelerator": ideal, "constants": constants}))
+    argv = [sys.executable, "-m", "orchestrator", "emulator", "--port", str(port), "--served-model-name", "m"]
+    argv += ["--profile", str(folder / "profile.json")]
+    server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin(0))
+    for _ in range(500):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return server
+        except OSError:
+            time.sleep(0.02)
+    raise SystemExit("the emulator did not start")
+
+
+def pin(core: int) -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})
+
+
+def tokens(port: int) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        found = re.search(r"^vllm:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
+def report(streams: int, step_s: float, gaps_ns: list[int], output: str, rate: float) -> dict[str, float]:
+    error = re.search(r"mean (\S+) ms; worst token of a step: median (\S+) ms, p99 (\S+) ms", output)
+    assert error, output[-500:]
+    gaps_ms = sorted(gap / 1e6 for gap in gaps_ns)
+    return {
+        "streams": streams,
+        "tokens_per_s": round(rate),
+        "mean_error_ms": float(error[1]),
+        "worst_token_of_a_step_median_ms": float(error[2]),
+        "worst_token_of_a_step_p99_ms": float(error[3]),
+        "client_mean_gap_error_ms": round(statistics.fmean(gaps_ms) - step_s * 1e3, 4),
+        "client_p99_gap_error_ms": round(gaps_ms[int(len(gaps_ms) * 0.99)] - step_s * 1e3, 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each HTTP measurement")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    arguments = parser.parse_args()
+    pin(1)
+    shapes = ((8, 1500, 300), (20, 500, 200), (50, 500, 200))
+    results = {
+        "load_average": os.getloadavg()[0],
+        "simulation": [simulation(*shape) for shape in shapes],
+        "http": [http(streams, arguments.seconds) for streams in STREAMS],
+    }
+    if arguments.format == "json":
+        print(json.dumps(results, indent=1))
+        return
+    print(f"load average at the start: {results['load_average']:.2f}")
+    for name in ("simulation", "http"):
+        rows: Any = results[name]
+        print(f"\n{name}\n" + "  ".join(rows[0]))
+        for row in rows:
+            print("  ".join(f"{value:>{len(key)}}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
