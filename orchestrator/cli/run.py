@@ -9,9 +9,8 @@ import click
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.base import Cluster
-    from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
+    from orchestrator.runner.sweep import SweepReport
 
 EXAMPLES = """
 \b
@@ -44,24 +43,27 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
         raise click.BadParameter(str(error), param_hint="--placement-timeout") from error
     plan = load_plan(experiment)
     store = Store.open(results_uri, plan.name)
+    store.check_writable()
 
     console = Console(stderr=True)
+    from orchestrator.cli.live import LiveSweep
     from orchestrator.cluster.ray_cluster import RayCluster  # imports ray: after the input is known to be good
+    from orchestrator.runner.sweep import Sweep
 
     console.print(summary(plan), highlight=False)
     cluster = RayCluster(store, address, clients)
     try:
-        return _sweep(plan, cluster, store, console, timeout_s)
+        with LiveSweep(console) as live:
+            report = Sweep(plan, cluster, store, live, timeout_s).run()
     finally:
         cluster.close()
+    _print(report, store, console)
+    if report.interrupted:
+        raise KeyboardInterrupt
+    return 3 if report.failed or report.left_out else 0
 
 
-def _sweep(plan: Plan, cluster: Cluster, store: Store, console: Console, timeout_s: float) -> int:
-    from orchestrator.cli.live import LiveSweep
-    from orchestrator.runner.sweep import Sweep
-
-    with LiveSweep(console) as live:
-        report = Sweep(plan, cluster, store, live, timeout_s).run()
+def _print(report: SweepReport, store: Store, console: Console) -> None:
     parts = [f"{report.measured} measured", f"{report.skipped} already done", f"{report.failed} failed"]
     if report.left_out:
         parts.append(f"{report.left_out} left out by the budget")
@@ -72,6 +74,3 @@ def _sweep(plan: Plan, cluster: Cluster, store: Store, console: Console, timeout
         highlight=False,
     )
     console.print(f"results: {store.uri}", highlight=False)
-    if report.interrupted:
-        raise KeyboardInterrupt
-    return 3 if report.failed or report.left_out else 0

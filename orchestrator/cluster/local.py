@@ -58,7 +58,9 @@ class LocalCluster:
 
     def add_node(self, cpus: int = 4, gpus: int = 0) -> Any:
         """One more node; ``cluster.remove_node`` kills it."""
-        return self.cluster.add_node(**self._node_args(cpus, gpus))
+        # a folder of its own: raylets that share one unpack a job's working_dir over each other
+        folder = tempfile.mkdtemp(prefix="n", dir=self._folder)
+        return self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus))
 
     def close(self) -> None:
         """End every process of the cluster and remove its files."""
