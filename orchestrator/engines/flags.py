@@ -19,6 +19,7 @@ EVERYWHERE = frozenset(
         *("model", "replicas", "extra_args", "env", "startup_timeout_s"),
     }
 )
+KEY_VARIABLE = "ENGINE_API_KEY"
 # Why fields of other kinds of engines are refused by all that are launched here.
 NOT_LAUNCHED = {
     "url": "is for the engine `endpoint`; this one is launched",
@@ -58,6 +59,16 @@ def mapped(settings: EngineSettings, table: Mapping[str, Flag]) -> list[str]:
         if value is not None:
             arguments += flag.arguments(value)
     return arguments
+
+
+def pairs(values: Mapping[str, Any]) -> list[str]:
+    """``--flag value`` for every value that is not None."""
+    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+
+
+def pin_notes(pins: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the log and the results say of values that the settings left open."""
+    return tuple(f"{field}={value} was left open and is pinned" for field, value in pins.items())
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
@@ -106,6 +117,11 @@ def _plain(flag: str) -> str:
     return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
 
 
+def gpu_only(engine: str, hardware: Hardware) -> list[str]:
+    """For engines whose CPU builds, where there are any, are not driven from here."""
+    return [f"hardware: {engine} is run on GPUs only"] if hardware.is_cpu else []
+
+
 def single_node(engine: str, settings: EngineSettings) -> list[str]:
     """For engines that run on one node only."""
     if settings.nnodes == 1:
@@ -140,6 +156,26 @@ def program(settings: EngineSettings, name: str) -> str:
     if os.path.isdir(place):
         return os.path.join(os.path.abspath(place), "bin", name)
     return os.path.abspath(place) if os.sep in place else place
+
+
+def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
+    """Starts an engine that takes its key as an argument only, without the key in any command line.
+
+    Its own entry point is called by the environment's Python, which adds ``flag`` from the variable KEY_VARIABLE.
+    ``executable`` names the venv, or that Python.
+    """
+    code = (
+        f"import os, sys; from {module} import {function}; "
+        f"sys.argv += ['{flag}', os.environ['{KEY_VARIABLE}']]; sys.exit({function}())"
+    )
+    return [program(settings, "python3"), "-c", code]
+
+
+def package_version(settings: EngineSettings, package: str) -> tuple[str, ...] | None:
+    """argv that prints the version of an engine whose Python is known."""
+    if settings.image is not None:
+        return None
+    return program(settings, "python3"), "-c", f"import importlib.metadata as m; print(m.version('{package}'))"
 
 
 def visible_devices(hardware: Hardware, devices: tuple[str, ...]) -> dict[str, str]:

@@ -88,8 +88,7 @@ class Transformers:
             **flags.offline(node.model_path or settings.model),
             **(_cores(node) if hardware.is_cpu else {}),
         }
-        notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
-        command = Command(tuple(argv), env | settings.env, notes=notes)
+        command = Command(tuple(argv), env | settings.env, notes=flags.pin_notes(pins))
         return in_container(command, settings, hardware, node) if settings.image else command
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
@@ -121,7 +120,7 @@ def _batching(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
         "--cb-num-blocks": -(-tokens // block) if tokens else None,
         "--cb-block-size": block if tokens else settings.block_size,
     }
-    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+    return flags.pairs(values)
 
 
 def _dialect(path: str, content: str) -> Dialect:

@@ -140,11 +140,10 @@ class Vllm:
             *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
             *flags.extra_arguments(settings),
         ]
-        notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
         env = _environment(settings, hardware, node) | settings.env
         # A follower has nothing to finish: left alone it waits 10 s for its own worker and then kills it.
         grace_s = FOLLOWER_GRACE_S if node.rank else None
-        command = Command(tuple(argv), env, {"VLLM_API_KEY": api_key}, grace_s=grace_s, notes=notes)
+        command = Command(tuple(argv), env, {"VLLM_API_KEY": api_key}, grace_s=grace_s, notes=flags.pin_notes(pins))
         return in_container(command, settings, hardware, node) if settings.image else command
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
@@ -216,7 +215,7 @@ def _numbers(settings: EngineSettings, hardware: Hardware, pins: dict[str, int])
         else None,
         "--kv-cache-memory-bytes": settings.kv_cache_memory_bytes or pins.get("kv_cache_memory_bytes"),
     }
-    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+    return flags.pairs(values)
 
 
 def _features(settings: EngineSettings) -> list[str]:

@@ -1,0 +1,251 @@
+"""SGLang (``sglang serve``), flags as of 0.5.23; GPUs, one node or several by its own multi-node launch."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from orchestrator.engines import flags
+from orchestrator.engines.base import Command, Metric, Node
+from orchestrator.engines.container import in_container
+from orchestrator.engines.flags import Flag
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+TABLE = {
+    "revision": Flag("--revision"),
+    "tokenizer": Flag("--tokenizer-path"),
+    "trust_remote_code": Flag("--trust-remote-code", "bare"),
+    "hf_overrides": Flag("--json-model-override-args", "json"),
+    "tensor_parallel_size": Flag("--tp-size"),
+    "pipeline_parallel_size": Flag("--pp-size"),
+    "data_parallel_size": Flag("--dp-size"),
+    "dtype": Flag("--dtype"),
+    "quantization": Flag("--quantization"),
+    "kv_cache_dtype": Flag("--kv-cache-dtype"),
+    "max_model_len": Flag("--context-length"),
+    "max_num_queued_reqs": Flag("--max-queued-requests"),
+    "scheduling_policy": Flag("--schedule-policy"),
+    "stream_interval": Flag("--stream-interval"),
+    "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
+    "kv_cache_tokens": Flag("--max-total-tokens"),
+    "block_size": Flag("--page-size"),
+    "guided_decoding_backend": Flag("--grammar-backend"),
+    "load_format": Flag("--load-format"),
+    "enable_lora": Flag("--enable-lora", "bare"),
+    "max_loras": Flag("--max-loras-per-batch"),
+    "max_lora_rank": Flag("--max-lora-rank"),
+    "attention_backend": Flag("--attention-backend"),
+}
+OTHERS = {
+    "served_model_name": "--served-model-name",
+    "max_num_seqs": "--max-running-requests",
+    "max_num_batched_tokens": "--max-prefill-tokens",
+    "enable_chunked_prefill": "--chunked-prefill-size",
+    "enable_prefix_caching": "--disable-radix-cache",
+    "enable_expert_parallel": "--ep-size",
+    "enforce_eager": "--cuda-graph-backend-decode",
+    "cpu_offload_gb": "--cpu-offload-gb",
+    "speculative": "--speculative-algorithm",
+    "lora_modules": "--lora-paths",
+}
+OURS = (
+    *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
+    *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"),
+)
+ALIASES = {
+    "--tensor-parallel-size": "the field tensor_parallel_size",
+    "--pipeline-parallel-size": "the field pipeline_parallel_size",
+    "--data-parallel-size": "the field data_parallel_size",
+    "--cuda-graph-backend-prefill": "the field enforce_eager",
+}
+KNOWN = frozenset({*TABLE, *OTHERS, "nnodes"})
+REASONS = {
+    "max_input_len": "SGLang limits input and output together; use max_model_len",
+    "kv_cache_memory_bytes": "SGLang counts its KV cache in tokens; use kv_cache_tokens",
+    "distributed_executor_backend": "SGLang has one way to start its ranks; leave it out",
+    "kv_transfer_config": "SGLang has --disaggregation-mode instead; use extra_args",
+}
+PINS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # it would choose both by the GPU's memory
+ALGORITHMS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
+FOLLOWER_GRACE_S = 0.5  # a follower ignores SIGTERM and waits for rank 0's word
+
+
+class Sglang:
+    """See the module."""
+
+    name: ClassVar[str] = "sglang"
+    launches: ClassVar[bool] = True
+    emulated: ClassVar[bool] = False
+    ready_path: ClassVar[str] = "/ready"  # /health would generate a token at every poll
+    metrics_path: ClassVar[str | None] = "/metrics"
+    reset_path: ClassVar[str | None] = "/flush_cache"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("running", "sglang:num_running_reqs"),
+        Metric("waiting", "sglang:num_queue_reqs"),
+        Metric("kv_usage", "sglang:token_usage"),
+        Metric("preemptions_total", "sglang:num_retracted_requests_total"),
+        Metric("prefix_hit_tokens_total", "sglang:cached_tokens_total"),
+        Metric("queue_time_s_sum", "sglang:queue_time_seconds_sum"),
+        Metric("queue_time_count", "sglang:queue_time_seconds_count"),
+        Metric("ttft_s_sum", "sglang:time_to_first_token_seconds_sum"),
+        Metric("ttft_count", "sglang:time_to_first_token_seconds_count"),
+        Metric("prompt_tokens_total", "sglang:prompt_tokens_total"),
+        Metric("generation_tokens_total", "sglang:generation_tokens_total"),
+    )
+
+    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
+        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
+        return [
+            *flags.gpu_only("SGLang", hardware),
+            *flags.unmapped("SGLang", settings, KNOWN, REASONS),
+            *flags.taken("SGLang", settings, TABLE, own | ALIASES),
+            *flags.whole_nodes(settings),
+            *_value_problems(settings),
+            *_speculative_problems(settings),
+        ]
+
+    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
+        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        argv = [
+            *flags.with_key(settings, "sglang.cli.main", "main", "--api-key"),
+            *("serve", "--model-path", node.model_path or settings.model),
+            *("--host", node.bind, "--port", str(_port(node)), "--served-model-name", self.served_name(settings, node)),
+            *flags.mapped(settings, TABLE),
+            *_batching(settings, pins),
+            *_features(settings),
+            *_nodes(settings, node),
+            *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
+            *flags.extra_arguments(settings),
+        ]
+        env = {
+            "SGL_FORCE_SHUTDOWN": "1",  # else it drains without a limit when asked to stop
+            "PYTHONUNBUFFERED": "1",
+            **flags.visible_devices(hardware, node.devices),
+            **flags.offline(node.model_path or settings.model),
+        }
+        command = Command(
+            tuple(argv),
+            env | settings.env,
+            {flags.KEY_VARIABLE: api_key},
+            grace_s=FOLLOWER_GRACE_S if node.rank else None,
+            notes=flags.pin_notes(pins),
+        )
+        return in_container(command, settings, hardware, node) if settings.image else command
+
+    def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
+        return {
+            "completions": Dialect(
+                "openai_completions", "/v1/completions", prompt_token_ids=True, return_token_ids=True
+            ),
+            "chat": Dialect("openai_chat", "/v1/chat/completions", return_token_ids=True),
+            "native": Dialect(
+                "sglang_generate",
+                "/generate",
+                prompt_token_ids=True,
+                min_tokens_field="min_new_tokens",
+                include_usage=False,  # every event carries the count so far
+                model_field=False,
+            ),
+        }
+
+    def served_name(self, settings: EngineSettings, node: Node) -> str:
+        return flags.nonce_name(settings, node.launch_id).replace(":", "-")  # it keeps ':' for LoRA names
+
+    def version_command(self, settings: EngineSettings) -> tuple[str, ...] | None:
+        return flags.package_version(settings, "sglang")
+
+    def reported(self, log: str) -> dict[str, float | int | str]:
+        found: dict[str, float | int | str] = {}
+        if match := re.search(r"max_total_num_tokens=(\d+)", log):
+            found["kv_cache_tokens"] = int(match[1])
+        if match := re.search(r"context_len=(\d+)", log):
+            found["max_model_len"] = int(match[1])
+        if match := re.search(r"Load weight end\..*?mem usage=([\d.]+) GB", log):
+            found["weight_bytes"] = round(float(match[1]) * (1 << 30))  # it writes GB and means GiB
+        return found
+
+
+def _port(node: Node) -> int:
+    """Followers open a server too, which only says that they live."""
+    return node.extra_ports[0] if node.rank and node.extra_ports else node.port
+
+
+def _batching(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
+    tokens = settings.max_num_batched_tokens or pins["max_num_batched_tokens"]
+    chunk = -1 if settings.enable_chunked_prefill is False else tokens
+    arguments = flags.pairs(
+        {
+            "--max-running-requests": settings.max_num_seqs or pins["max_num_seqs"],
+            "--max-prefill-tokens": tokens,
+            "--chunked-prefill-size": chunk,
+        }
+    )
+    return [*arguments, "--disable-radix-cache"] if settings.enable_prefix_caching is False else arguments
+
+
+def _features(settings: EngineSettings) -> list[str]:
+    arguments = []
+    if settings.enable_expert_parallel:
+        arguments += ["--ep-size", str(settings.tensor_parallel_size)]
+    if settings.enforce_eager:
+        arguments += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+    if settings.cpu_offload_gb:
+        arguments += ["--cpu-offload-gb", str(int(settings.cpu_offload_gb))]
+    if settings.lora_modules:
+        arguments += ["--lora-paths", *(f"{name}={path}" for name, path in settings.lora_modules.items())]
+    return arguments + _speculative(settings)
+
+
+def _speculative(settings: EngineSettings) -> list[str]:
+    """A chain of k drafts is a tree of width 1: k steps, and k + 1 tokens verified with the last accepted one."""
+    spec = settings.speculative
+    if spec is None:
+        return []
+    tokens = spec.num_speculative_tokens
+    chain = spec.method != "ngram"
+    return flags.pairs(
+        {
+            "--speculative-algorithm": ALGORITHMS[spec.method],
+            "--speculative-draft-model-path": spec.model,
+            "--speculative-num-steps": tokens if chain else None,
+            "--speculative-eagle-topk": 1 if chain else None,
+            "--speculative-num-draft-tokens": tokens + 1 if chain else tokens,
+        }
+    )
+
+
+def _nodes(settings: EngineSettings, node: Node) -> list[str]:
+    if settings.nnodes == 1:
+        return []
+    meet = f"{node.master_host}:{node.master_port}"
+    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
+
+
+def _value_problems(settings: EngineSettings) -> list[str]:
+    found = []
+    if settings.data_parallel_size > 1 and settings.nnodes > 1:
+        found.append("data_parallel_size: SGLang runs data-parallel ranks on one node only; use replicas")
+    if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
+        found.append(f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}")
+    if settings.lora_modules and not settings.enable_lora:
+        found.append("lora_modules: needs enable_lora: true")
+    page, tokens = settings.block_size, settings.max_num_batched_tokens
+    if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
+        found.append(f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang")
+    return found
+
+
+def _speculative_problems(settings: EngineSettings) -> list[str]:
+    spec = settings.speculative
+    if spec is None:
+        return []
+    if spec.method not in ALGORITHMS:
+        return [f"speculative: SGLang has no method {spec.method}; it has {', '.join(ALGORITHMS)}"]
+    found = []
+    if spec.method in ("draft_model", "eagle", "eagle3") and spec.model is None:
+        found.append(f"speculative: method {spec.method} needs a model")
+    for field in ("draft_tensor_parallel_size", "prompt_lookup_min", "prompt_lookup_max"):
+        if getattr(spec, field) is not None:
+            found.append(f"speculative: SGLang has no {field}")
+    return found

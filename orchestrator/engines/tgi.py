@@ -1,0 +1,176 @@
+"""Text Generation Inference (``text-generation-launcher``), flags as of 3.3.7, its last release.
+
+Archived by its authors; still what many results are compared with. One node, tensor parallelism only. The length of an
+answer cannot be forced over HTTP: what was asked and what came are both in the rows.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from orchestrator.engines import flags
+from orchestrator.engines.base import Command, Metric, Node
+from orchestrator.engines.container import in_container
+from orchestrator.engines.flags import Flag
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+TABLE = {
+    "revision": Flag("--revision"),
+    "trust_remote_code": Flag("--trust-remote-code", "bare"),
+    "tensor_parallel_size": Flag("--num-shard"),  # its own default is every GPU it sees
+    "dtype": Flag("--dtype"),
+    "quantization": Flag("--quantize"),
+    "kv_cache_dtype": Flag("--kv-cache-dtype"),
+    "max_model_len": Flag("--max-total-tokens"),
+    "max_input_len": Flag("--max-input-tokens"),
+    "max_num_seqs": Flag("--max-batch-size"),
+    "kv_cache_tokens": Flag("--max-batch-total-tokens"),
+    "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
+}
+OTHERS = {
+    "max_num_batched_tokens": "--max-batch-prefill-tokens",
+    "max_num_queued_reqs": "--max-concurrent-requests",
+    "enforce_eager": "--cuda-graphs",
+    "speculative": "--speculate",
+    "lora_modules": "--lora-adapters",
+}
+VARIABLES = ("enable_prefix_caching", "enable_chunked_prefill", "attention_backend")  # by environment only
+OURS = (
+    *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
+    *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
+)
+KNOWN = frozenset({*TABLE, *OTHERS, *VARIABLES, "enable_lora", "guided_decoding_backend"})
+REASONS = {
+    "pipeline_parallel_size": "TGI has no pipeline parallelism",
+    "data_parallel_size": "TGI has no data parallelism; use replicas",
+    "tokenizer": "TGI takes the model's own tokenizer",
+    "served_model_name": "TGI answers to any name",
+    "scheduling_policy": "TGI serves in order of arrival",
+    "load_format": "TGI reads safetensors only",
+    "block_size": "TGI chooses the block size by its attention kernels",
+}
+# It derives the first from the GPU; the second is 128 and answers 429 at once, where other engines queue.
+PINS = {"max_num_batched_tokens": 8192, "max_num_queued_reqs": 10000}
+ATTENTION = ("flashinfer", "flashdecoding", "paged")
+
+
+class Tgi:
+    """See the module."""
+
+    name: ClassVar[str] = "tgi"
+    launches: ClassVar[bool] = True
+    emulated: ClassVar[bool] = False
+    ready_path: ClassVar[str] = "/health"
+    metrics_path: ClassVar[str | None] = "/metrics"
+    reset_path: ClassVar[str | None] = None
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("running", "tgi_batch_current_size"),
+        Metric("waiting", "tgi_queue_size"),
+        Metric("queue_time_s_sum", "tgi_request_queue_duration_sum"),
+        Metric("queue_time_count", "tgi_request_queue_duration_count"),
+        Metric("prompt_tokens_total", "tgi_request_input_length_sum"),
+        Metric("generation_tokens_total", "tgi_request_generated_tokens_sum"),
+    )
+
+    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
+        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
+        return [
+            *flags.gpu_only("TGI", hardware),
+            *flags.unmapped("TGI", settings, KNOWN, REASONS),
+            *flags.taken("TGI", settings, TABLE, own),
+            *flags.single_node("TGI", settings),
+            *flags.only(settings, "dtype", ("float16", "bfloat16"), "TGI has these two"),
+            *flags.only(settings, "kv_cache_dtype", ("fp8_e4m3fn", "fp8_e5m2"), "else leave it out"),
+            *flags.only(settings, "attention_backend", ATTENTION, "TGI has these"),
+            *flags.only(settings, "guided_decoding_backend", ("outlines",), "TGI has only this one"),
+            *_value_problems(settings),
+        ]
+
+    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
+        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        prometheus = node.extra_ports[0] if node.extra_ports else node.port + 1
+        argv = [
+            *(flags.program(settings, "text-generation-launcher"), "--model-id", node.model_path or settings.model),
+            *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
+            *("--master-port", str(node.master_port), "--shard-uds-path", f"/tmp/tgi-{node.launch_id}"),  # noqa: S108
+            *flags.mapped(settings, TABLE),
+            *_features(settings, pins),
+            *("--usage-stats", "off"),
+            *flags.extra_arguments(settings),
+        ]
+        env = {
+            **_switches(settings),
+            **flags.visible_devices(hardware, node.devices),
+            **flags.offline(node.model_path or settings.model),
+        }
+        command = Command(tuple(argv), env | settings.env, {"API_KEY": api_key}, notes=flags.pin_notes(pins))
+        return in_container(command, settings, hardware, node) if settings.image else command
+
+    def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
+        return {
+            "completions": Dialect(
+                "openai_completions", "/v1/completions", length_control="none", min_tokens_field=None
+            ),
+            "chat": Dialect("openai_chat", "/v1/chat/completions", length_control="none", min_tokens_field=None),
+            "tgi": Dialect(
+                "tgi",
+                "/generate_stream",
+                length_control="none",
+                min_tokens_field=None,
+                include_usage=False,  # one token per event, and details on the last
+                done_marker=False,
+                model_field=False,
+            ),
+        }
+
+    def served_name(self, settings: EngineSettings, node: Node) -> str:
+        return node.model_path or settings.model
+
+    def version_command(self, settings: EngineSettings) -> tuple[str, ...] | None:
+        return None if settings.image else (flags.program(settings, "text-generation-launcher"), "--version")
+
+    def reported(self, log: str) -> dict[str, float | int | str]:
+        return {}
+
+
+def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
+    adapters = ",".join(f"{name}={path}" for name, path in (settings.lora_modules or {}).items())
+    return flags.pairs(
+        {
+            "--max-batch-prefill-tokens": settings.max_num_batched_tokens or pins.get("max_num_batched_tokens"),
+            "--max-concurrent-requests": pins.get("max_num_queued_reqs", settings.max_num_queued_reqs),
+            "--cuda-graphs": 0 if settings.enforce_eager else None,
+            "--speculate": settings.speculative.num_speculative_tokens if settings.speculative else None,
+            "--lora-adapters": adapters or None,
+        }
+    )
+
+
+def _switches(settings: EngineSettings) -> dict[str, str]:
+    values = {
+        "PREFIX_CACHING": settings.enable_prefix_caching,
+        "PREFILL_CHUNKING": settings.enable_chunked_prefill,
+    }
+    env = {name: str(int(value)) for name, value in values.items() if value is not None}
+    return env | ({"ATTENTION": settings.attention_backend} if settings.attention_backend else {})
+
+
+def _value_problems(settings: EngineSettings) -> list[str]:
+    found = []
+    if settings.dtype and settings.quantization:
+        found.append("dtype: TGI refuses it together with quantization")
+    if settings.quantization == "exl2" and settings.tensor_parallel_size > 1:
+        found.append("quantization: exl2 cannot be sharded in TGI")
+    if settings.max_input_len and settings.max_model_len and settings.max_input_len >= settings.max_model_len:
+        found.append(f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})")
+    if settings.max_num_queued_reqs == 0:
+        found.append("max_num_queued_reqs: 0 would refuse every request in TGI")
+    spec = settings.speculative
+    if spec and spec.method not in ("ngram", "medusa"):
+        found.append(f"speculative: TGI has ngram, and medusa by the model itself; not {spec.method}")
+    if spec and (spec.model or spec.prompt_lookup_min or spec.prompt_lookup_max or spec.draft_tensor_parallel_size):
+        found.append("speculative: TGI takes num_speculative_tokens only")
+    if settings.enable_lora and not settings.lora_modules:
+        found.append("enable_lora: TGI needs the adapters themselves at start (lora_modules)")
+    return found

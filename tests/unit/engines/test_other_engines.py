@@ -1,0 +1,227 @@
+"""Engines that cannot run here: golden command lines per engine and version, and refusals with their reasons.
+
+That their flags exist is checked in tests/contract/test_engine_flags.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import ENGINES
+from orchestrator.engines.base import Command, Node
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+CPU = Hardware(name="cpu")
+H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+
+
+def settings(name: str, **given: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | given)
+
+
+def command(name: str, hardware: Hardware = H100, node: dict[str, Any] | None = None, **given: Any) -> Command:
+    usual = {"port": 21001, "master_port": 21002, "extra_ports": (21003,), "devices": ("0", "1"), "launch_id": "01L"}
+    made = Node(**(usual | {"model_path": "/models/tiny"} | (node or {})))
+    return ENGINES[name]().command(settings(name, **given), hardware, made, "k3y")
+
+
+def test_golden_sglang_0_5_23_on_two_nodes() -> None:
+    given = {"tensor_parallel_size": 8, "pipeline_parallel_size": 2, "nnodes": 2, "max_model_len": 8192}
+    node = {"rank": 1, "extra_ports": (21009,), "master_host": "10.0.0.1"}
+    made = command("sglang", node=node, executable="/opt/sglang/bin/python", enforce_eager=True, **given)
+    assert made.argv[:2] == ("/opt/sglang/bin/python", "-c")
+    assert made.argv[2] == (
+        "import os, sys; from sglang.cli.main import main; "
+        "sys.argv += ['--api-key', os.environ['ENGINE_API_KEY']]; sys.exit(main())"
+    )
+    assert shlex.join(made.argv[3:]) == (
+        "serve --model-path /models/tiny --host 127.0.0.1 --port 21009 --served-model-name tiny-01L --tp-size 8 "
+        "--pp-size 2 --dp-size 1 --context-length 8192 --max-running-requests 1024 --max-prefill-tokens 8192 "
+        "--chunked-prefill-size 8192 --cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled "
+        "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --enable-metrics --enable-cache-report "
+        "--sampling-defaults openai"
+    )
+    assert made.secrets == {"ENGINE_API_KEY": "k3y"}
+    assert made.env["SGL_FORCE_SHUTDOWN"] == "1"
+    assert made.grace_s == 0.5
+    assert command("sglang").grace_s is None
+
+
+def test_golden_sglang_speculation_without_chunks() -> None:
+    spec = {"method": "eagle3", "num_speculative_tokens": 4, "model": "/d"}
+    line = shlex.join(command("sglang", speculative=spec, enable_chunked_prefill=False, max_num_batched_tokens=99).argv)
+    assert "--max-prefill-tokens 99 --chunked-prefill-size -1" in line
+    assert (
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path /d --speculative-num-steps 4 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5" in line
+    )
+
+
+def test_golden_tgi_3_3_7() -> None:
+    made = command("tgi", tensor_parallel_size=4, max_model_len=8192, max_input_len=4096, enable_prefix_caching=False)
+    assert shlex.join(made.argv) == (
+        "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 --prometheus-port 21003 "
+        "--master-port 21002 --shard-uds-path /tmp/tgi-01L --num-shard 4 --max-total-tokens 8192 "
+        "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 --usage-stats off"
+    )
+    assert made.env == {"PREFIX_CACHING": "0", "CUDA_VISIBLE_DEVICES": "0,1", "HF_HUB_OFFLINE": "1"}
+    assert made.secrets == {"API_KEY": "k3y"}
+    assert "max_num_queued_reqs=10000 was left open and is pinned" in made.notes
+    assert "--max-concurrent-requests 128" in shlex.join(command("tgi", max_num_queued_reqs=128).argv)
+
+
+def test_golden_tensorrt_llm_1_2() -> None:
+    given = {"tensor_parallel_size": 4, "max_model_len": 8192, "enable_prefix_caching": False, "enforce_eager": True}
+    made = command("tensorrt_llm", **given)
+    assert shlex.join(made.argv) == (
+        "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch --extra_llm_api_options trtllm.yaml"
+    )
+    assert json.loads(made.files["trtllm.yaml"]) == {
+        "tensor_parallel_size": 4,
+        "pipeline_parallel_size": 1,
+        "max_seq_len": 8192,
+        "max_batch_size": 1024,
+        "max_num_tokens": 8192,
+        "kv_cache_config": {"enable_block_reuse": False},
+        "cuda_graph_config": None,
+        "return_perf_metrics": True,
+        "enable_iter_perf_stats": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"method": "mtp"}, {"decoding_type": "MTP", "num_nextn_predict_layers": 3}),
+        ({"method": "ngram", "prompt_lookup_max": 2}, {"decoding_type": "NGram", "max_matching_ngram_size": 2}),
+        ({"method": "draft_model", "model": "/d"}, {"decoding_type": "Draft_Target", "speculative_model_dir": "/d"}),
+    ],
+)
+def test_golden_tensorrt_llm_speculation(spec: dict[str, Any], expected: dict[str, Any]) -> None:
+    made = command("tensorrt_llm", speculative={"num_speculative_tokens": 3} | spec)
+    found = json.loads(made.files["trtllm.yaml"])["speculative_config"]
+    assert found == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
+
+
+def test_golden_lmdeploy_0_18() -> None:
+    made = command("lmdeploy", tensor_parallel_size=2, max_model_len=8192, kv_cache_dtype="int8", max_num_queued_reqs=5)
+    assert "from lmdeploy.cli import run; sys.argv += ['--api-keys'" in made.argv[2]
+    assert shlex.join(made.argv[3:]) == (
+        "serve api_server /models/tiny --server-name 127.0.0.1 --server-port 21001 --model-name tiny-01L "
+        "--backend turbomind --tp 2 --quant-policy int8 --session-len 8192 --max-concurrent-requests 5 "
+        "--max-batch-size 1024 --max-prefill-token-num 8192"
+    )
+    assert made.notes[-1] == "a full queue makes requests wait; LMDeploy never refuses one"
+    assert "turbomind" not in command("lmdeploy", extra_args={"--backend": "pytorch"}).argv
+
+
+def test_golden_lightllm() -> None:
+    made = command("lightllm", tensor_parallel_size=2, max_model_len=8192, enable_prefix_caching=False)
+    assert shlex.join(made.argv) == (
+        "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L --host 127.0.0.1 "
+        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 8192 --running_max_req_size 1000 "
+        "--batch_max_tokens 8192 --disable_dynamic_prompt_cache"
+    )
+    assert command("lightllm", enable_expert_parallel=True).env["MOE_MODE"] == "EP"
+
+
+def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
+    node = {"model_path": "/m/a.gguf", "cores": (0, 1)}
+    made = command("llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1024, max_num_seqs=8)
+    assert shlex.join(made.argv) == (
+        "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel 8 --ctx-size 8192 "
+        "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode row --fit off --metrics --no-webui"
+    )
+    assert made.secrets == {"LLAMA_API_KEY": "k3y"}
+    line = shlex.join(command("llama_cpp", CPU, {"cores": (0, 1), "model_path": "acme/x:Q4_K_M"}).argv)
+    assert "--hf-repo acme/x:Q4_K_M" in line
+    assert "--gpu-layers 0 --threads 2" in line
+
+
+def test_without_its_cache_llama_cpp_is_told_so_in_every_request() -> None:
+    engine = ENGINES["llama_cpp"]()
+    off = engine.dialects(settings("llama_cpp", enable_prefix_caching=False))
+    assert off["native"].extra_body == off["completions"].extra_body == {"cache_prompt": False}
+    assert engine.dialects(settings("llama_cpp"))["native"].extra_body == {}
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("sglang", {"max_input_len": 5}, "max_input_len: SGLang limits input and output together"),
+    ("sglang", {"data_parallel_size": 2, "nnodes": 2}, "SGLang runs data-parallel ranks on one node only"),
+    ("sglang", {"cpu_offload_gb": 1.5}, "SGLang takes whole GB"),
+    ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "must be a multiple of block_size (64)"),
+    ("sglang", {"speculative": {"method": "medusa", "num_speculative_tokens": 1}}, "SGLang has no method medusa"),
+    ("sglang", {"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "method eagle needs a model"),
+    ("sglang", {"lora_modules": {"a": "b"}}, "lora_modules: needs enable_lora: true"),
+    ("sglang", {"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
+    ("tgi", {"pipeline_parallel_size": 2}, "pipeline_parallel_size: TGI has no pipeline parallelism"),
+    ("tgi", {"nnodes": 2, "tensor_parallel_size": 2}, "nnodes: TGI runs on one node"),
+    ("tgi", {"dtype": "float16", "quantization": "awq"}, "dtype: TGI refuses it together with quantization"),
+    ("tgi", {"quantization": "exl2", "tensor_parallel_size": 2}, "exl2 cannot be sharded"),
+    ("tgi", {"max_input_len": 9, "max_model_len": 9}, "max_input_len: 9 must be below max_model_len (9)"),
+    ("tgi", {"max_num_queued_reqs": 0}, "0 would refuse every request"),
+    ("tgi", {"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "not eagle"),
+    ("tgi", {"enable_lora": True}, "TGI needs the adapters themselves"),
+    ("tensorrt_llm", {"quantization": "fp8"}, "TensorRT-LLM takes the quantization from the checkpoint"),
+    ("tensorrt_llm", {"nnodes": 2, "tensor_parallel_size": 2}, "spans nodes only under mpirun or srun"),
+    ("tensorrt_llm", {"scheduling_policy": "fcfs"}, "'fcfs' is none of MAX_UTILIZATION"),
+    ("tensorrt_llm", {"max_lora_rank": 8}, "max_lora_rank: needs enable_lora"),
+    ("tensorrt_llm", {"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
+    ("lmdeploy", {"kv_cache_dtype": "fp8"}, "turbomind backend refuses fp8"),
+    ("lmdeploy", {"enforce_eager": True}, "only LMDeploy's pytorch backend has it"),
+    ("lmdeploy", {"nnodes": 2, "tensor_parallel_size": 2, "extra_args": {"--backend": "pytorch"}}, "through Ray only"),
+    ("lmdeploy", {"load_format": "dummy"}, "cannot serve without the checkpoint's own weights"),
+    ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
+    ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
+    ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
+    ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "method mtp only"),
+    ("lightllm", {"image": "x"}, "nothing would prove that the server"),
+    ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "by rows or by layers, not by both"),
+    ("llama_cpp", {"quantization": "q4_0"}, "a GGUF file has its own quantization"),
+    ("llama_cpp", {"kv_cache_tokens": 9, "max_model_len": 9}, "give one of the two"),
+    ("llama_cpp", {"extra_args": {"-np": 2}}, "-np is set by the field max_num_seqs"),
+    ("llama_cpp", {"speculative": {"method": "suffix", "num_speculative_tokens": 1}}, "llama.cpp has no method suffix"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "sentence"), REFUSED)
+def test_what_an_engine_cannot_do_is_refused_with_the_reason(name: str, given: dict[str, Any], sentence: str) -> None:
+    assert sentence in "\n".join(ENGINES[name]().problems(settings(name, **given), H100))
+
+
+@pytest.mark.parametrize("name", ["sglang", "tgi", "tensorrt_llm", "lmdeploy", "lightllm"])
+def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
+    problems = ENGINES[name]().problems(settings(name), CPU)
+    assert len(problems) == 1
+    assert problems[0].startswith("hardware: ")
+    assert problems[0].endswith("is run on GPUs only")
+
+
+def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
+    assert "one rank on a CPU" in "\n".join(
+        ENGINES["llama_cpp"]().problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "expected"),
+    [
+        (
+            "sglang",
+            "Load weight end. elapsed=3.1 s, type=LlamaForCausalLM, avail mem=60.1 GB, mem usage=14.99 GB.\n"
+            "max_total_num_tokens=123456, chunked_prefill_size=8192, max_running_requests=1024, context_len=8192",
+            {"kv_cache_tokens": 123456, "max_model_len": 8192, "weight_bytes": round(14.99 * 2**30)},
+        ),
+        (
+            "llama_cpp",
+            "load_tensors:   CPU_Mapped model buffer size =   420.50 MiB\nllama_context: n_ctx         = 8192",
+            {"kv_cache_tokens": 8192, "weight_bytes": round(420.5 * 2**20)},
+        ),
+    ],
+)
+def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str, log: str, expected: dict[str, Any]) -> None:
+    assert ENGINES[name]().reported(log) == expected
