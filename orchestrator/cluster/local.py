@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,17 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _start(node: Callable[[], Any], tries: int = 3) -> Any:
+    """Ray gives a raylet 30 s to register, which a busy machine may not keep; it says so with a bare Exception."""
+    for left in reversed(range(tries)):
+        try:
+            return node()
+        except Exception as error:
+            if "timed out during startup" not in str(error) or not left:
+                raise
+    raise AssertionError("unreachable")
 
 
 class LocalCluster:
@@ -36,7 +48,7 @@ class LocalCluster:
         head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
         if dashboard_port is not None:
             head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = _start(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
         for _ in range(nodes - 1):
             self.add_node(cpus, gpus)
@@ -60,7 +72,7 @@ class LocalCluster:
         """One more node; ``cluster.remove_node`` kills it."""
         # a folder of its own: raylets that share one unpack a job's working_dir over each other
         folder = tempfile.mkdtemp(prefix="n", dir=self._folder)
-        return self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus))
+        return _start(lambda: self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus)))
 
     def close(self) -> None:
         """End every process of the cluster and remove its files."""
