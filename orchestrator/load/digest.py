@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from orchestrator.load.exchange import Exchange
 from orchestrator.load.framing import Body, unwrap
-from orchestrator.load.http import BadHttp, Head
+from orchestrator.load.http import BadHttp
 from orchestrator.load.outcome import Outcome, failed, of_status, of_stream
+from orchestrator.load.settle import can_settle, settle
 from orchestrator.load.wire import UNKNOWN, Parsed, Wire
 from orchestrator.load.wire.sse import Events, decode_one, split
-from orchestrator.load.wire.uniform import Uniform, uniform_reads
 from orchestrator.spec.dialect import Dialect
+
+Ints = NDArray[np.int64]
 
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
@@ -48,9 +50,9 @@ class Digest:
     tokens_per_chunk: NDArray[np.int16] | None = None
 
 
-def digest(exchange: Exchange, wire: Wire, dialect: Dialect, want_reply: bool = False) -> Iterator[Digest | None]:
+def digest(exchange: Exchange, wire: Wire, dialect: Dialect) -> Iterator[Digest | None]:
     """Yields None after every step and the digest at the end. Never raises for what a server sent."""
-    parsed = Parsed(texts=[] if want_reply else None)
+    parsed = exchange.parsed
     result = Digest(failed(exchange.error_class or "garbage", exchange.error or ""), parsed)
     if exchange.times:
         result.first_byte_ns = exchange.times[0]
@@ -59,54 +61,32 @@ def digest(exchange: Exchange, wire: Wire, dialect: Dialect, want_reply: bool = 
         yield result
         return
     result.http_status = head.status
-    uniform = None if want_reply or not (wire.has_choices and head.chunked) else uniform_reads(exchange.parts)
+    while can_settle(exchange, wire):
+        settle(exchange, wire)
+        yield None
     try:
-        rest = _rest(exchange, head, uniform)
+        body = unwrap(b"".join(exchange.parts), head)
     except BadHttp as error:
         result.outcome = failed(exchange.error_class or "garbage", exchange.error or str(error))
         yield result
         return
-    content = rest.body.content
-    if head.status == 200 and (uniform or _is_stream(content)):
-        if uniform is not None:
-            parsed.tokens += uniform.tokens
-        for choices in uniform.choices if uniform else ():
-            wire.read_choices(choices, parsed)
-            yield None
-        events = split(content)
+    if head.status == 200 and (exchange.settled or _is_stream(body.content)):
+        events = split(body.content)
         for batch in events.decode():
             wire.read(batch, parsed)
             yield None
-        _count(result, exchange, (uniform.reads if uniform else []) + rest.reads_of(events).tolist())
+        _count(result, exchange, _reads_of(events, body, exchange.parts))
         if exchange.error_class is None:
             result.outcome = of_stream(parsed, events.done, exchange.output_tokens, result.output_tokens, dialect)
     elif exchange.error_class is None:
-        result.outcome = of_status(head, content) or _no_stream(content, parsed, wire)
+        result.outcome = of_status(head, body.content) or _no_stream(body.content, parsed, wire)
     yield result
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """The response without its uniform reads. ``indices[i]`` is the read which ends at raw byte ``ends[i]``."""
-
-    body: Body
-    ends: NDArray[np.int64]
-    indices: NDArray[np.int64]
-
-    def reads_of(self, events: Events) -> NDArray[np.int64]:
-        """The read in which each event was complete."""
-        return self.indices[np.searchsorted(self.ends, self.body.raw_positions(events.ends), side="left")]
-
-
-def _rest(exchange: Exchange, head: Head, uniform: Uniform | None) -> _Rest:
-    """Raises BadHttp when the framing is broken."""
-    parts = exchange.parts
-    indices = np.arange(len(parts))
-    if uniform is not None:
-        indices = np.delete(indices, uniform.reads)
-        parts = [parts[index] for index in indices]
+def _reads_of(events: Events, body: Body, parts: list[bytes]) -> Ints:
+    """The read in which each event was complete."""
     ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
-    return _Rest(unwrap(b"".join(parts), head), ends, indices)
+    return np.searchsorted(ends, body.raw_positions(events.ends), side="left")
 
 
 def _is_stream(content: bytes) -> bool:
@@ -122,8 +102,8 @@ def _no_stream(content: bytes, parsed: Parsed, wire: Wire) -> Outcome:
     return failed("garbage", f"no event stream: {content[:200].decode('utf-8', 'replace')}")
 
 
-def _count(result: Digest, exchange: Exchange, event_reads: list[int]) -> None:
-    """Times and token counts of the content chunks. ``event_reads``: the read of each of ``parsed.tokens``."""
+def _count(result: Digest, exchange: Exchange, event_reads: Ints) -> None:
+    """Times and token counts of the content chunks. ``event_reads``: the reads of the events that were not settled."""
     parsed = result.parsed
     tokens = np.array(parsed.tokens, dtype=np.int64)
     if bool((tokens == UNKNOWN).any()):
@@ -136,17 +116,15 @@ def _count(result: Digest, exchange: Exchange, event_reads: list[int]) -> None:
     result.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)
     if not chunks:
         return
-    reads, tokens = np.array(event_reads, dtype=np.int64)[content], tokens[content]
-    order = np.argsort(reads, kind="stable")
-    reads, tokens = reads[order], tokens[order]
-    stamps = np.array(exchange.times, dtype=np.int64)[reads]
+    settled = len(exchange.settled)
+    _count_coalesced(result, event_reads[content[settled:]])
+    times = np.array(exchange.times, dtype=np.int64)[event_reads]
+    stamps = np.concatenate([np.frombuffer(exchange.settled, np.int64), times])[content] if settled else times[content]
+    order = np.argsort(stamps, kind="stable")
+    stamps, tokens = stamps[order], tokens[content][order]
     result.first_token_ns, result.last_token_ns = int(stamps[0]), int(stamps[-1])
     micros = (stamps - stamps[0] + 500) // 1000  # rounded as positions, so that the gaps' rounding does not add up
     result.gaps_us = np.minimum(np.diff(micros), _MAX_GAP_US).astype(np.int32)
-    same_read = np.diff(reads) == 0
-    result.coalesced_chunks = int(np.count_nonzero(same_read))
-    if result.coalesced_chunks:
-        result.coalesced_reads = len(np.unique(reads[1:][same_read]))
     if not known:
         tokens = _spread(result.output_tokens or chunks, chunks)
     if bool((tokens != 1).any()):
@@ -154,6 +132,14 @@ def _count(result: Digest, exchange: Exchange, event_reads: list[int]) -> None:
     result.itl_kind = "token" if result.tokens_per_chunk is None else "chunk"
 
 
-def _spread(total: int, chunks: int) -> NDArray[np.int64]:
+def _count_coalesced(result: Digest, reads: Ints) -> None:
+    """Content events that shared a read (a settled read holds one event)."""
+    same_read = np.diff(reads) == 0
+    result.coalesced_chunks = int(np.count_nonzero(same_read))
+    if result.coalesced_chunks:
+        result.coalesced_reads = len(np.unique(reads[1:][same_read]))
+
+
+def _spread(total: int, chunks: int) -> Ints:
     """A known total over chunks of unknown counts, as evenly as whole numbers go."""
     return np.diff(np.arange(chunks + 1, dtype=np.int64) * total // chunks)

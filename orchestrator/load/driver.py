@@ -22,12 +22,14 @@ from orchestrator.load.point import ClientResult, LoadPoint, Progress
 from orchestrator.load.poller import Poller
 from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import Entry, Schedule
+from orchestrator.load.settle import can_settle, settle
 from orchestrator.load.transport import Transport
-from orchestrator.load.wire import Wire
+from orchestrator.load.wire import Parsed, Wire
 from orchestrator.load.workloads import Kind
 
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
 SWEEP_EVERY = 25  # beats
+LONG_READS = 128  # of a stream that runs, before some of them are settled
 BACKLOG_BYTES = 32 * 1024 * 1024  # of finished responses; beyond it they are digested although bytes are waiting
 
 
@@ -59,6 +61,7 @@ class Driver:
         self._waiting: deque[tuple[Entry, int | None]] = deque()  # due, but max_in_flight are in flight
         self._backlog: deque[Exchange] = deque()
         self._backlog_bytes = 0
+        self._long: list[Exchange] = []  # streams with enough reads to settle some of them
         self._digesting: tuple[Exchange, Iterator[Digest | None]] | None = None
         self._meter = Meter(client)
         self._aborting = False
@@ -124,7 +127,7 @@ class Driver:
             quiet = reads == 0 or self._backlog_bytes > BACKLOG_BYTES
             if quiet and not self._digest_step() and self._bodies.hungry:
                 self._bodies.ahead(1)
-            idle = not (self._backlog or self._digesting or self._bodies.hungry)
+            idle = not (self._backlog or self._digesting or self._long or self._bodies.hungry)
 
     def _finished(self, now: int) -> bool:
         """Nothing left to do, or the time to drain is over."""
@@ -140,6 +143,7 @@ class Driver:
         self._meter.beat(late_ns, len(self._open))
         if self._meter.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
+            self._long = [exchange for exchange in self._open if can_settle(exchange, self._wire, LONG_READS)]
         limit_ns = round(self._point.request_timeout_s * 1e9)
         late = takewhile(lambda exchange: now - exchange.started_ns >= limit_ns, self._open)
         for exchange in list(late):
@@ -160,7 +164,8 @@ class Driver:
         written = self._bodies.take(entry, phase)
         target = self._bodies.target(entry.session)
         exchange = Exchange(entry, target, written.wire_bytes, written.prompt_tokens, written.output_tokens, slot)
-        exchange.prompt = written.prompt
+        if written.prompt is not None:
+            exchange.prompt, exchange.parsed = written.prompt, Parsed(texts=[])
         self._open[exchange] = None
         self._transport.start(exchange)
         self._meter.sent(exchange.started_ns - free_ns)
@@ -185,13 +190,13 @@ class Driver:
             self._agenda.over(exchange.entry, exchange.slot, exchange.ended_ns - self._start_ns, _refused(exchange))
 
     def _digest_step(self) -> bool:
-        """One step of digesting. False: there is nothing to digest."""
+        """One step of digesting what is over, else what is long. False: there is nothing to digest."""
         if self._digesting is None and self._backlog:
             exchange = self._backlog.popleft()
             self._backlog_bytes -= sum(map(len, exchange.parts))
             self._digesting = exchange, digest(exchange, self._wire, self._point.dialect)
         if self._digesting is None:
-            return False
+            return self._settle_step()
         exchange, steps = self._digesting
         result = next(steps)
         if result is not None:
@@ -199,9 +204,18 @@ class Driver:
             self._add(exchange, result)
         return True
 
+    def _settle_step(self) -> bool:
+        """Counts some of a stream that still runs. False: none is long enough."""
+        while self._long:
+            exchange = self._long.pop()
+            if exchange in self._open:
+                settle(exchange, self._wire)
+                return True
+        return False
+
     def _digest_now(self, exchange: Exchange) -> None:
         """A conversation's next turn needs the reply."""
-        result = next(r for r in digest(exchange, self._wire, self._point.dialect, want_reply=True) if r is not None)
+        result = next(r for r in digest(exchange, self._wire, self._point.dialect) if r is not None)
         self._add(exchange, result)
         assert exchange.prompt is not None
         self._bodies.answered(exchange.entry, exchange.prompt, result.parsed, result.output_tokens or 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.load.http import Head
 from orchestrator.load.schedule import Entry
+from orchestrator.load.wire import Parsed
 from orchestrator.load.workloads import Prompt
 
 
@@ -18,8 +20,10 @@ def _not_connected(size: int) -> bytes:
 class Exchange:
     """Written while it runs, read once by digest.py, then dropped. Instants are ``time.monotonic_ns``.
 
-    ``parts[i]`` are the bytes of read i, ``times[i]`` when they were read. ``mark`` is how a read ends when it may be
-    the last one; every read is looked at while it is empty (headers, bodies of known length).
+    ``parts[i]`` are the bytes of a read, ``times[i]`` when they were read. Plain token reads are counted while the
+    stream goes on and their bytes dropped (settle.py): then ``settled[i]`` is the time of ``parsed.tokens[i]``.
+    ``mark`` is how a read ends when it may be the last one; every read is looked at while it is empty (headers, bodies
+    of known length).
     """
 
     entry: Entry
@@ -32,6 +36,9 @@ class Exchange:
     recv: Callable[[int], bytes] = _not_connected
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
+    odd: int = 0  # so many first parts were looked at and could not be settled
+    settled: array[int] = field(default_factory=lambda: array("q"))
+    parsed: Parsed = field(default_factory=Parsed)
     mark: bytes = b""
     head: Head | None = None
     received: int = 0  # bytes, counted while every read is looked at

@@ -2,7 +2,8 @@
 
 An engine that is not slowed down writes one chunk with one event per token, and all that changes from one to the next
 is inside ``"choices":[…]``. Those reads are recognised by comparing their two ends with a reference; only the choice is
-decoded. Whatever is different in any way goes the general way. The result is the same (tests compare the two).
+looked at, and where it lists token ids only those. Whatever is different in any way goes the general way. The result is
+the same (tests compare the two).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any
 import orjson
 
 from orchestrator.load.framing import chunk_line
-from orchestrator.load.wire.sse import BATCH
 
 MIN_READS = 32  # fewer are not worth the looking
 LAST_READS = 4  # decoded in any case: one of them says why the stream ended
@@ -26,21 +26,16 @@ _OPENING = re.compile(rb'"choices": ?\[')
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """``reads``: indices of uniform reads, ascending. ``choices``: what each held, decoded, in batches.
+    """``matches[i]``: read i is uniform. ``tokens``: counts of the first of them; ``choices``: those after, decoded."""
 
-    Where the engine sends token ids only the last few are decoded; ``tokens`` are the counts of those before.
-    """
-
-    reads: list[int]
-    choices: list[list[Any]]
+    matches: list[bool]
     tokens: list[int]
+    choices: list[Any]
 
 
 def uniform_reads(reads: Sequence[bytes]) -> Uniform | None:
-    """The uniform part of a response; None when there is none."""
-    if len(reads) < MIN_READS:
-        return None
-    envelope = _envelope(reads[len(reads) // 2])
+    """The uniform ones of some reads; None when they are not of that kind."""
+    envelope = _envelope(reads[len(reads) // 2]) if len(reads) >= MIN_READS else None
     if envelope is None:
         return None
     opening, closing = envelope
@@ -50,7 +45,16 @@ def uniform_reads(reads: Sequence[bytes]) -> Uniform | None:
     inner = [read[len(starts[len(read)]) : cut] for read in compress(reads, matches)]
     tokens = _count_ids(inner[:-LAST_READS])
     choices = _decode(inner[len(tokens) :])
-    return None if choices is None else Uniform(list(compress(range(len(reads)), matches)), choices, tokens)
+    return None if choices is None else Uniform(matches, tokens, choices)
+
+
+def _payload_bytes(length: int) -> int:
+    """The chunk size within a read of that length: digits, CR LF, payload, CR LF. 0 when there is none."""
+    for digits in range(1, 8):
+        size = length - digits - 4
+        if size > 0 and len(b"%x" % size) == digits:
+            return size
+    return 0
 
 
 def _count_ids(inner: list[bytes]) -> list[int]:
@@ -62,15 +66,6 @@ def _count_ids(inner: list[bytes]) -> list[int]:
     if len(found) != len(inner):
         return []
     return [ids.count(b",") + 1 for ids in found]
-
-
-def _payload_bytes(length: int) -> int:
-    """The chunk size within a read of that length: digits, CR LF, payload, CR LF. 0 when there is none."""
-    for digits in range(1, 8):
-        size = length - digits - 4
-        if size > 0 and len(b"%x" % size) == digits:
-            return size
-    return 0
 
 
 def _envelope(reference: bytes) -> tuple[bytes, bytes] | None:
@@ -90,16 +85,10 @@ def _envelope(reference: bytes) -> tuple[bytes, bytes] | None:
     return reference[len(line) : found.end()], reference[end:]
 
 
-def _decode(inner: list[bytes]) -> list[list[Any]] | None:
-    """JSON values in batches; None when one of them is not exactly one value."""
-    batches = []
-    for start in range(0, len(inner), BATCH):
-        batch = inner[start : start + BATCH]
-        try:
-            values = orjson.loads(b"[%b]" % b",".join(batch))
-        except orjson.JSONDecodeError:
-            return None
-        if len(values) != len(batch):
-            return None
-        batches.append(values)
-    return batches
+def _decode(inner: list[bytes]) -> list[Any] | None:
+    """Their JSON values; None when one of them is not exactly one value."""
+    try:
+        values: list[Any] = orjson.loads(b"[%b]" % b",".join(inner))
+    except orjson.JSONDecodeError:
+        return None
+    return values if len(values) == len(inner) else None
