@@ -18,18 +18,22 @@ def ramp(
 ) -> Offsets:
     """The rate goes in a straight line from the level's rate to ``to`` at the horizon.
 
-    Without a horizon the ramp is as long as ``count`` arrivals take on average.
+    Without a horizon the ramp is as long as ``count`` arrivals take on average; what is left then comes at ``to``.
     """
-    assert arrivals.to is not None
+    end_rate = arrivals.to
+    assert end_rate is not None
+    mean_rate = (rate + end_rate) / 2.0
     if horizon_s is None:
         assert count is not None
-        horizon_s = 2.0 * count / (rate + arrivals.to)
-    expected = horizon_s * (rate + arrivals.to) / 2.0
+        ramp_s, expected = count / mean_rate, None
+    else:
+        ramp_s, expected = horizon_s, horizon_s * mean_rate
     units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, count)
-    slope = (arrivals.to - rate) / horizon_s
-    if abs(slope) < 1e-12:
-        return units / rate
-    return (np.sqrt(rate * rate + 2.0 * slope * units) - rate) / slope
+    slope = (end_rate - rate) / ramp_s
+    inside = np.minimum(units, ramp_s * mean_rate)
+    # the root of rate * t + slope * t^2 / 2 = units, written so that slope 0 is no special case
+    offsets = 2.0 * inside / (rate + np.sqrt(np.maximum(rate * rate + 2.0 * slope * inside, 0.0)))
+    return offsets + (units - inside) / end_rate
 
 
 def steps(
