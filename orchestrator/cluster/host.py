@@ -38,7 +38,7 @@ CLIENT_NICENESS = -10  # a client that shares its cores with an engine must be w
 
 
 def set_niceness(wanted: int) -> None:
-    """Of the calling thread, as far as it may. Ray starts its workers at 15, where a client would measure the scheduler.
+    """Of the calling thread, as far as allowed. Ray starts workers at 15, where a client would measure the scheduler.
 
     Raising priority needs the right to (root, RLIMIT_NICE); without it the nearest allowed value is taken.
     """
