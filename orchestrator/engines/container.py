@@ -6,9 +6,11 @@ import os
 from dataclasses import replace
 
 from orchestrator.engines.base import Command, Node
+from orchestrator.engines.lease import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 LABEL = "orchestrator.launch"
+LEASES_LABEL = "orchestrator.leases"  # where the launch's lease lies: whose container it is
 CACHE = "~/.cache/huggingface"
 SHM = "16g"  # docker's 64 MB stop tensor parallelism; NCCL and the engines' own queues live there
 
@@ -34,10 +36,11 @@ def mounts(command: Command, node: Node) -> list[tuple[str, str]]:
 
 
 def _docker(command: Command, runtime: str, image: str, hardware: Hardware, node: Node) -> Command:
-    name = f"orchestrator-{node.launch_id}-{node.rank}"
+    name = f"orchestrator-{node.launch_id}-{node.port}-{node.rank}"  # the port tells replicas of one launch apart
     env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}  # it sees only its own
     env.setdefault("HF_HOME", os.path.expanduser(CACHE))
     argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LABEL}={node.launch_id}"]
+    argv += ["--label", f"{LEASES_LABEL}={node_path('leases')}"]
     argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM, *_gpus(runtime, hardware, node)]
     for path, mode in mounts(command, node):
         argv += ["--volume", f"{path}:{path}:{mode}"]

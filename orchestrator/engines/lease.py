@@ -17,18 +17,23 @@ from orchestrator.errors import OrchestratorError
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def node_folder(name: str) -> Path:
-    """``/tmp/orchestrator-<uid>/<name>``, made private to this user: the same for all programs of one user on a node.
+def node_path(name: str) -> Path:
+    """``/tmp/orchestrator-<uid>/<name>``: the same for all programs of one user on a node.
 
-    Not below TMPDIR, which batch systems set per job. Raises OrchestratorError when someone else owns it.
+    Not below TMPDIR, which batch systems set per job.
     """
-    root = Path("/tmp") / f"orchestrator-{os.getuid()}"  # noqa: S108 - ownership is checked below
-    for folder in (root, root / name):
+    return Path("/tmp") / f"orchestrator-{os.getuid()}" / name  # noqa: S108 - node_folder checks who owns it
+
+
+def node_folder(name: str) -> Path:
+    """``node_path``, made private to this user. Raises OrchestratorError when someone else owns it."""
+    path = node_path(name)
+    for folder in (path.parent, path):
         folder.mkdir(mode=0o700, exist_ok=True)
         facts = folder.lstat()
         if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
             raise OrchestratorError(f"{folder} belongs to user {facts.st_uid}, not to us: remove it")
-    return root / name
+    return path
 
 
 class Lease:

@@ -108,8 +108,8 @@ class EngineProcess:
             self._read_events(0)
             return self._exit_status
 
-    def log_tail(self, lines: int = 200) -> str:
-        """The last lines it wrote, without its secrets."""
+    def log_tail(self, lines: int = 1000) -> str:
+        """The last lines it wrote, without its secrets. The cause of a death stands far above its end."""
         return self.redact(tail(self.log_path, lines))
 
     def redact(self, text: str) -> str:

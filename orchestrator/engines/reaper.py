@@ -2,50 +2,81 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from orchestrator.engines.container import LABEL, LEASES_LABEL
 from orchestrator.engines.lease import is_held, node_folder
 from orchestrator.engines.marks import LAUNCH, LEASES, kill_marked, marked
+
+RUNTIMES = ("docker", "podman")
+RUNTIME_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that outlived its launch."""
+    """A process or container that outlived its launch."""
 
-    pid: int
+    pid: int  # 0 for a container
     launch_id: str
     name: str
 
 
 def leftovers(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftover]:
-    """Processes of launches that no living owner holds and that are not in ``alive``. Only looks.
+    """Processes and containers of launches that no living owner holds and that are not in ``alive``. Only looks.
 
-    ``leases``: folder of the leases; processes marked with another folder belong to someone else.
+    ``leases``: folder of the leases; what is marked with another folder belongs to someone else.
     """
     folder = leases or node_folder("leases")
-    held: dict[str, bool] = {}
+    found = [*_processes(folder), *(each for runtime in RUNTIMES for each in _containers(runtime, folder))]
+    held = {
+        launch_id: launch_id in alive or is_held(launch_id, folder) for launch_id in {each.launch_id for each in found}
+    }
+    return [each for each in found if not held[each.launch_id]]
+
+
+def reap(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftover]:
+    """Ends what ``leftovers`` finds, processes by pid and start time; returns what it ended."""
+    folder = leases or node_folder("leases")
+    found = leftovers(alive, folder)
+    for launch_id in {leftover.launch_id for leftover in found if leftover.pid}:
+        kill_marked({LAUNCH: launch_id, LEASES: str(folder)})
+    for name in (leftover.name for leftover in found if not leftover.pid):
+        runtime, _, container = name.partition(" ")
+        _run(runtime, "rm", "--force", container)
+    return found
+
+
+def _processes(folder: Path) -> list[Leftover]:
     found = []
     for process, environ in marked({LEASES: str(folder)}):
-        launch_id = environ.get(LAUNCH, "")
-        if launch_id not in held:
-            held[launch_id] = launch_id in alive or is_held(launch_id, folder)
-        if held[launch_id]:
-            continue
         try:
-            found.append(Leftover(process.pid, launch_id, process.name()))
+            found.append(Leftover(process.pid, environ.get(LAUNCH, ""), process.name()))
         except psutil.Error:
             continue
     return found
 
 
-def reap(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftover]:
-    """Kills what ``leftovers`` finds, by pid and start time; returns what it killed."""
-    folder = leases or node_folder("leases")
-    found = leftovers(alive, folder)
-    for launch_id in {leftover.launch_id for leftover in found}:
-        kill_marked({LAUNCH: launch_id, LEASES: str(folder)})
-    return found
+def _containers(runtime: str, folder: Path) -> list[Leftover]:
+    """Containers of ours; ``name`` is the runtime and the container's name. Empty where the runtime is not there."""
+    if shutil.which(runtime) is None:
+        return []
+    shown = '{{.Label "' + LABEL + '"}} {{.Names}}'
+    lines = _run(runtime, "ps", "--all", "--filter", f"label={LEASES_LABEL}={folder}", "--format", shown).splitlines()
+    return [
+        Leftover(0, launch_id, f"{runtime} {name}") for launch_id, _, name in (line.partition(" ") for line in lines)
+    ]
+
+
+def _run(*argv: str) -> str:
+    """Its output; "" when it fails: a client without a daemon has no containers."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -93,7 +93,7 @@ class Tgi:
         argv = [
             *(flags.program(settings, "text-generation-launcher"), "--model-id", node.model_path or settings.model),
             *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
-            *("--master-port", str(node.master_port), "--shard-uds-path", f"/tmp/tgi-{node.launch_id}"),  # noqa: S108
+            *("--master-port", str(node.master_port), "--shard-uds-path", f"/tmp/tgi-{node.launch_id}-{node.port}"),  # noqa: S108
             *flags.mapped(settings, TABLE),
             *_features(settings, pins),
             *("--usage-stats", "off"),

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.engines.base import Command, Node
 from orchestrator.engines.container import in_container
+from orchestrator.engines.lease import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CPU = Hardware(name="cpu")
@@ -27,12 +28,13 @@ def made(runtime: str | None, hardware: Hardware = H100, node: Node = NODE, imag
 def test_golden_docker(runtime: str | None) -> None:
     command = made(runtime)
     assert shlex.join(command.argv) == (
-        "docker run --rm --init --name orchestrator-01L-1 --label orchestrator.launch=01L --network host --ipc private "
-        "--shm-size 16g --gpus '\"device=0,3\"' --volume /hub:/hub:rw --volume /run/l:/run/l:rw "
-        "--volume /models/tiny:/models/tiny:ro --env A --env HF_HOME --env KEY --workdir /run/l --entrypoint vllm "
-        "vllm/vllm:1 serve /models/tiny"
+        "docker run --rm --init --name orchestrator-01L-8000-1 --label orchestrator.launch=01L "
+        f"--label orchestrator.leases={node_path('leases')} --network host --ipc private --shm-size 16g "
+        "--gpus '\"device=0,3\"' --volume /hub:/hub:rw --volume /run/l:/run/l:rw "
+        "--volume /models/tiny:/models/tiny:ro --env A --env HF_HOME --env KEY --workdir /run/l "
+        "--entrypoint vllm vllm/vllm:1 serve /models/tiny"
     )
-    assert command.after == ("docker", "rm", "--force", "orchestrator-01L-1")
+    assert command.after == ("docker", "rm", "--force", "orchestrator-01L-8000-1")
     assert command.env == {"HF_HOME": "/hub", "A": "b c"}, (
         "GPUs are renumbered inside, so the list of ids is not passed"
     )

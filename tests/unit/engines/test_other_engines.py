@@ -65,7 +65,7 @@ def test_golden_tgi_3_3_7() -> None:
     made = command("tgi", tensor_parallel_size=4, max_model_len=8192, max_input_len=4096, enable_prefix_caching=False)
     assert shlex.join(made.argv) == (
         "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 --prometheus-port 21003 "
-        "--master-port 21002 --shard-uds-path /tmp/tgi-01L --num-shard 4 --max-total-tokens 8192 "
+        "--master-port 21002 --shard-uds-path /tmp/tgi-01L-21001 --num-shard 4 --max-total-tokens 8192 "
         "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 --usage-stats off"
     )
     assert made.env == {"PREFIX_CACHING": "0", "CUDA_VISIBLE_DEVICES": "0,1", "HF_HUB_OFFLINE": "1"}

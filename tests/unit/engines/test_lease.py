@@ -1,0 +1,122 @@
+"""Leases and the reaper's view of them: who is alive on a node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines import lease, reaper
+from orchestrator.engines.lease import Lease, is_held, node_folder
+from orchestrator.engines.reaper import Leftover
+from orchestrator.errors import OrchestratorError
+
+
+def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
+    assert not is_held("a", tmp_path)
+    held = Lease("a", tmp_path)
+    assert is_held("a", tmp_path)
+    held.release()
+    held.release()
+    assert not is_held("a", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exclusive_lease_has_one_holder(tmp_path: Path) -> None:
+    first = Lease("a", tmp_path, exclusive=True)
+    with pytest.raises(BlockingIOError):
+        Lease("a", tmp_path, exclusive=True)
+    first.release()
+    Lease("a", tmp_path, exclusive=True).release()
+
+
+def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
+    held = Lease("a", tmp_path)
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], close_fds=False)
+    try:
+        held.release()
+        assert not is_held("a", tmp_path)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_lease_taken_while_its_file_is_being_removed_is_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = lease.fcntl.flock, []
+
+    def flock(file: int, kind: int) -> None:
+        real(file, kind)
+        calls.append(kind)
+        if len(calls) == 1:  # another process looked just before and removed the file
+            (tmp_path / "a.lease").unlink()
+
+    monkeypatch.setattr(lease.fcntl, "flock", flock)
+    held = Lease("a", tmp_path)
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert is_held("a", tmp_path)
+    held.release()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a launch id"):
+        Lease(name, tmp_path)
+
+
+def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = 4_000_000_000 + os.getpid()
+    monkeypatch.setattr(os, "getuid", lambda: stranger)
+    try:
+        with pytest.raises(OrchestratorError, match="remove it"):
+            node_folder("leases")
+    finally:
+        Path(f"/tmp/orchestrator-{stranger}").rmdir()
+
+
+DOCKER = """#!/bin/sh
+echo "$@" >> {log}
+if [ "$1" = ps ]; then cat {containers}; fi
+exit {status}
+"""
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for docker on PATH: lists ``containers`` and writes down what it was asked."""
+
+    def install(status: int) -> None:
+        program = tmp_path / "bin" / "docker"
+        program.parent.mkdir(exist_ok=True)
+        paths = {"log": tmp_path / "asked", "containers": tmp_path / "containers", "status": status}
+        program.write_text(DOCKER.format(**paths))
+        program.chmod(0o755)
+
+    install(0)
+    (tmp_path / "containers").write_text("held h1\nlost c1\nlost c2\nspared s1\n")
+    (tmp_path / "leases").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(reaper, "RUNTIMES", ("docker",))
+    return tmp_path
+
+
+def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> None:
+    held = Lease("held", docker / "leases")
+    assert reaper.reap({"spared"}, docker / "leases") == [
+        Leftover(0, "lost", "docker c1"),
+        Leftover(0, "lost", "docker c2"),
+    ]
+    held.release()
+    asked = (docker / "asked").read_text()
+    assert f"--filter label=orchestrator.leases={docker / 'leases'}" in asked
+    assert asked.splitlines()[1:] == ["rm --force c1", "rm --force c2"]
+
+
+def test_a_client_without_a_daemon_has_no_containers(docker: Path) -> None:
+    (docker / "bin" / "docker").write_text("#!/bin/sh\necho lost c1\nexit 1\n")
+    assert reaper.leftovers(leases=docker / "leases") == []
