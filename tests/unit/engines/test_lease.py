@@ -35,13 +35,16 @@ def test_an_exclusive_lease_has_one_holder(tmp_path: Path) -> None:
 
 def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
     held = Lease("a", tmp_path)
-    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], close_fds=False)
+    code = "import time; print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs: what is closed on exec is closed
         held.release()
         assert not is_held("a", tmp_path)
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
 
 
 def test_a_lease_taken_while_its_file_is_being_removed_is_a_lease(
