@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.results.ids import digest
+from orchestrator.spec.environments import is_version
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -88,6 +89,16 @@ def file_digest(path: str) -> str | None:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError:
         return None
+
+
+def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None:
+    """A sentence when a virtual environment holds another version than the one asked for; None where nothing tells."""
+    if resolved.engine_version is None or resolved.executable is None or resolved.image is not None:
+        return None
+    found = contents.version(resolved.executable, resolved.engine)
+    if found is None or is_version(resolved.engine_version, found):
+        return None
+    return f"engine_version {resolved.engine_version!r}: {resolved.executable} holds {resolved.engine} {found}"
 
 
 def installed_version(executable: str, engine: str) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from orchestrator.spec.environments import LOCATION
 from orchestrator.spec.settings import EngineSettings
 
 SHORT = {
@@ -61,7 +62,14 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
 
 def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
+    found = [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
+    return [name for name in found if name not in LOCATION or not _told_by_version(name, rows)]
+
+
+def _told_by_version(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Where an engine lives says nothing more when every version has one place."""
+    versions = {row.get("engine_version") for row in rows}
+    return len({(row.get("engine_version"), row.get(name)) for row in rows}) == len(versions)
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -113,6 +113,11 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
             place = ("workloads", index, "kind")
             hint = nearest(workload.kind, WORKLOADS.names())
             problems.setdefault(document.problem(place, f"unknown workload kind {workload.kind!r}", hint))
+    for name in experiment.spec.environments:
+        if name not in known:
+            problems.setdefault(
+                document.problem(("environments", name), f"unknown engine {name!r}", nearest(name, known))
+            )
     if problems:
         raise ProblemsError(list(problems))
     return found
@@ -143,6 +148,9 @@ def _candidates(experiment: Experiment, paths: Paths, engines: Mapping[str, Engi
             settings = paths.resolved(one.settings)
         except ValueError as error:
             problems.setdefault(experiment.document.problem(one.block, str(error)))
+            continue
+        if (mismatch := identity.version_mismatch(settings, contents)) is not None:
+            problems.setdefault(experiment.document.problem(one.place("engine_version"), mismatch, "correct one of them"))
             continue
         yield _Candidate(identity.deployment_id(one.settings, settings, hardware, contents), one, settings, hardware)
     if problems:

@@ -26,6 +26,8 @@ class Paths:
         changed: dict[str, object] = {"model": self.model(settings.model)}
         if settings.executable is not None:
             changed["executable"] = self.command(settings.executable)
+        if settings.image is not None and (settings.image.startswith(_PATH_STARTS) or settings.image.endswith(".sif")):
+            changed["image"] = self.path(settings.image)
         if settings.tokenizer is not None:
             changed["tokenizer"] = self.model(settings.tokenizer)
         if settings.profile is not None and _is_file_name(settings.profile):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import Problem
 from orchestrator.spec.document import Document, Place
+from orchestrator.spec.environments import LOCATION, Environments, location
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.grid import Choice, count, product, read_blocks
 from orchestrator.spec.problems import nearest, problems_of, unknown_key
@@ -20,6 +21,7 @@ MOST_COMBINATIONS = 100_000
 MOST_PROBLEMS = 200
 CONTROLS = ("vary", "derive", "exclude")
 ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other setting
+NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
 # Values that must not stand in a file that is shared, stored with the results and shown in reports.
 _SECRET_NAME = re.compile(r"(^|[_-])(token|secret|passw(or)?d|(api|access|secret|private)[_-]?key)$", re.IGNORECASE)
@@ -43,11 +45,12 @@ class Combination:
 
 
 def expand(
-    document: Document, model: Mapping[str, Any], hardware: Sequence[str]
+    document: Document, model: Mapping[str, Any], hardware: Sequence[str], environments: Environments
 ) -> tuple[list[Combination], list[Problem]]:
     """All combinations in the order of the file, and every problem found on the way.
 
-    ``model``: settings every deployment gets that names no model of its own; ``hardware``: the classes there are.
+    ``model``: settings every deployment gets that names no model of its own; ``hardware``: the classes there are;
+    ``environments``: where versions of engines live.
     """
     found = document.value.get("deployments")
     problems: dict[Problem, None] = {}
@@ -56,7 +59,7 @@ def expand(
         blocks = [(("deployments", index), block) for index, block in enumerate(found)]
     combinations: list[Combination] = []
     for place, raw in blocks:
-        block = _Block(document, place, problems, model, hardware)
+        block = _Block(document, place, problems, model, hardware, environments)
         if not isinstance(raw, dict) or not raw:
             block.report(place, "'deployments' must be a mapping with at least 'engine', or a list of them")
             continue
@@ -73,6 +76,7 @@ class _Block:
     problems: dict[Problem, None]
     model: Mapping[str, Any]
     hardware: Sequence[str]
+    environments: Environments
 
     def report(self, place: Place, message: str, hint: str | None = None) -> None:
         self.problems.setdefault(self.document.problem(place, message, hint))
@@ -99,6 +103,8 @@ class _Block:
         for name in [name for name in values if name not in FIELDS]:
             self.report(choice.places[name], *unknown_key(name, known))
             del values[name]
+        if type(values.get("engine_version")) in (int, float):  # as written: 0.30 is not 0.3
+            values["engine_version"] = self.document.numbers[choice.places["engine_version"]]
         place, wanted = choice.places.get("hardware", ()), values.get("hardware")
         if wanted is not None and wanted not in self.hardware:
             self.report(place, f"unknown hardware {wanted!r}", nearest(str(wanted), self.hardware))
@@ -132,7 +138,7 @@ class _Block:
             self.report(place, "'derive' must be a mapping of names to expressions")
             raw = None
         for name, text in (raw or {}).items():
-            if name in given or name == "hardware" or not name.isidentifier():
+            if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.report((*place, name), f"{name!r} {why}")
             elif (parsed := self._parse(text, (*place, name), {*FIELDS, *out})) is not None:
@@ -168,6 +174,8 @@ class _Block:
         if len(self.problems) >= MOST_PROBLEMS:
             return None
         values = self._with_model(_merge((base, *choices)))
+        located = location(values, self.environments, self._reporter(choices))
+        values |= located or {}
         hardware = values.pop("hardware", None)
         settings = self._settings(values, choices)
         if settings is None:
@@ -178,11 +186,17 @@ class _Block:
             value = self._evaluate(expression, names, (*self.place, "derive", name))
             names[name] = derived[name] = value
         linked = {name: value for name, value in derived.items() if name in EngineSettings.model_fields}
+        for name in set(LOCATION) & set(linked) if located else ():
+            self.report((*self.place, "derive", name), f"{name!r} is derived, and 'environments' give it too")
         settings = self._settings(values | linked, choices) if linked else settings
         excluded_by = next((rule.text for place, rule in exclude if self._evaluate(rule, names, place)), None)
-        if settings is None:
+        if settings is None or located is None:
             return None
         return Combination(settings, hardware, derived, excluded_by, self.place, choices)
+
+    def _reporter(self, choices: tuple[Choice, ...]) -> Callable[[str, str, str | None], None]:
+        """Reports at the place where this combination's setting of a name is written."""
+        return lambda name, message, hint: self.report(next(_places(name, choices, self.place)), message, hint)
 
     def _with_model(self, values: dict[str, Any]) -> dict[str, Any]:
         if "model" in values:

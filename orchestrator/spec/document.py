@@ -39,6 +39,7 @@ class Document:
     file: str
     value: Any
     lines: Mapping[Place, int] = field(repr=False)  # 1-based; of a key where the value stands under one
+    numbers: Mapping[Place, str] = field(repr=False)  # every number as it is written: 0.30 is 0.3 in ``value``
 
     def line(self, place: Place) -> int:
         """The line of a value; of the nearest thing around it when it is not in the file."""
@@ -92,6 +93,7 @@ class _Reader:
 
     file: str
     lines: dict[Place, int] = field(default_factory=dict)
+    numbers: dict[Place, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     count: int = 0
 
@@ -100,7 +102,7 @@ class _Reader:
         value = self.value(node, ())
         if self.problems:
             raise ProblemsError(self.problems)
-        return Document(self.file, value, self.lines)
+        return Document(self.file, value, self.lines, self.numbers)
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.count += 1
@@ -113,7 +115,7 @@ class _Reader:
         elif isinstance(node, yaml.SequenceNode):
             return self.sequence(node, place)
         elif isinstance(node, yaml.ScalarNode):
-            return self.scalar(node)
+            return self.scalar(node, place)
         return None
 
     def sequence(self, node: yaml.SequenceNode, place: Place) -> list[Any]:
@@ -152,15 +154,17 @@ class _Reader:
             out |= self.value(part, place)
         return out
 
-    def scalar(self, node: yaml.ScalarNode) -> Any:
+    def scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         text = self._text(node)
         if node.style is not None:
             return text
         if text in _WORDS:
             return _WORDS[text]
-        if _INT.fullmatch(text):
-            return int(text)
-        return float(text) if _FLOAT.fullmatch(text) and len(text) < 40 else text
+        whole = _INT.fullmatch(text) is not None
+        if not whole and (_FLOAT.fullmatch(text) is None or len(text) >= 40):
+            return text
+        self.numbers[place] = text
+        return int(text) if whole else float(text)
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)

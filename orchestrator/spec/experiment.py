@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.spec.combinations import Combination, expand
 from orchestrator.spec.document import Document, parse_document, read_document
+from orchestrator.spec.environments import Versions, declared, same_place
 from orchestrator.spec.load import Arrivals, Control, Level, Slo, Workload
 from orchestrator.spec.problems import problems_of, wrong
 from orchestrator.spec.settings import Hardware, Strict
@@ -130,6 +131,7 @@ class ExperimentFile(Strict):
     name: Annotated[str, Field(pattern=NAME)]
     model: Annotated[ModelRef, BeforeValidator(_model_from_name)] | None = None
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
+    environments: dict[str, Versions] = {}
     deployments: Any = None
     workloads: Annotated[list[Workload], Field(min_length=1), AfterValidator(_distinct)]
     load: Load
@@ -177,11 +179,20 @@ def check_experiment(document: Document) -> Experiment:
     spec, problems = _validate(document)
     model, hardware = _settings_of_model(document.value.get("model")), document.value.get("hardware")
     classes = [CPU.name, *(hardware if isinstance(hardware, dict) else ())]
-    combinations, more = expand(document, model, classes)
-    problems += more
+    combinations, more = expand(document, model, classes, declared(document.value.get("environments")))
+    problems += [*more, *_same_place(document, combinations)]
     if problems or spec is None:
         raise ProblemsError(sorted(problems, key=lambda problem: problem.line or 0))
     return Experiment(spec, tuple(combinations), document)
+
+
+def _same_place(document: Document, combinations: list[Combination]) -> list[Problem]:
+    measured = [one for one in combinations if one.excluded_by is None]
+    hint = "write under 'environments' where each version lives"
+    return [
+        document.problem(measured[index].place("engine_version"), sentence, hint)
+        for index, sentence in same_place(one.settings for one in measured)
+    ]
 
 
 def _validate(document: Document) -> tuple[ExperimentFile | None, list[Problem]]:

@@ -34,6 +34,13 @@ def test_hub_names_commands_and_catalogue_names_stay(tmp_path: Path) -> None:
     assert one.profile == "H100-80GB/meta-llama/Llama-3.1-8B-Instruct"
 
 
+def test_an_image_is_a_path_only_when_it_is_written_like_one(tmp_path: Path) -> None:
+    assert resolved(tmp_path, image="./images/vllm").image == str(tmp_path / "images" / "vllm")
+    assert resolved(tmp_path, image="images/vllm.sif").image == str(tmp_path / "images" / "vllm.sif")
+    for name in ("vllm/vllm-openai:v0.32.0", "docker://vllm/vllm-openai:v0.32.0"):
+        assert resolved(tmp_path, image=name).image == name
+
+
 def test_a_folder_beside_the_file_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert resolved(tmp_path).model == str(tmp_path / "org" / "model")

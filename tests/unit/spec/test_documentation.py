@@ -14,6 +14,7 @@ from orchestrator.load.arrivals import ARRIVALS
 from orchestrator.load.workloads import WORKLOADS
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
+from orchestrator.spec.environments import Environment
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
 from orchestrator.spec.load import Arrivals, LogNormal, Slo, Uniform, Workload
 from orchestrator.spec.settings import Hardware, Speculative
@@ -29,6 +30,7 @@ MODELS = [
     ExperimentFile,
     ModelRef,
     Budget,
+    Environment,
     Levels,
     Load,
     Workload,

@@ -150,7 +150,7 @@ def test_sizes_may_carry_units() -> None:
         ({"deployments": []}, "'deployments' must be a mapping with at least 'engine'"),
         ({"deployments": {}}, "'deployments' must be a mapping with at least 'engine'"),
         ({"deployments": {"max_num_seqs": 4}}, "'engine' is missing"),
-        ({"deployments": {"engine": "vllm", "engine_version": 0.3}}, "must be text, not 0.3 (put it in quotes)"),
+        ({"deployments": {"engine": "vllm", "engine_version": True}}, "'engine_version' must be text, not true"),
         ({"deployments": {"engine": "vllm", "env": {"A": 1}}}, "'A' must be text, not 1 (put it in quotes)"),
         ({"deployments": {"engine": "vllm", "tensor_parallel_size": True}}, "must be a whole number, not true"),
         ({"deployments": {"engine": "vllm", "extra_args": {"--x": [1]}}}, "'--x' has a value of the wrong type"),
