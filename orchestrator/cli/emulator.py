@@ -72,13 +72,14 @@ def emulator(
 @click.argument("results")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the calibrated profile here; stdout otherwise.")
 @click.option("--profile", help="What to imitate where that is not the sweep's own model and device.")
-def fit(results: str, output: str | None, profile: str | None) -> int:
+@click.option("--engine", help="Use this engine's deployments only; needed where several were measured.")
+def fit(results: str, output: str | None, profile: str | None, engine: str | None) -> int:
     """Calibrate the model's constants on the Parquet of a sweep, and say what error they leave."""
     import yaml
 
     from orchestrator.engines.emulator.fit import fit as calibrate
 
-    found = calibrate(results, load_profile(profile))
+    found = calibrate(results, load_profile(profile), engine)
     text = yaml.safe_dump(found.profile.model_dump(mode="json", exclude_defaults=True), sort_keys=False)
     if output is None:
         click.echo(text, nl=False)

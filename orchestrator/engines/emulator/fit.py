@@ -28,7 +28,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 FIGURES = ("ttft_p50", "ttft_p90", "tpot_p50", "e2e_p50")
 FITTED = (
     "compute_efficiency", "bandwidth_efficiency", "step_overhead_s", "sequence_overhead_s", "collective_latency_s",
-    "request_overhead_s",
+    "network_latency_s", "request_overhead_s",
 )  # fmt: skip
 # Pulls a constant that the data say nothing of towards where it started: one e-fold weighs like an error of 2 %.
 _PRIOR = 0.02
@@ -62,24 +62,28 @@ class Fit:
     by_sample: dict[str, dict[str, float]]
 
 
-def fit(uri: str, profile: Profile | None = None) -> Fit:
+def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> Fit:
     """Calibrate on the results at ``uri``. ``profile`` names what to imitate where that is not the sweep's own.
 
-    All samples share one profile: give a root whose deployments ran on one kind of device. Raises InputError when
-    there is nothing to fit.
+    All samples share one profile, so they must come from one engine (``engine`` chooses it) on one kind of device.
+    Raises InputError when they do not, or when there is nothing to fit.
     """
     base = profile or Profile()
-    samples = read_samples(uri, base)
+    samples = [one for one in read_samples(uri, base) if engine is None or one.settings.engine == engine]
     if not samples:
-        raise InputError(f"no answered requests of any committed point at {uri}: nothing to fit")
-    device = {sample.device.name for sample in samples}
-    if len(device) > 1:
-        raise InputError(f"the deployments at {uri} ran on {', '.join(sorted(device))}: fit each on its own")
+        which = f" of {engine}" if engine else ""
+        raise InputError(f"no answered requests of any committed point{which} at {uri}: nothing to fit")
+    for what, found in (
+        ("on", {sample.device.name for sample in samples}),
+        ("with", {sample.settings.engine for sample in samples}),
+    ):
+        if len(found) > 1:
+            raise InputError(f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its own")
     constants = calibrate(samples, base.constants)
     by_sample = {sample.name: _errors(sample, constants) for sample in samples}
     error, held_out = _summary(by_sample), _held_out(samples, base.constants)
     origin = {"results": uri, "samples": len(samples), "error": error, "held_out_error": held_out}
-    named = base.accelerator or next(iter(device))
+    named = base.accelerator or samples[0].device.name
     fitted = base.model_copy(update={"constants": constants, "accelerator": named, "fitted": origin})
     return Fit(fitted, len(samples), error, held_out, by_sample)
 

@@ -176,6 +176,7 @@ def _communication(
     between = device.network_bytes_s if settings.nnodes > 1 else device.link_bytes_s
     token_bytes = facts.shape.hidden_size * memory.dtype_bytes(facts, settings.dtype)
     reduces = 2 * layers if tensor > 1 else 0
-    latency = (reduces + pipeline - 1) * constants.collective_latency_s
+    near, far = constants.collective_latency_s, constants.network_latency_s
+    latency = reduces * (near if inside else far) + (pipeline - 1) * (far if settings.nnodes > 1 else near)
     per_token = reduces * token_bytes * 2 * (tensor - 1) / tensor / link + (pipeline - 1) * token_bytes / between
     return latency, per_token

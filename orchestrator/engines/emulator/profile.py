@@ -25,7 +25,8 @@ class Constants(Strict):
     step_overhead_s: float = Field(default=0.5e-3, ge=0)  # scheduling, sampling and launching one step
     sequence_overhead_s: float = Field(default=5e-6, ge=0)  # the same, for each sequence in the step
     eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added per layer with enforce_eager
-    collective_latency_s: float = Field(default=12e-6, ge=0)  # one all-reduce or one hop between pipeline stages
+    collective_latency_s: float = Field(default=12e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
+    network_latency_s: float = Field(default=40e-6, ge=0)  # the same between nodes
     request_overhead_s: float = Field(default=1e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
 
 
