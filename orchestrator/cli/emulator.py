@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from orchestrator.engines.emulator.__main__ import with_faults
+from orchestrator.engines.emulator.flags import with_faults
 from orchestrator.engines.emulator.profile import load_profile
 from orchestrator.engines.emulator.server import Options, main
 from orchestrator.errors import InputError

@@ -3,7 +3,7 @@
 profile.py   what is imitated: device, model, constants, faults      model.py      how long a step takes
 batch.py     continuous batching with a virtual clock                simulate.py   a schedule in virtual time
 pacer.py     the same batch in real time                             fit.py        constants from measured results
-server.py, app.py, http.py, requests.py, answers.py, metrics.py      the HTTP server
+flags.py, server.py, app.py, http.py, requests.py, answers.py, metrics.py      the HTTP server
 """
 
 from typing import Any

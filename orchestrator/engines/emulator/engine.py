@@ -11,7 +11,7 @@ from typing import ClassVar
 import orchestrator
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines.base import Command, Metric, Node
-from orchestrator.engines.emulator.__main__ import parser, with_faults
+from orchestrator.engines.emulator.flags import parser, with_faults
 from orchestrator.engines.emulator.profile import Profile, load_profile
 from orchestrator.engines.emulator.server import API_KEY_VARIABLE
 from orchestrator.errors import InputError

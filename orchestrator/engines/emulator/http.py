@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
         self._busy = False
         self._request = Request()
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self.on_lost: Callable[[], None] | None = None  # called when the client goes away in mid-answer
@@ -69,7 +70,7 @@ class Connection(asyncio.Protocol):
     # --- httptools -----------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._request, self._body = Request(), []
+        self._request, self._body, self._body_bytes = Request(), [], 0
 
     def on_url(self, url: bytes) -> None:
         self._request.path += url.decode("latin-1")
@@ -79,7 +80,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
-        if sum(map(len, self._body)) > MAX_BODY_BYTES:
+        self._body_bytes += len(body)
+        if self._body_bytes > MAX_BODY_BYTES:
             self.abort()
 
     def on_message_complete(self) -> None:

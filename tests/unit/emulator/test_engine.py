@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Node
-from orchestrator.engines.emulator.__main__ import options_of, parser
+from orchestrator.engines.emulator.flags import options_of, parser
 from orchestrator.engines.emulator.profile import device_of, facts_of, load_profile
 from orchestrator.engines.emulator.server import start_failure, start_lines
 from orchestrator.errors import InputError, ProblemsError

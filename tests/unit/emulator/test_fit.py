@@ -61,11 +61,13 @@ def rows(measurement: str, load: Schedule, outcome: Outcome) -> list[dict[str, o
     ]  # fmt: skip
 
 
-def measured(folder: Path, tensor_parallel: tuple[int, ...] = (1, 2), accelerator: str = "H100-80GB") -> str:
+def measured(
+    folder: Path, tensor_parallel: tuple[int, ...] = (1, 2), accelerator: str = "H100-80GB", engine: str = "vllm"
+) -> str:
     """A results root as a sweep leaves it, measured on an engine that behaves exactly as TRUE says."""
     store = Store.open(str(folder), "exp")
     for tensor in tensor_parallel:
-        settings = EngineSettings(engine="vllm", model=LLAMA, tensor_parallel_size=tensor, max_num_seqs=64)
+        settings = EngineSettings(engine=engine, model=LLAMA, tensor_parallel_size=tensor, max_num_seqs=64)
         hardware = Hardware(name="h", accelerator=accelerator)
         model = replica(settings, facts(max_position_embeddings=131072), device_of(Profile(), hardware), TRUE)
         row = deployment_row(
@@ -131,6 +133,16 @@ def test_different_devices_are_not_fitted_together(tmp_path: Path) -> None:
     measured(tmp_path, (2,), accelerator="A100-80GB")
     with pytest.raises(InputError, match="fit each on its own"):
         fit(str(tmp_path))
+
+
+def test_different_engines_are_not_fitted_together_but_one_can_be_chosen(tmp_path: Path) -> None:
+    measured(tmp_path, (1,))
+    measured(tmp_path, (2,), engine="sglang")
+    with pytest.raises(InputError, match="ran with sglang, vllm"):
+        fit(str(tmp_path))
+    assert fit(str(tmp_path), engine="sglang").samples == 5
+    with pytest.raises(InputError, match="of tgi"):
+        fit(str(tmp_path), engine="tgi")
 
 
 def test_nothing_to_fit_is_an_input_error(tmp_path: Path) -> None:
