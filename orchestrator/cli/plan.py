@@ -16,6 +16,7 @@ from rich.table import Table
 from orchestrator.plan.load import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.totals import notes, summary, totals
+from orchestrator.plan.vllm_check import check_with_vllm
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -27,7 +28,14 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 @click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' takes it.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the cluster: a replica over more is impossible.")
-def plan(experiment: Path, output: Path | None, form: str, nodes: int | None) -> None:
+@click.option(
+    "--check-with-vllm",
+    "environment",
+    type=click.Path(path_type=Path),
+    metavar="VENV",
+    help="Also ask this environment's vLLM about every vllm deployment; what it refuses is impossible.",
+)
+def plan(experiment: Path, output: Path | None, form: str, nodes: int | None, environment: Path | None) -> None:
     """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why.
 
     Nothing is started and no GPU is needed. EXPERIMENT may also be a plan written before.
@@ -36,11 +44,14 @@ def plan(experiment: Path, output: Path | None, form: str, nodes: int | None) ->
     Examples:
       orchestrator plan experiments/quickstart.yaml
       orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
+      orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
       orchestrator plan experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
 
     Exit status: 0, or 2 when the file has problems; all of them are printed.
     """
     made = load_plan(experiment, cluster_nodes=nodes)
+    if environment is not None:
+        made = check_with_vllm(made, environment)
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)

@@ -150,7 +150,9 @@ def _candidates(experiment: Experiment, paths: Paths, engines: Mapping[str, Engi
             problems.setdefault(experiment.document.problem(one.block, str(error)))
             continue
         if (mismatch := identity.version_mismatch(settings, contents)) is not None:
-            problems.setdefault(experiment.document.problem(one.place("engine_version"), mismatch, "correct one of them"))
+            problems.setdefault(
+                experiment.document.problem(one.place("engine_version"), mismatch, "correct one of them")
+            )
             continue
         yield _Candidate(identity.deployment_id(one.settings, settings, hardware, contents), one, settings, hardware)
     if problems:

@@ -1,7 +1,8 @@
 """Feasibility against real vLLM's own validator, both ways, over a few hundred random configurations of tiny models.
 
-The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process: no weights are loaded. What only
-loading or a GPU can show is our rule alone; those rules are listed in ONLY_AT_LOAD, each with what real vLLM does.
+The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process (plan/vllm_check.py): no weights are
+loaded. What only loading or a GPU can show is our rule alone; those rules are listed in ONLY_AT_LOAD, each with what
+real vLLM does.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import pytest
 
 from orchestrator.catalog.models import facts_from_config
 from orchestrator.plan.feasibility import Finding, assess, case_of, findings_of
+from orchestrator.plan.vllm_check import ask
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-PYTHON = Path(__file__).resolve().parents[3] / ".engines" / "vllm" / "bin" / "python"
+ENVIRONMENT = Path(__file__).resolve().parents[3] / ".engines" / "vllm"
+PYTHON = ENVIRONMENT / "bin" / "python"
 ONLY_AT_LOAD = {
     "stages": "more stages than layers: some ranks have nothing to run",
     "intermediate": "MergedColumnParallelLinear asserts that every output divides (seen: TP=2, intermediate_size 513)",
@@ -29,24 +32,10 @@ ONLY_AT_LOAD = {
     "memory": "there is none to judge on cpu",
     "capability": "there is none on cpu",
 }
-VALIDATOR = """
-import json, os, sys
-os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.usage.usage_lib import UsageContext
-for line in sys.stdin:
-    try:
-        AsyncEngineArgs(**json.loads(line)).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
-        error = None
-    except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"[:300]
-    print("VERDICT " + json.dumps(error), flush=True)
-"""
-
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment in {PYTHON.parent.parent}: make engines"),
+    pytest.mark.skipif(not PYTHON.exists(), reason=f"no vLLM environment in {ENVIRONMENT}: make engines"),
 ]
 
 
@@ -100,19 +89,26 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     return settings | {name: rng.choice(values) for name, (share, values) in choices.items() if rng.random() < share}
 
 
-def verdicts(cases: list[dict[str, Any]]) -> list[str | None]:
+def arguments(settings: dict[str, Any]) -> list[str]:
+    """As flags of ``vllm serve``, without the values that our own engine pins."""
+    words = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return words
+
+
+def verdicts(folders: list[Path], settings: list[dict[str, Any]]) -> list[str | None]:
     """What vLLM says to each: None, or its error."""
-    done = subprocess.run(
-        [str(PYTHON), "-c", VALIDATOR],
-        input="\n".join(map(json.dumps, cases)),
-        capture_output=True,
-        text=True,
-        timeout=850,
-        env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("VERDICT ")]
-    assert len(lines) == len(cases), done.stderr[-2000:]
-    return [json.loads(line.removeprefix("VERDICT ")) for line in lines]
+    cases = [
+        {"argv": [str(folder), *arguments(given)], "env": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "model": str(folder),
+         "revision": None, "cpu": True}
+        for folder, given in zip(folders, settings, strict=True)
+    ]  # fmt: skip
+    answer = ask(ENVIRONMENT, cases, limit_s=850)
+    assert len(answer.verdicts) == len(cases)
+    assert not [one for one in answer.verdicts if "unknown" in one]
+    return [one.get("refused") for one in answer.verdicts]
 
 
 def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding]:
@@ -129,7 +125,7 @@ def test_real_vllm_and_we_refuse_the_same_configurations(tmp_path: Path) -> None
     for folder, config in zip(folders, configs, strict=True):
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config))
-    said = verdicts([one | {"model": str(folder)} for one, folder in zip(settings, folders, strict=True)])
+    said = verdicts(folders, settings)
     wrong = []
     for config, given, error in zip(configs, settings, said, strict=True):
         ours = impossible(config, given)

@@ -1,0 +1,120 @@
+"""Runs in a vLLM environment, by its Python and never by ours: builds vLLM's own configuration of many command lines.
+
+Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``model``, ``revision``, ``cpu`` (whether it is
+meant for one). Writes a line ``VERDICT {"version": …, "device": …}``, then one per line read: ``{}`` when vLLM accepts
+it, ``{"refused": sentence}``, or ``{"unknown": sentence}`` where this machine or build cannot tell. No weights are
+read, no network is asked and no device is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+MARK = "VERDICT "
+LONGEST = 300
+PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")  # 0.32, before
+PARSER_CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
+_NOISE = re.compile(r"\d+ validation errors? for \w+|\[type=[^\]]*\]|For further information visit \S+")
+_DEVICE = re.compile(r"\b(cpu|cuda|gpus?|rocm|hip|xpu|tpu|nvidia|amd|devices?|platforms?|capability)\b", re.IGNORECASE)
+
+
+def main() -> None:
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
+    device = str(importlib.import_module("vllm.platforms").current_platform.device_type)
+    say({"version": importlib.import_module("importlib.metadata").version("vllm"), "device": device})
+    if device:
+        for line in sys.stdin:
+            say(judge(json.loads(line), device))
+
+
+def say(verdict: dict[str, str]) -> None:
+    print(MARK + json.dumps(verdict), flush=True)
+
+
+def judge(case: dict[str, Any], device: str) -> dict[str, str]:
+    """What vLLM says of one command line."""
+    if (missing := without_config(case["model"], case["revision"])) is not None:
+        return {"unknown": missing}
+    before, complaint = dict(os.environ), io.StringIO()
+    try:
+        os.environ.update(case["env"])
+        with contextlib.redirect_stderr(complaint):
+            build(case["argv"])
+    except SystemExit:  # argparse
+        return {"refused": plain(complaint.getvalue().partition("error: ")[2] or "its arguments")}
+    except OSError as error:  # a file of the model that is not at hand
+        return {"unknown": sentence_of(error)}
+    except Exception as error:
+        foreign = case["cpu"] != (device == "cpu") and of_device(error)
+        return {"unknown" if foreign else "refused": sentence_of(error)}
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return {}
+
+
+def build(argv: list[str]) -> None:
+    """As ``vllm serve`` does before it starts anything. Raises whatever vLLM raises."""
+    parser = first(PARSERS).make_arg_parser(first(PARSER_CLASSES).FlexibleArgumentParser())
+    arguments = parser.parse_args(argv)
+    arguments.model = getattr(arguments, "model_tag", None) or arguments.model
+    engine = importlib.import_module("vllm.engine.arg_utils").AsyncEngineArgs.from_cli_args(arguments)
+    context = importlib.import_module("vllm.usage.usage_lib").UsageContext.OPENAI_API_SERVER
+    engine.create_engine_config(usage_context=context)
+
+
+def first(names: tuple[str, ...]) -> Any:
+    """The first of these modules that this version has."""
+    for name in names[:-1]:
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    return importlib.import_module(names[-1])
+
+
+@functools.cache
+def without_config(model: str, revision: str | None) -> str | None:
+    """Why nothing can be said of a model: its config.json lies neither in a folder nor in the hub's cache."""
+    if (Path(model) / "config.json").is_file():
+        return None
+    try:
+        importlib.import_module("huggingface_hub").hf_hub_download(model, "config.json", revision=revision)
+    except Exception:
+        return f"no config.json of {model} at hand"
+    return None
+
+
+def sentence_of(error: BaseException) -> str:
+    """vLLM's own words, without what pydantic puts around them."""
+    details = error.errors() if hasattr(error, "errors") else []
+    texts = [str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ") for detail in details]
+    return plain("; ".join(texts or [str(error) or type(error).__name__]))
+
+
+def plain(text: str) -> str:
+    """One line, without what pydantic prints for programmers, cut between words."""
+    text = " ".join(_NOISE.sub("", text).split())
+    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
+
+
+def of_device(error: BaseException) -> bool:
+    """Whether a refusal is about the device of this build: raised by its platform, or speaking of one at once."""
+    details = error.errors() if hasattr(error, "errors") else []
+    causes = [detail.get("ctx", {}).get("error") for detail in details]
+    raised = [one for one in (error, *causes) if isinstance(one, BaseException)]
+    places = [frame.filename for one in raised for frame in traceback.extract_tb(one.__traceback__)]
+    opening = sentence_of(error).partition(". ")[0]
+    return any("vllm/platforms/" in place for place in places) or _DEVICE.search(opening) is not None
+
+
+if __name__ == "__main__":
+    main()
