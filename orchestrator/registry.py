@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from functools import cached_property
 from importlib import import_module, metadata
 from typing import Generic, TypeVar, cast
 
@@ -23,25 +24,26 @@ class Registry(Generic[T]):
         self.kind = kind
         self._builtin = entries
 
+    @cached_property
     def _entries(self) -> dict[str, str]:
         found = {point.name: point.value for point in metadata.entry_points(group=f"orchestrator.{self.kind}")}
         return found | self._builtin  # a third party cannot replace what we ship
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
-        return sorted(self._entries())
+        return sorted(self._entries)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries()
+        return name in self._builtin or name in self._entries
 
     def __getitem__(self, name: str) -> T:
-        entries = self._entries()
-        if name not in entries:
-            raise InputError(unknown_name(self.kind.rstrip("s"), name, entries))
-        module, _, attribute = entries[name].partition(":")
+        place = self._builtin.get(name) or self._entries.get(name)  # looking for entry points reads a lot of files
+        if place is None:
+            raise InputError(unknown_name(self.kind.rstrip("s"), name, self._entries))
+        module, _, attribute = place.partition(":")
         return cast(T, getattr(import_module(module), attribute))
 
 

@@ -28,7 +28,7 @@ MIN_ACHIEVED = 0.98
 MAX_MISMATCH_SHARE = 0.01
 MAX_LENGTH_ERROR = 0.01
 MIN_GROWTH = 0.05  # of the arrivals of a quarter window, in each quarter
-MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token around a prompt
+MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
 
 Floats = NDArray[np.float64]
 
@@ -117,13 +117,18 @@ def _count_mismatch(rows: _Rows) -> float:
 
 
 def _input_error(rows: _Rows) -> float:
-    """Relative error of the mean prompt length, after what a chat template or a BOS token adds to every prompt."""
+    """Relative error of prompt lengths, after what a chat template or a BOS token adds to every prompt of its turn."""
     asked, seen = rows.column("input_tokens_asked"), rows.column("input_tokens")
+    turns = np.nan_to_num(rows.column("turn"))
     known = ~np.isnan(seen)
     if not known.any():
         return 0.0
-    added = np.clip(np.min(seen[known] - asked[known]), 0, MAX_TEMPLATE_TOKENS)
-    return float(np.abs(seen[known] - added - asked[known]).mean() / asked[known].mean())
+    off = np.full(len(seen), np.nan)
+    for turn in np.unique(turns[known]):
+        here = known & (turns == turn)
+        added = np.clip(np.min(seen[here] - asked[here]), 0, MAX_TEMPLATE_TOKENS * (turn + 1))
+        off[here] = np.abs(seen[here] - added - asked[here])
+    return float(np.nanmean(off) / asked[known].mean())
 
 
 def _invalid(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
@@ -149,7 +154,7 @@ def _notes(evidence: dict[str, float], point: LoadPoint) -> list[str]:
         share = evidence["capped_share"]
         notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
     if evidence["input_length_error"] > MAX_LENGTH_ERROR and not point.dialect.prompt_token_ids:
-        notes.append(_length_sentence(evidence) + "; text without the model's tokenizer is of no exact length")
+        notes.append(_length_sentence(evidence) + "; they were sent as text")
     return notes
 
 

@@ -68,8 +68,8 @@ def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     """Tokens of an event by how much usage grew since the one before."""
     before = parsed.output_tokens or 0
     total = read_usage(usage, parsed)
-    if total is None:
-        return UNKNOWN if text else 0
+    if total is None or (parsed.source is None and UNKNOWN in parsed.tokens):
+        return UNKNOWN if text else 0  # a total in the last event only (transformers) is no running count
     parsed.source = "continuous_usage"
     return total - before
 

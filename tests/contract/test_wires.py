@@ -1,0 +1,414 @@
+"""Every wire of the registry, against streams recorded from engines and written after their documentation.
+
+``streams/*.http`` are whole HTTP responses as they came from the socket: vLLM 0.32.0 (CPU build) and transformers 5.23
+serve, both with the tiny model of scripts/make_tiny_model.py. The others are written here, event by event.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.load.digest import Digest, digest
+from orchestrator.load.exchange import Exchange
+from orchestrator.load.framing import END_MARK
+from orchestrator.load.http import parse_head
+from orchestrator.load.schedule import Entry
+from orchestrator.load.settle import can_settle, settle
+from orchestrator.load.wire import UNKNOWN, WIRES, Parsed, Wire
+from orchestrator.load.workloads import Exchanged, Prompt
+from orchestrator.spec.dialect import Dialect
+
+STREAMS = Path(__file__).parent / "streams"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def sse(*events: Any, done: bool = True, end: str = "\n") -> bytes:
+    """A chunked response with one event per chunk."""
+    texts = [event if isinstance(event, str) else "data: " + json.dumps(event) for event in events]
+    texts += ["data: [DONE]"] if done else []
+    chunks = [(text.replace("\n", end) + end * 2).encode() for text in texts]
+    return HEAD + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+
+
+def tgi_token(index: int, **more: Any) -> dict[str, Any]:
+    token = {"id": 100 + index, "text": f" t{index}", "logprob": -1.0, "special": False}
+    return {"index": index, "token": token, "generated_text": None, "details": None, **more}
+
+
+TGI_END = {"finish_reason": "length", "generated_tokens": 3, "seed": None, "input_length": 8}
+TGI = sse(tgi_token(1), tgi_token(2), tgi_token(3, generated_text=" t1 t2 t3", details=TGI_END), done=False)
+
+
+def llama_cpp(text: str, tokens: list[int], stop: bool = False, **more: Any) -> dict[str, Any]:
+    return {"index": 0, "content": text, "tokens": tokens, "stop": stop, "id_slot": 0, **more}
+
+
+LLAMA_CPP_END = {
+    "stop_type": "limit",
+    "tokens_evaluated": 8,
+    "tokens_predicted": 4,
+    "timings": {"cache_n": 5, "predicted_n": 4},
+}
+LLAMA_CPP = sse(
+    llama_cpp(" a", [5]),
+    llama_cpp(" b c", [6, 7]),
+    llama_cpp("", [8]),
+    llama_cpp("", [], True, **LLAMA_CPP_END),
+    done=False,
+)
+
+
+def sglang(text: str, total: int, **meta: Any) -> dict[str, Any]:
+    meta = {"id": "x", "prompt_tokens": 8, "completion_tokens": total, "cached_tokens": 2, "finish_reason": None} | meta
+    return {"text": text, "meta_info": meta}
+
+
+SGLANG = sse(sglang(" a", 1), sglang(" a b c", 3), sglang(" a b c d", 4, finish_reason={"type": "length", "length": 4}))
+
+DELTAS = sse(
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+    ": ping",
+    {"choices": [{"index": 0, "delta": {"reasoning_content": "Hm"}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {"content": "ä"}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+    {
+        "choices": [],
+        "usage": {"prompt_tokens": 8, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A response and what is in it."""
+
+    raw: bytes
+    wire: str
+    tokens: list[int]  # of content events, in order
+    source: str
+    output: int
+    finish: str | None
+    status: str = "ok"
+    error_class: str | None = None
+    input: int | None = 8
+    dialect: Dialect = Dialect("", "")
+
+
+def recorded(name: str) -> bytes:
+    return (STREAMS / f"{name}.http").read_bytes()
+
+
+PLAIN = Dialect("", "", length_control="generation_config", done_marker=False)
+NATIVE = Dialect("", "", done_marker=False)
+OC, CHAT = "openai_completions", "openai_chat"
+ONES = [1] * 6
+
+
+def refused(raw: bytes, wire: str, status: str, error_class: str, *tokens: int) -> Case:
+    source = "native" if tokens else ""
+    return Case(raw, wire, list(tokens), source, sum(tokens), None, status, error_class, None)
+
+
+TGI_ERROR = sse(tgi_token(1), {"error": "Request failed", "error_type": "generation"}, done=False)
+SGLANG_ABORT = sse(sglang(" a", 1), sglang(" a", 1, finish_reason={"type": "abort", "message": "oom"}))
+ABORTED = Case(SGLANG_ABORT, "sglang_generate", [1], "native", 1, "abort", "invalid", "stream_error")
+CASES = {
+    "vllm completions, token ids": Case(recorded("vllm-completions-token_ids"), OC, ONES, "token_ids", 6, "length"),
+    "vllm completions, continuous usage": Case(
+        recorded("vllm-completions-continuous_usage"), OC, ONES, "continuous_usage", 6, "length"
+    ),
+    "vllm completions, usage": Case(recorded("vllm-completions-usage"), OC, ONES, "usage", 6, "length"),
+    "vllm chat, token ids": Case(recorded("vllm-chat-token_ids"), CHAT, ONES, "token_ids", 6, "length", input=30),
+    "vllm chat, usage": Case(recorded("vllm-chat-usage"), CHAT, ONES, "usage", 6, "length", input=30),
+    "vllm refuses ids in a stream": refused(recorded("vllm-completions-refused_ids"), OC, "invalid", "stream_error"),
+    "vllm refuses a long prompt": refused(recorded("vllm-completions-too_long"), OC, "error", "http_4xx"),
+    "transformers completions": Case(
+        recorded("transformers-completions"), OC, ONES, "usage", 6, "length", input=14, dialect=PLAIN
+    ),
+    "transformers chat": Case(recorded("transformers-chat"), CHAT, ONES, "usage", 6, "length", input=30, dialect=PLAIN),
+    "transformers refuses a field": refused(recorded("transformers-refused_field"), CHAT, "error", "http_4xx"),
+    "chat with all kinds of deltas": Case(DELTAS, CHAT, [1, 1, 1], "usage", 3, "tool_calls"),
+    "tgi": Case(TGI, "tgi", [1, 1, 1], "native", 3, "length", dialect=NATIVE),
+    "tgi error": refused(TGI_ERROR, "tgi", "invalid", "stream_error", 1),
+    "llama.cpp": Case(LLAMA_CPP, "llama_cpp", [1, 2, 1], "token_ids", 4, "limit", dialect=NATIVE),
+    "llama.cpp error": refused(sse('error: {"message": "lost"}', done=False), "llama_cpp", "invalid", "stream_error"),
+    "sglang": Case(SGLANG, "sglang_generate", [1, 2, 1], "native", 4, "length"),
+    "sglang aborted": ABORTED,
+}
+NAMES = sorted(CASES)
+
+
+def exchange_of(raw: bytes, cuts: list[int], asked: int) -> Exchange:
+    """The exchange that reads ending at ``cuts`` (and at the end) would leave; read i happens at i microseconds."""
+    edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(raw)}), len(raw)]
+    exchange = Exchange(Entry(0, 0, 0, 0), 0, b"", 8, asked)
+    exchange.parts = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    exchange.times = [1000 * i for i in range(len(exchange.parts))]
+    exchange.head = parse_head(raw)
+    assert exchange.head is not None
+    exchange.mark = END_MARK if exchange.head.chunked else b""
+    return exchange
+
+
+def read(case: Case, cuts: list[int]) -> Digest:
+    steps = digest(exchange_of(case.raw, cuts, case.output or 1), WIRES[case.wire], case.dialect)
+    return next(step for step in steps if step is not None)
+
+
+def facts(result: Digest) -> tuple[Any, ...]:
+    """All that must not depend on how the bytes were read."""
+    parsed, tokens = result.parsed, result.tokens_per_chunk
+    counts = [1] * result.chunks if tokens is None else tokens.tolist()
+    usage = (parsed.input_tokens, result.output_tokens, parsed.cached_tokens, result.counted)
+    return (counts, result.source, parsed.finish_reason, usage, result.outcome.status, result.outcome.error_class)
+
+
+def test_every_wire_is_tested() -> None:
+    assert {case.wire for case in CASES.values()} == set(WIRES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_says_what_it_is_known_to_hold(name: str) -> None:
+    case = CASES[name]
+    counts, source, finish, usage, status, error_class = facts(read(case, []))
+    assert (status, error_class) == (case.status, case.error_class)
+    assert counts == case.tokens
+    assert finish == case.finish
+    if case.tokens:
+        assert (source, usage[:2]) == (case.source, (case.input, case.output))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_cut_at_any_one_byte_holds_the_same(name: str) -> None:
+    case = CASES[name]
+    whole = facts(read(case, []))
+    for cut in range(1, len(case.raw)):
+        assert facts(read(case, [cut])) == whole, cut
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_read_byte_by_byte_holds_the_same(name: str) -> None:
+    case = CASES[name]
+    assert facts(read(case, list(range(len(case.raw))))) == facts(read(case, []))
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(NAMES), cuts=st.lists(st.integers(1, 2500), max_size=60))
+def test_a_stream_cut_anywhere_holds_the_same(name: str, cuts: list[int]) -> None:
+    case = CASES[name]
+    assert facts(read(case, cuts)) == facts(read(case, []))
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(1, 2500), max_size=40))
+def test_a_token_has_the_time_of_the_read_that_completed_its_event(cuts: list[int]) -> None:
+    raw = CASES["vllm completions, token ids"].raw
+    exchange = exchange_of(raw, cuts, 6)
+    edges = np.cumsum([len(part) for part in exchange.parts])
+    ends = [at + 1 for at in range(len(raw)) if raw[at : at + 3] == b"}\n\n"][:6]
+    expected = [1000 * int(np.searchsorted(edges, end)) for end in ends]
+    result = read(CASES["vllm completions, token ids"], cuts)
+    assert (result.first_token_ns, result.last_token_ns) == (expected[0], expected[-1])
+    assert result.gaps_us is not None
+    assert result.gaps_us.tolist() == (np.diff(expected) // 1000).tolist()
+    assert result.coalesced_chunks == 6 - len(set(expected))
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_other_line_ends_and_comments_change_nothing(end: str) -> None:
+    events = [{"choices": [{"text": " a"}]}, ": keep-alive", {"choices": [{"text": " b", "finish_reason": "stop"}]}]
+    case = Case(sse(*events, end=end), "openai_completions", [1, 1], "chunks", 2, "stop", dialect=PLAIN)
+    assert facts(read(case, [])) == facts(read(replace(case, raw=sse(*events)), []))
+    assert facts(read(case, list(range(0, len(case.raw), 3)))) == facts(read(case, []))
+
+
+def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
+    raw = sse({"choices": [{"text": "XX"}]}, {"choices": [{"text": " b", "finish_reason": "stop"}]})
+    result = read(Case(raw.replace(b"XX", b"\xff\xc3"), "openai_completions", [], "", 2, "stop", dialect=PLAIN), [])
+    assert (result.outcome.status, result.chunks) == ("ok", 2)
+
+
+NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
+    "choices text delta content usage token token_ids meta_info error completion_tokens details stop tokens "
+    "finish_reason tool_calls"
+).split()
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
+ODD_EVENTS = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES_IN_EVENTS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("wire", sorted(WIRES))
+@settings(max_examples=150, deadline=None)
+@given(events=st.lists(ODD_EVENTS, max_size=5))
+@example(events=[{"choices": [{"text": " a", "token_ids": 5}]}])
+@example(events=[{"choices": [{"delta": {"tool_calls": [3]}}]}])
+def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
+    for texts in (None, []):
+        parsed = Parsed(texts=texts)
+        WIRES[wire].read(events, parsed)
+        assert len(parsed.tokens) == len(events)
+        assert all(isinstance(count, int) for count in parsed.tokens)
+
+
+@settings(max_examples=60, deadline=None)
+@given(raw=st.binary(max_size=300), wire=st.sampled_from(sorted(WIRES)))
+def test_no_body_makes_a_digest_raise(raw: bytes, wire: str) -> None:
+    exchange = exchange_of(HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1)
+    result = list(digest(exchange, WIRES[wire], Dialect("", "")))[-1]
+    assert result is not None
+    assert result.outcome.status in ("ok", "invalid")
+
+
+def long_stream(counts: list[int], ids: bool, texts: list[str]) -> tuple[bytes, list[int]]:
+    """A chunked completions stream and where each chunk ends in it."""
+    raw, ends = HEAD, [len(HEAD)]
+    for at, (count, text) in enumerate(zip(counts, texts, strict=True)):
+        choice = {
+            "index": 0,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": "length" if at == len(counts) - 1 else None,
+        }
+        choice |= {"token_ids": list(range(count))} if ids else {}
+        chunk = b"data: " + json.dumps({"id": "x", "choices": [choice], "usage": None}).encode() + b"\n\n"
+        raw += b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        ends.append(len(raw))
+    usage = {"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": sum(counts)}}
+    tail = b"data: " + json.dumps(usage).encode() + b"\n\ndata: [DONE]\n\n"
+    return raw + b"%x\r\n%b\r\n0\r\n\r\n" % (len(tail), tail), ends
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), length=st.integers(20, 120), ids=st.booleans(), early=st.booleans())
+def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
+    data: st.DataObject, length: int, ids: bool, early: bool
+) -> None:
+    """The short way for plain reads (settle) and the general way agree, whatever the reads were."""
+    counts = data.draw(st.lists(st.integers(1, 3) if ids else st.just(1), min_size=length, max_size=length))
+    texts = data.draw(
+        st.lists(
+            st.sampled_from([" a", ' "q"', "\\", "]", '"token_ids":[9', "é", "x\n"]), min_size=length, max_size=length
+        )
+    )
+    raw, ends = long_stream(counts, ids, texts)
+    joined = data.draw(st.sets(st.sampled_from(range(len(ends))), max_size=6))
+    cuts = [end for at, end in enumerate(ends) if at not in joined]
+    extra = data.draw(st.lists(st.integers(1, len(raw)), max_size=3))
+    wire = WIRES["openai_completions"]
+
+    exchange = exchange_of(raw, cuts + extra, sum(counts))
+    if early and can_settle(exchange, wire):
+        settle(exchange, wire)
+    short = list(digest(exchange, wire, Dialect("", "")))[-1]
+    general = exchange_of(raw, cuts + extra, sum(counts))
+    general.prompt = Prompt(None, (), "", 0, 0)  # a reply that is needed as text is never counted ahead
+    long = list(digest(general, wire, Dialect("", "")))[-1]
+    assert short is not None
+    assert long is not None
+    assert facts(short) == facts(long)
+    assert short.outcome.status == "ok"
+    assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks) == (
+        long.first_token_ns, long.last_token_ns, long.coalesced_chunks,
+    )  # fmt: skip
+    assert np.array_equal(short.gaps_us, long.gaps_us)
+
+
+# -- requests
+
+IDS = np.array([5, 6, 7], dtype=np.int32)
+TEXT = Prompt("sys", (Exchanged(" u1", 1, " r1", 1),), " u2", 1, 4)
+TOKENS = Prompt(None, (), IDS, 3, 3)
+
+
+def body(wire: str, prompt: Prompt, **fields: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(WIRES[wire].body(prompt, 9, "m", Dialect(wire, "/", **fields)))
+    return made
+
+
+@pytest.mark.parametrize("wire", sorted(WIRES))
+def test_a_request_honours_the_dialect(wire: str) -> None:
+    made: Wire = WIRES[wire]
+    assert made.path.startswith("/")
+    text = body(wire, TEXT)
+    assert text["stream"] is True
+    assert "9" in json.dumps(text)
+    allowed = body(wire, TEXT, allowed_fields=frozenset({"stream"}), extra_body={"mine": 1})
+    assert allowed == {"stream": True, "mine": 1}
+    assert "ignore_eos" not in json.dumps(body(wire, TEXT, length_control="none"))
+    assert '"ignore_eos": true' in json.dumps(body(wire, TEXT, min_tokens_field="least"))
+    assert '"least": 9' in json.dumps(body(wire, TEXT, min_tokens_field="least"))
+    if made.takes_token_ids:
+        assert "[5, 6, 7]" in json.dumps(body(wire, TOKENS))
+
+
+def test_openai_fields_follow_the_dialect() -> None:
+    full = body("openai_completions", TOKENS, return_token_ids=True, continuous_usage=True)
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    assert full == {
+        "prompt": [5, 6, 7], "max_tokens": 9, "temperature": 0.0, "stream": True, "model": "m",
+        "return_token_ids": True, "stream_options": usage, "ignore_eos": True, "min_tokens": 9,
+    }  # fmt: skip
+    plain = body("openai_completions", TEXT, include_usage=False, model_field=False, length_control="generation_config")
+    config = json.loads(plain.pop("generation_config"))
+    assert (config["max_new_tokens"], config["min_new_tokens"]) == (9, 9)
+    assert plain == {"prompt": "sys u1 r1 u2", "max_tokens": 9, "temperature": 0.0, "stream": True}
+
+
+def test_chat_sends_the_conversation_as_messages() -> None:
+    messages = body("openai_chat", TEXT)["messages"]
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("system", "sys"), ("user", " u1"), ("assistant", " r1"), ("user", " u2"),
+    ]  # fmt: skip
+
+
+def test_native_requests_use_their_own_names() -> None:
+    tgi = body("tgi", TEXT, length_control="none")
+    assert (tgi["inputs"], tgi["parameters"]["max_new_tokens"]) == ("sys u1 r1 u2", 9)
+    assert body("llama_cpp", TOKENS)["n_predict"] == 9
+    sglang_body = body("sglang_generate", TOKENS)
+    assert (sglang_body["input_ids"], sglang_body["sampling_params"]["max_new_tokens"]) == ([5, 6, 7], 9)
+    assert body("sglang_generate", TEXT)["text"] == "sys u1 r1 u2"
+
+
+@pytest.mark.parametrize(
+    ("wire", "raw", "text", "ids"),
+    [
+        ("openai_completions", CASES["vllm completions, token ids"].raw, " 928", 6),
+        ("llama_cpp", LLAMA_CPP, " a b c", 4),
+        ("sglang_generate", SGLANG, " a b c d", None),
+        ("tgi", TGI, " t1 t2 t3", None),
+    ],
+)
+def test_a_reply_is_kept_where_the_next_turn_needs_it(wire: str, raw: bytes, text: str, ids: int | None) -> None:
+    exchange = exchange_of(raw, [], 1)
+    exchange.parsed = Parsed(texts=[])
+    list(digest(exchange, WIRES[wire], Dialect("", "")))
+    assert "".join(exchange.parsed.texts or []).startswith(text)
+    assert ids is None or len(exchange.parsed.token_ids or []) == ids
+
+
+def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
+    events = [
+        {"choices": [{"text": " a"}], "usage": {"prompt_tokens": 8, "completion_tokens": 1}},
+        {"choices": [{"text": " b c"}]},
+        {"choices": [{"text": " d", "finish_reason": "length"}], "usage": {"prompt_tokens": 8, "completion_tokens": 4}},
+    ]
+    parsed = Parsed()
+    WIRES["openai_completions"].read(events, parsed)
+    assert UNKNOWN in parsed.tokens
+    result = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
+    assert (result.source, result.output_tokens, result.chunks, result.itl_kind) == ("usage", 4, 3, "chunk")
+    assert result.tokens_per_chunk is not None
+    assert result.tokens_per_chunk.sum() == 4
