@@ -50,38 +50,36 @@ class LiveSweep:
 
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
-            if isinstance(item, Phase):
-                self._phase(item)
-            else:
-                self._event(item)
+            line = self._phase(item) if isinstance(item, Phase) else self._event(item)
+        if line is not None:  # printed outside: rich holds a lock of its own while it asks _render for the state
+            self._console.print(line, highlight=False, soft_wrap=True)
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: Phase) -> Text | None:
         before = self._phases.get(phase.deployment)
         if phase.name == "ended":
             self._phases.pop(phase.deployment, None)
-            return
+            return None
         same = before is not None and (before[0].name, before[0].detail) == (phase.name, phase.detail)
         since = before[1] if same and before else time.monotonic()
         self._phases[phase.deployment] = (phase, since)
-        if not same and not self._console.is_terminal:
-            self._console.print(
-                f"{self._clock()} {phase.deployment}: {phase.name} {phase.detail}".rstrip(), highlight=False
-            )
+        if same or self._console.is_terminal:
+            return None
+        return Text(f"{self._clock()} {phase.deployment}: {phase.name} {phase.detail}".rstrip())
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: Event) -> Text | None:
         if event.kind == "sweep":
             self._total = int(event.data.get("total", 0))
         if event.kind in ("measured", "failed"):
             self._ended += 1
             self._failed += event.kind == "failed"
         if event.kind in QUIET_KINDS:
-            return
+            return None
         line = Text(f"{self._clock()} ")
         line.append(f"{event.deployment}: " if event.deployment else "", style="bold")
         line.append(event.text, style=STYLES.get(event.kind, ""))
         if self._total and event.kind in ("measured", "failed"):
             line.append(f"  [{self._ended}/{self._total}]")
-        self._console.print(line, highlight=False, soft_wrap=True)
+        return line
 
     def _clock(self) -> str:
         return time.strftime("%H:%M:%S")

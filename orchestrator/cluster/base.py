@@ -82,9 +82,9 @@ class AgentLost(Exception):
 class ClientLost(Exception):
     """A client's process or node is gone. ``clients``: their indices within the call."""
 
-    def __init__(self, clients: Sequence[int]) -> None:
+    def __init__(self, clients: Sequence[int], why: str = "it did not report") -> None:
         self.clients = tuple(clients)
-        super().__init__(f"client process lost: {', '.join(map(str, self.clients))}")
+        super().__init__(f"client {', '.join(map(str, self.clients))}: {why}")
 
 
 class Agent(Protocol):
@@ -178,8 +178,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def clients(self, count: int, avoid: frozenset[str]) -> Clients:
-        """``count`` client processes, away from the nodes in ``avoid`` where others exist."""
+    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
+        """``count`` client processes. ``avoid``: node ids with engines; the higher the number, the later it is taken.
+
+        Raises PlacementError; InputError when a client's node cannot reach the results.
+        """
         ...
 
     def most_clients(self) -> int: ...

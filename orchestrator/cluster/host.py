@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from huggingface_hub import try_to_load_from_cache
 
 from orchestrator.cluster.base import ClientReport, Ready, Seat, Stopped
 from orchestrator.engines import ENGINES
@@ -127,9 +128,26 @@ class EngineHost:
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
-                log = self._process.log_path.read_bytes()[-LOG_LIMIT_BYTES:]
+                log = self._process.redact(_end_of(self._process.log_path).decode(errors="replace")).encode()
         shutil.rmtree(self._workdir, ignore_errors=True)
         return Stopped(time.monotonic() - started, left_over, log)
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_LIMIT_BYTES))
+        return file.read()
+
+
+def local_tokenizer(name: str | None) -> str | None:
+    """The tokenizer as files on this node: a folder, a file, or what the hub's cache holds of a model.
+
+    None where there is none: prompts are then token ids from a range that every vocabulary has, or plain words.
+    """
+    if name is None or Path(name).exists():
+        return name
+    cached = try_to_load_from_cache(name, "tokenizer.json") if name.count("/") == 1 else None
+    return cached if isinstance(cached, str) else None
 
 
 def _in_folder(node: Node, workdir: str) -> Node:
@@ -150,9 +168,14 @@ class ClientHost:
         """This host's wall clock: for the offset to the driver's."""
         return time.time_ns()
 
+    def reaches(self, store: Store) -> bool:
+        """Whether what is written here is seen by the driver: its plan file is there."""
+        return store.plan() is not None
+
     def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
         """Build the schedule and the bodies; returns entries known."""
         self._cores = (self._all_cores - avoid_cores) or self._all_cores
+        point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point, self._writer = point, f"client{index}"
         self._client = LoadClient(index, count)
         return self._client.prepare(point)

@@ -6,6 +6,7 @@ Facts of Ray that shaped this file stand in docs/architecture.md, "Ray".
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 
 import ray
 from ray._private.state import state as global_state
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError, TaskUnschedulableError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -34,7 +35,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 CALL_LIMIT_S = 60.0
 STOP_LIMIT_S = 120.0
 INFEASIBLE_S = 5.0
-CLIENT_CPUS = 0.1  # keeps its node from looking idle to the autoscaler; how much it really used is in its stats
+CLIENT_CPUS = 0  # admission counts the engines' CPUs; how much a client really used is in its stats
 
 
 @ray.remote(max_concurrency=4, max_restarts=0)
@@ -77,6 +78,9 @@ class ClientActor:
     def wall_ns(self) -> int:
         return self._host.wall_ns()
 
+    def reaches(self, store: Store) -> bool:
+        return self._host.reaches(store)
+
     def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
         return self._host.prepare(point, index, count, avoid_cores)
 
@@ -96,8 +100,14 @@ def _call(actor: Any, method: str, *args: object, limit_s: float = CALL_LIMIT_S)
         return ray.get(getattr(actor, method).remote(*args), timeout=limit_s)
     except GetTimeoutError as error:
         raise AgentLost(f"no answer to {method} within {limit_s:g} s") from error
-    except (RayActorError, TaskUnschedulableError) as error:
+    except RayTaskError as error:
+        raise AgentLost(f"{method} failed on its node: {_cause(error)}") from error
+    except RayError as error:
         raise AgentLost(f"the node agent is gone: {_first_line(error)}") from error
+
+
+def _cause(error: RayTaskError) -> str:
+    return f"{type(error.cause).__name__}: {error.cause}"
 
 
 def _first_line(error: BaseException) -> str:
@@ -126,7 +136,9 @@ class RayAgent:
             return ray.get(self._ready, timeout=wait_s)  # type: ignore[no-any-return]
         except GetTimeoutError:
             return None
-        except RayActorError as error:
+        except RayTaskError as error:
+            raise AgentLost(f"waiting for the engine failed: {_cause(error)}") from error
+        except RayError as error:
             raise AgentLost(f"the node agent is gone: {_first_line(error)}") from error
 
     def failure(self) -> Failure | None:
@@ -167,7 +179,7 @@ class RayClientRun:
         self._actors = actors
         self._refs = list(refs)
         self._reports: dict[int, ClientReport] = {}
-        self._lost: set[int] = set()
+        self._lost: dict[int, str] = {}
 
     def wait(self, wait_s: float) -> bool:
         open_refs = [
@@ -178,10 +190,12 @@ class RayClientRun:
             index = self._refs.index(ref)
             try:
                 self._reports[index] = ray.get(ref, timeout=CALL_LIMIT_S)
-            except (RayActorError, GetTimeoutError):
-                self._lost.add(index)
+            except RayTaskError as error:
+                self._lost[index] = _cause(error)
+            except RayError as error:
+                self._lost[index] = _first_line(error)
         if self._lost:
-            raise ClientLost(sorted(self._lost))
+            raise ClientLost(sorted(self._lost), "; ".join(sorted(set(self._lost.values()))))
         return len(self._reports) == len(self._refs)
 
     def settle(self, limit_s: float) -> None:
@@ -203,6 +217,10 @@ class RayClientRun:
         for actor in self._actors:
             actor.abort.remote()
 
+    def unfinished(self) -> bool:
+        """Whether a client may still be loading."""
+        return len(self._reports) < len(self._refs)
+
     def reports(self) -> dict[int, ClientReport]:
         return dict(sorted(self._reports.items()))
 
@@ -214,6 +232,8 @@ class RayClients:
         self.addresses: Sequence[str] = [member.address for member in members]
         self._pool, self._members, self._store = pool, members, store
         self._offsets: list[tuple[int, int]] = []
+        self._run: RayClientRun | None = None
+        self._released = False
 
     def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
         count = len(self._members)
@@ -224,10 +244,10 @@ class RayClients:
         try:
             known: int = sum(ray.get(refs, timeout=10 * CALL_LIMIT_S))
             self._offsets = [(0, 0) if member.local else _clock_offset(member.actor) for member in self._members]
-        except (RayActorError, GetTimeoutError) as error:
-            raise ClientLost(range(count)) from error
         except RayTaskError as error:
             raise InputError(str(error.cause)) from error
+        except RayError as error:
+            raise ClientLost(range(count), _first_line(error)) from error
         return known
 
     def start(self, lead_s: float, write: bool = True) -> RayClientRun:
@@ -236,10 +256,14 @@ class RayClients:
             member.actor.run.remote(start_ns + offset, offset, error, self._store if write else None)
             for member, (offset, error) in zip(self._members, self._offsets, strict=True)
         ]
-        return RayClientRun([member.actor for member in self._members], refs)
+        self._run = RayClientRun([member.actor for member in self._members], refs)
+        return self._run
 
     def release(self) -> None:
-        self._pool.give_back(self._members)
+        if not self._released:
+            self._released = True
+            still_loading = self._run is not None and self._run.unfinished()
+            self._pool.give_back(self._members, reusable=not still_loading)
 
 
 def _clock_offset(actor: Any, rounds: int = 8) -> tuple[int, int]:
@@ -265,20 +289,23 @@ class RayCluster:
 
     def __init__(self, store: Store, address: str | None = None, client_limit: int | None = None) -> None:
         if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
+            except (ConnectionError, RuntimeError) as error:
+                raise InputError(f"no Ray cluster at {address or 'this machine'}: {_first_line(error)}") from error
         self._store = store
+        self._lock = threading.Lock()  # launches borrow clients from threads of their own
         self._address = ray.util.get_node_ip_address()
         self._idle: list[_Member] = []
         self._members: list[_Member] = []
         self._client_limit = client_limit
-        self._environment = self._package_environment()
 
-    def _package_environment(self) -> dict[str, Any]:
+    def _package_environment(self) -> dict[str, Any] | None:
         """Nodes elsewhere get this package shipped, unless the job's working_dir already carries it."""
         elsewhere = any(machine.address != self._address for machine in self.machines())
         in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
         package = Path(__file__).resolve().parents[1]
-        return {"py_modules": [str(package)]} if elsewhere and not in_job else {}
+        return {"py_modules": [str(package)]} if elsewhere and not in_job else None
 
     def machines(self) -> list[Machine]:
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -326,46 +353,63 @@ class RayCluster:
     def _agent(self, group: PlacementGroup, rank: int, launch_id: str, bundle: Bundle) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, rank, placement_group_capture_child_tasks=False)
         return AgentActor.options(  # type: ignore[attr-defined]
-            num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=strategy, runtime_env=self._environment or None
+            num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=strategy, runtime_env=self._package_environment()
         ).remote(launch_id, bundle.gpus)
 
-    def clients(self, count: int, avoid: frozenset[str]) -> RayClients:
-        machines = {machine.node_id: machine for machine in self.machines()}
-        self._idle = [member for member in self._idle if member.node_id in machines]
-        self._idle.sort(key=lambda member: member.node_id in avoid)
-        taken, self._idle = self._idle[:count], self._idle[count:]
-        new: list[_Member] = []
-        while len(taken) + len(new) < count:
-            load = [member.node_id for member in self._members + new]
-            machine = min(
-                machines.values(), key=lambda m: (m.node_id in avoid, m.gpus > 0, load.count(m.node_id), m.node_id)
-            )
-            new.append(self._client(machine))
+    def clients(self, count: int, avoid: Mapping[str, int]) -> RayClients:
+        with self._lock:
+            machines = {machine.node_id: machine for machine in self.machines()}
+            self._idle = [member for member in self._idle if member.node_id in machines]
+            self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
+            taken, self._idle = self._idle[:count], self._idle[count:]
+            new: list[_Member] = []
+            while len(taken) + len(new) < count:
+                load = [member.node_id for member in self._members + new]
+                new.append(self._client(min(machines.values(), key=lambda one: _distance(one, avoid, load))))
+            self._members += new
+        try:
+            self._greet(new)
+        except BaseException:
+            self.give_back(new, reusable=False)
+            self.give_back(taken)
+            raise
+        return RayClients(self, taken + new, self._store)
+
+    def _greet(self, new: Sequence[_Member]) -> None:
+        """Wait until they answer, and see that those elsewhere reach the results."""
         try:
             ray.get([member.actor.wall_ns.remote() for member in new], timeout=CALL_LIMIT_S)
-        except (RayActorError, GetTimeoutError) as error:
+            for member in new:
+                if not member.local and not ray.get(member.actor.reaches.remote(self._store), timeout=CALL_LIMIT_S):
+                    raise InputError(
+                        f"{self._store.uri} is a folder of this machine that node {member.address} does not see; "
+                        "give --results s3://... or a folder that all nodes share"
+                    )
+        except RayError as error:
             raise PlacementError(f"a load client did not start: {_first_line(error)}") from error
-        self._members += new
-        return RayClients(self, taken + new, self._store)
 
     def _client(self, machine: Machine) -> _Member:
         actor = ClientActor.options(  # type: ignore[attr-defined]
             num_cpus=CLIENT_CPUS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False),
-            runtime_env=self._environment or None,
+            runtime_env=self._package_environment(),
         ).remote()
         return _Member(actor, machine, local=machine.address == self._address)
 
-    def give_back(self, members: Sequence[_Member]) -> None:
-        """Keep what still answers for the next launch."""
+    def give_back(self, members: Sequence[_Member], reusable: bool = True) -> None:
+        """Keep what still answers for the next launch; a client that may still be loading is ended instead."""
         for member in members:
-            try:
-                ray.get(member.actor.wall_ns.remote(), timeout=5)
-                self._idle.append(member)
-            except RayError:
-                self._members = [other for other in self._members if other is not member]
+            alive = False
+            with suppress(RayError):
+                alive = reusable and bool(ray.get(member.actor.wall_ns.remote(), timeout=5))
+            if not alive:
                 with suppress(RayError):
                     ray.kill(member.actor)
+            with self._lock:
+                if alive:
+                    self._idle.append(member)
+                else:
+                    self._members = [other for other in self._members if other is not member]
 
     def most_clients(self) -> int:
         cores = sum(machine.cpus for machine in self.machines())
@@ -376,6 +420,11 @@ class RayCluster:
             with suppress(RayError):
                 ray.kill(member.actor)
         ray.shutdown()
+
+
+def _distance(machine: Machine, avoid: Mapping[str, int], load: Sequence[str]) -> tuple[int, bool, int, str]:
+    """Where a client goes first: away from engines, off GPU nodes, where few clients are."""
+    return avoid.get(machine.node_id, 0), machine.gpus > 0, load.count(machine.node_id), machine.node_id
 
 
 def _await_group(group: PlacementGroup, what: str, timeout_s: float, stopped: Callable[[], bool]) -> None:

@@ -44,7 +44,7 @@ Listener = Callable[[Event | Phase], None]
 
 
 class Journal:
-    """Collects events, passes everything on to a listener, and times phases for the overhead. Thread-safe."""
+    """Collects events and passes everything on to a listener. Thread-safe; so must the listener be."""
 
     def __init__(self, listener: Listener | None = None) -> None:
         self._listener = listener
@@ -53,11 +53,11 @@ class Journal:
 
     def tell(self, item: Event | Phase) -> None:
         """Note an event, show either."""
-        with self._lock:
-            if isinstance(item, Event):
+        if isinstance(item, Event):
+            with self._lock:
                 self._unwritten.append(item)
-            if self._listener:
-                self._listener(item)
+        if self._listener:
+            self._listener(item)  # outside the lock: it has one of its own
 
     def take(self) -> pa.Table:
         """Events not yet written, as rows."""

@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,14 +15,18 @@ from typing import Any
 from orchestrator.cluster.base import Agent, AgentLost, Bundle, Cluster, Placement, Ready
 from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Node
-from orchestrator.errors import EngineFailure, Failure, FailureClass, PlacementError
+from orchestrator.engines.readiness import wait_ready
+from orchestrator.errors import EngineFailure, Failure, FailureClass, PlacementError, ResultsError
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.store import Store
 from orchestrator.runner.admission import Need, Nodes
+from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Phase
+from orchestrator.spec.settings import EngineSettings
 
 LOOPBACK = "127.0.0.1"
+ENDPOINT_LIMIT_S = 30.0
 
 
 def need_of(deployment: Deployment, exclusive: bool) -> Need:
@@ -43,6 +47,8 @@ class Record:
 
     launch_id: str
     started_unix_ns: int = field(default_factory=time.time_ns)
+    began_ns: int | None = None  # when the first process was started
+    stop_began_ns: int | None = None
     placed_s: float | None = None
     ready_s: float | None = None
     stopped_s: float | None = None
@@ -76,14 +82,27 @@ class Record:
         }
 
 
+class Interrupted(Exception):
+    """The user asked to stop; what is under way is not committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What every launch of a sweep shares."""
+
+    cluster: Cluster
+    store: Store
+    journal: Journal
+    cores: CoreBook
+    stop: threading.Event
+    placement_timeout_s: float
+
+
 class Replicas:
     """The running replicas of one launch. ``targets`` is what clients load."""
 
-    def __init__(
-        self, placements: Sequence[Placement], targets: Sequence[Target], cores: Mapping[str, frozenset[int]]
-    ) -> None:
+    def __init__(self, placements: Sequence[Placement], targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
-        self.cores = cores  # address -> cores the engine uses there
         self._placements = placements
 
     def failure(self) -> Failure | None:
@@ -108,26 +127,21 @@ def _agents(placements: Sequence[Placement]) -> list[Agent]:
 
 
 class Launch:
-    """Context manager: entering places and starts, leaving stops and releases, whatever happened in between."""
+    """Context manager: entering places and starts, leaving stops and releases, whatever happened in between.
+
+    Entering raises EngineFailure (``record`` then says the same), or Interrupted when the user stopped the sweep.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
-        store: Store,
+        site: Site,
         deployment: Deployment,
         nodes: Nodes | None,
         launch_id: str,
-        journal: Journal,
-        *,
-        placement_timeout_s: float,
-        client_addresses: Sequence[str],
-        stop: threading.Event,
+        on_placed: Callable[[Nodes], None] = lambda nodes: None,
     ) -> None:
         self.record = Record(launch_id)
-        self._cluster, self._store, self._deployment, self._nodes = cluster, store, deployment, nodes
-        self._journal, self._stop = journal, stop
-        self._placement_timeout_s = placement_timeout_s
-        self._client_addresses = set(client_addresses)
+        self._site, self._deployment, self._nodes, self._on_placed = site, deployment, nodes, on_placed
         self._placements: list[Placement] = []
         self._placed_at: float | None = None
 
@@ -137,71 +151,66 @@ class Launch:
                 return self._endpoint()
             self._place()
             return self._start()
+        except EngineFailure as error:
+            failure = error.failure
         except PlacementError as error:
             failure = Failure(FailureClass.INFRA, "no_place", f"The cluster gave no place: {error}.")
         except AgentLost as error:
-            failure = Failure(
-                FailureClass.INFRA, "agent_lost", f"The node agent or its node was lost at start: {error}."
-            )
-        except EngineFailure as error:
-            failure = error.failure
+            text = f"The node agent or its node was lost at start: {error}."
+            failure = Failure(FailureClass.INFRA, "agent_lost", text)
         except BaseException:
             self.__exit__()
             raise
-        self.record.failure = failure
         self.__exit__()
+        if self._site.stop.is_set():
+            raise Interrupted
+        self.record.failure = failure
         raise EngineFailure(failure)
 
     def _endpoint(self) -> Replicas:
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]()
-        target = Target(str(settings.url), engine.served_name(settings, Node()), 0, engine_key(self._deployment))
-        return Replicas((), (target,), {})
+        key = endpoint_key(settings)
+        wait_ready(engine, settings, Node(), str(settings.url), key or "", None, ENDPOINT_LIMIT_S)
+        return Replicas((), (Target(str(settings.url), engine.served_name(settings, Node()), 0, key),))
 
     def _place(self) -> None:
         began = time.monotonic()
         self._phase("place")
         need = need_of(self._deployment, exclusive=False)
         for replica in range(need.replicas):
-            nodes = self._nodes[replica] if self._nodes else None
-            self._placements.append(
-                self._cluster.place(
-                    self.record.launch_id,
-                    need.bundles,
-                    nodes,
-                    dict(need.labels),
-                    self._placement_timeout_s,
-                    self._stop.is_set,
-                )
+            placement = self._site.cluster.place(
+                self.record.launch_id,
+                need.bundles,
+                self._nodes[replica] if self._nodes else None,
+                dict(need.labels),
+                self._site.placement_timeout_s,
+                self._site.stop.is_set,
             )
-        self._placed_at = time.monotonic()
-        self.record.placed_s = self._placed_at - began
+            self._placements.append(placement)
+            self._placed_at = self._placed_at or time.monotonic()
+        self.record.placed_s = time.monotonic() - began
+        self._on_placed(tuple(tuple(agent.seat.node_id for agent in one.agents) for one in self._placements))
 
     def _start(self) -> Replicas:
         began = time.monotonic()
-        cores = share_cores(self._placements, self._deployment)
-        starts = [
-            self._start_replica(index, placement, cores[index]) for index, placement in enumerate(self._placements)
-        ]
+        self.record.began_ns = time.time_ns()
+        cores = self._site.cores.share(self.record.launch_id, self._placements, self._deployment)
+        targets = [self._start_replica(at, placement, cores[at]) for at, placement in enumerate(self._placements)]
         self._await_ready(began)
         self.record.ready_s = time.monotonic() - began
-        used: dict[str, frozenset[int]] = {}
-        if self._deployment.hardware.is_cpu:
-            for placement, shares in zip(self._placements, cores, strict=True):
-                for agent, share in zip(placement.agents, shares, strict=True):
-                    used[agent.seat.address] = used.get(agent.seat.address, frozenset()) | set(share)
-        return Replicas(self._placements, starts, used)
+        return Replicas(self._placements, targets)
 
     def _start_replica(self, index: int, placement: Placement, cores: Sequence[tuple[int, ...]]) -> Target:
         settings, hardware = self._deployment.settings, self._deployment.hardware
         first = placement.agents[0]
         port, master_port, *extra = first.reserve_ports(6)
-        local = self._client_addresses <= {first.seat.address}
+        one_host = {machine.address for machine in self._site.cluster.machines()} <= {first.seat.address}
         base = Node(
             port=port,
             master_host=first.seat.address,
             master_port=master_port,
-            bind=LOOPBACK if local else first.seat.address,
+            bind=LOOPBACK if one_host else first.seat.address,  # clients may come from any node, later ones too
             launch_id=self.record.launch_id,
             model_path=settings.model,
         )
@@ -210,12 +219,7 @@ class Launch:
             extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
             seat = agent.seat
             node = replace(
-                base,
-                rank=rank,
-                host=seat.address,
-                devices=seat.devices,
-                cores=tuple(cores[rank]),
-                extra_ports=extra_ports,
+                base, rank=rank, host=seat.address, devices=seat.devices, cores=cores[rank], extra_ports=extra_ports
             )
             self.record.argv.append(agent.start(settings, hardware, node, key))
             self.record.seats.append(asdict(seat) | {"rank": rank, "replica": index, "engine_cores": list(cores[rank])})
@@ -227,22 +231,23 @@ class Launch:
         waiting = list(self._placements)
         while waiting:
             self._phase("start", elapsed_s=time.monotonic() - began)
-            if self._stop.is_set():
-                raise KeyboardInterrupt
-            outcome = waiting[0].agents[0].poll_ready(1.0)
-            if isinstance(outcome, Failure):
-                raise EngineFailure(outcome)
-            if isinstance(outcome, Ready):
-                self.record.reported, self.record.engine_version = outcome.reported, outcome.version
-                waiting.pop(0)
-                continue
-            for placement in waiting:  # a follower that died would leave rank 0 waiting for its rendezvous
-                for agent in placement.agents[1:]:
+            if self._site.stop.is_set():
+                raise Interrupted
+            for placement in list(waiting):
+                outcome = placement.agents[0].poll_ready(1.0 / len(waiting))
+                if isinstance(outcome, Failure):
+                    raise EngineFailure(outcome)
+                if isinstance(outcome, Ready):
+                    self.record.reported, self.record.engine_version = outcome.reported, outcome.version
+                    waiting.remove(placement)
+                    continue
+                for agent in placement.agents[1:]:  # without it rank 0 would wait for its rendezvous
                     if (failure := agent.failure()) is not None:
                         raise EngineFailure(failure)
 
     def __exit__(self, *_: object) -> None:
         began = time.monotonic()
+        self.record.stop_began_ns = time.time_ns()
         self._phase("stop")
         logs, left_over = [], 0
         try:
@@ -254,50 +259,37 @@ class Launch:
         finally:
             for placement in self._placements:
                 placement.release()
-        if left_over:
-            self._tell("left_over", f"{left_over} processes outlived their launch")
-        for index, log in logs:
-            uri = self._store.write_log(f"{self.record.launch_id}/rank{index}.log", log)
-            self.record.log_uri = self.record.log_uri or uri
-        if self._placements:
-            self.record.stopped_s = time.monotonic() - began
+            self._site.cores.release(self.record.launch_id)
         if self._placed_at is not None:
+            self.record.stopped_s = time.monotonic() - began
             self.record.held_s = time.monotonic() - self._placed_at
         self._placements = []
+        if left_over:
+            self._tell("left_over", f"{left_over} processes outlived their launch")
+        self._keep(logs)
+
+    def _keep(self, logs: Sequence[tuple[int, bytes]]) -> None:
+        for index, log in logs:
+            try:
+                uri = self._site.store.write_log(f"{self.record.launch_id}/rank{index}.log", log)
+            except ResultsError as error:  # must not stand in for what happened to the engine
+                self._tell("log_lost", f"the log of rank {index} could not be stored: {error}")
+                continue
+            self.record.log_uri = self.record.log_uri or uri
 
     def _phase(self, name: str, **more: Any) -> None:
-        self._journal.tell(Phase(self._deployment.label, name, **more))
+        self._site.journal.tell(Phase(self._deployment.label, name, **more))
 
     def _tell(self, kind: str, text: str) -> None:
-        self._journal.tell(Event(kind, text, self._deployment.label, self.record.launch_id))
+        self._site.journal.tell(Event(kind, text, self._deployment.label, self.record.launch_id))
 
 
-def engine_key(deployment: Deployment) -> str | None:
-    """The key of an endpoint: from the environment variable its settings name, never from the file."""
-    name = deployment.settings.api_key_env
-    return os.environ.get(name) if name else None
-
-
-def share_cores(placements: Sequence[Placement], deployment: Deployment) -> list[list[tuple[int, ...]]]:
-    """Cores for every rank of every replica: ranks on one host get disjoint ones, and where some remain the clients
-    keep them. On GPU hardware engines are not bound.
-    """
-    hardware = deployment.hardware
-    if not hardware.is_cpu:
-        return [[() for _ in placement.agents] for placement in placements]
-    each = max(1, int(hardware.cpus_per_device or 1)) * deployment.settings.devices_per_node
-    next_core: dict[str, int] = {}
-    shares: list[list[tuple[int, ...]]] = []
-    for placement in placements:
-        row = []
-        for agent in placement.agents:
-            seat = agent.seat
-            first = next_core.get(seat.address, 0)
-            next_core[seat.address] = first + each
-            cores = seat.cores[first : first + each]
-            if len(cores) < each:
-                have = f"host {seat.hostname} lets this process use {len(seat.cores)} cores"
-                raise PlacementError(f"{have}, the launch needs {first + each}")
-            row.append(tuple(cores))
-        shares.append(row)
-    return shares
+def endpoint_key(settings: EngineSettings) -> str | None:
+    """An endpoint's key, from the environment variable its settings name. Raises EngineFailure when unset."""
+    name = settings.api_key_env
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        text = f"The environment variable {name} (api_key_env) is not set where the driver runs."
+        raise EngineFailure(Failure(FailureClass.BAD_CONFIG, "no_key", text))
+    return os.environ[name]

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from orchestrator.cluster.base import ClientLost, ClientRun, Clients, Cluster
+from orchestrator.cluster.base import ClientLost, ClientReport, ClientRun, Clients
 from orchestrator.engines import ENGINES
 from orchestrator.errors import Failure, FailureClass, InputError
 from orchestrator.load.lost import lost_requests
 from orchestrator.load.point import LoadPoint, Progress
-from orchestrator.load.validity import Verdict, judge
+from orchestrator.load.validity import judge
 from orchestrator.plan.model import Deployment, Measurement, Plan, Point
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.store import Store
-from orchestrator.runner.events import Event, Journal, Phase
-from orchestrator.runner.launch import Replicas
+from orchestrator.results.store import FilePart
+from orchestrator.runner.events import Event, Phase
+from orchestrator.runner.launch import Interrupted, Replicas, Site
 from orchestrator.runner.rows import commit_point
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
 SETTLE_S = 30.0  # for clients to report after an abort
+DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
+RETRY_SEED_STEP = 1_000_003
 CLIENT_LOSSES = 3  # attempts lost with a client before the point is given up
 
 
@@ -43,29 +44,21 @@ class EngineDied(Exception):
         super().__init__(failure.sentence)
 
 
-class Interrupted(Exception):
-    """The user asked to stop; nothing of this attempt is committed."""
-
-
 class Measurer:
-    """Runs measurements of one deployment on its replicas."""
+    """Runs measurements of one deployment on its replicas. ``renew`` swaps the clients for that many others."""
 
     def __init__(
         self,
+        site: Site,
         plan: Plan,
         deployment: Deployment,
         replicas: Replicas,
-        cluster: Cluster,
-        store: Store,
-        journal: Journal,
         launch_id: str,
         clients: Clients,
         renew: Callable[[Clients, int], Clients],
-        stop: threading.Event,
     ) -> None:
-        self._plan, self._deployment, self._replicas = plan, deployment, replicas
-        self._cluster, self._store, self._journal = cluster, store, journal
-        self._launch_id, self._renew, self._stop = launch_id, renew, stop
+        self._site, self._plan, self._deployment, self._replicas = site, plan, deployment, replicas
+        self._launch_id, self._renew = launch_id, renew
         self.clients = clients
         self.spans: list[Span] = []
 
@@ -86,7 +79,7 @@ class Measurer:
             max_in_flight=point.max_in_flight,
             request_timeout_s=point.request_timeout_s,
             drain_timeout_s=point.drain_timeout_s,
-            tokenizer=settings.tokenizer or settings.model,
+            tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
         )
 
     def smoke(self, point: Point) -> None:
@@ -98,20 +91,31 @@ class Measurer:
         probe = replace(probe, level=point.level.model_copy(update={"control": "concurrency", "value": 1.0}))
         self._phase("first request")
         try:
-            self.clients.prepare(probe, self._replicas.cores)
+            self.clients.prepare(probe, self._site.cores.taken())
             run = self.clients.start(0.0, write=False)
-            self._wait(run, point, probe, time.time_ns())
-        except ClientLost as error:
-            self._replace_clients(error)
         except InputError:
             return  # each point says so itself
+        except ClientLost:
+            self._replace_clients()
+            return
+        try:
+            self._wait(run, point, probe, time.time_ns())
+            requests, _ = self._collect(probe, run.reports())
+            if _engine_errors(requests) and (gone := self._died_after()) is not None:
+                raise EngineDied(gone)
+        except ClientLost:
+            self._replace_clients()
+        except EngineDied:
+            run.abort()
+            run.settle(SETTLE_S)
+            raise
 
     def measure(self, point: Point, measurement: Measurement) -> Failure | None:
         """Measure until the verdict stands. None when it was committed ok; else why not. Raises EngineDied."""
-        lost, crowd = 0, len(self.clients.addresses)
+        tries = lost = 0
         while True:
             try:
-                verdict, failure = self._attempt(point, measurement, crowd)
+                failure = self._attempt(point, measurement, tries)
             except InputError as error:
                 failure = Failure(FailureClass.BAD_CONFIG, "bad_point", f"The point cannot be run: {error}.")
                 self._commit_bare(point, measurement, failure)
@@ -119,26 +123,35 @@ class Measurer:
             except ClientLost as error:
                 lost += 1
                 self._tell("client_lost", f"{error}; attempt {lost} of {CLIENT_LOSSES}", measurement)
-                self._replace_clients(error)
-                if lost < CLIENT_LOSSES:
-                    continue
-                return _failure(error, None)
-            if verdict.validity == "client_bound" and self._can_double(crowd):
-                crowd *= 2
+                self._replace_clients()
+                if lost == CLIENT_LOSSES:
+                    return _lost(error)
+                failure = None
+            else:
+                if failure is None or failure.failure_class is not FailureClass.CLIENT_BOUND:
+                    return failure
+                crowd = 2 * len(self.clients.addresses)
                 self._tell("retry", f"client_bound: repeated with {crowd} clients", measurement)
                 self.clients = self._renew(self.clients, crowd)
-                continue
-            return failure
+            tries += 1
 
-    def _can_double(self, crowd: int) -> bool:
-        return crowd * 2 <= self._cluster.most_clients()
+    def _can_double(self, point: Point) -> bool:
+        """Twice the clients are there, and each of them would have something to send."""
+        crowd = 2 * len(self.clients.addresses)
+        useful = point.level.control == "request_rate" or crowd <= point.level.value
+        return useful and crowd <= self._site.cluster.most_clients()
 
-    def _attempt(self, point: Point, measurement: Measurement, crowd: int) -> tuple[Verdict, Failure | None]:
+    def _attempt(self, point: Point, measurement: Measurement, tries: int) -> Failure | None:
         """One try, committed whatever came of it. Raises EngineDied, ClientLost after the commit."""
-        load = self.load_point(point, measurement.seed)
-        load = replace(load, measurement_id=measurement.measurement_id, attempt_id=new_ulid())
+        # A repeated attempt sends other prompts: an engine's prefix cache would answer the same ones from memory.
+        seed = measurement.seed + RETRY_SEED_STEP * tries
+        load = replace(self.load_point(point, seed), measurement_id=measurement.measurement_id, attempt_id=new_ulid())
         self._replicas.between_points()
-        self.clients.prepare(load, self._replicas.cores)
+        try:
+            self.clients.prepare(load, self._site.cores.taken())
+        except ClientLost as error:
+            self._commit_bare(point, measurement, _lost(error))
+            raise
         started_unix_ns = time.time_ns() + int(START_LEAD_S * 1e9)
         run = self.clients.start(START_LEAD_S)
         ended: EngineDied | ClientLost | None = None
@@ -148,30 +161,27 @@ class Measurer:
             run.abort()
             run.settle(SETTLE_S)
             ended = error
-        finally:
-            self.spans.append(Span(started_unix_ns, time.time_ns()))
+        ended_ns = time.time_ns()
+        window_s = point.warmup_s + point.duration_s if point.duration_s else None
+        window_end_ns = started_unix_ns + int(window_s * 1e9) if window_s else ended_ns
+        self.spans.append(Span(started_unix_ns, min(ended_ns, window_end_ns)))
         reports = run.reports()
+        requests, parts = self._collect(load, reports)
         stats = [report.stats for report in reports.values()]
-        parts = [part for report in reports.values() for part in report.parts]
-        tables = [report.requests for report in reports.values()]
-        for index in set(range(len(self.clients.addresses))) - set(reports):
-            rows = lost_requests(load, index, len(self.clients.addresses), "the client process was lost")
-            tables.append(rows)
-            keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
-            parts.append(self._store.write_part("requests", rows, writer=f"client{index}-lost", **keys))
-        requests = pa.concat_tables(tables)
         verdict = judge(requests, stats, load)
+        if ended is None and _engine_errors(requests) and (gone := self._died_after()) is not None:
+            ended = EngineDied(gone)
         failure = _failure(ended, requests)
-        if failure is None and verdict.validity == "client_bound" and self._can_double(crowd):
+        if failure is None and verdict.validity == "client_bound" and self._can_double(point):
             sentence = "; ".join(verdict.reasons) or "the client was the limit"
             failure = Failure(FailureClass.CLIENT_BOUND, "client_bound", sentence)
         self._phase("commit", detail=_level(point))
         commit_point(
-            self._store,
+            self._site.store,
             self._plan,
             self._deployment,
             point,
-            measurement,
+            measurement.model_copy(update={"seed": seed}),
             attempt_id=load.attempt_id,
             launch_id=self._launch_id,
             parts=parts,
@@ -183,7 +193,30 @@ class Measurer:
         )
         if ended is not None:
             raise ended
-        return verdict, failure
+        if failure is not None and failure.failure_class is FailureClass.ENGINE_CRASH:
+            raise EngineDied(failure)  # it lives, but answers nothing: another launch may
+        return failure
+
+    def _collect(self, load: LoadPoint, reports: dict[int, ClientReport]) -> tuple[pa.Table, list[FilePart]]:
+        """Rows of all clients: of the lost ones as their schedule says."""
+        parts = [part for report in reports.values() for part in report.parts]
+        tables = [report.requests for report in reports.values()]
+        count = len(self.clients.addresses)
+        for index in set(range(count)) - set(reports):
+            rows = lost_requests(replace(load, tokenizer=None), index, count, "the client process was lost")
+            keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
+            parts.append(self._site.store.write_part("requests", rows, writer=f"client{index}-lost", **keys))
+            tables.append(rows)
+        return pa.concat_tables(tables), parts
+
+    def _died_after(self) -> Failure | None:
+        """A server may outlive its engine for seconds and answer 5xx: look again before errors are believed."""
+        for _ in range(DEATH_LOOKS):
+            if (failure := self._replicas.failure()) is not None:
+                self._tell_died(failure)
+                return failure
+            time.sleep(1.0)
+        return None
 
     def _wait(self, run: ClientRun, point: Point, load: LoadPoint, started_unix_ns: int) -> None:
         """Until every client reported; watches the engine, the clock and the user meanwhile."""
@@ -196,7 +229,7 @@ class Measurer:
             elapsed_s = (time.time_ns() - started_unix_ns) / 1e9
             name = "warm-up" if elapsed_s < load.warmup_s else "measure"
             self._phase(name, detail=_level(point), elapsed_s=elapsed_s, total_s=length_s, progress=run.progress())
-            if self._stop.is_set():
+            if self._site.stop.is_set():
                 run.abort()
                 raise Interrupted
             if (failure := self._replicas.failure()) is not None:
@@ -214,7 +247,7 @@ class Measurer:
     def _commit_bare(self, point: Point, measurement: Measurement, failure: Failure) -> None:
         """An attempt that could not even begin: a row without requests."""
         commit_point(
-            self._store,
+            self._site.store,
             self._plan,
             self._deployment,
             point,
@@ -224,7 +257,7 @@ class Measurer:
             failure=failure,
         )
 
-    def _replace_clients(self, error: ClientLost) -> None:
+    def _replace_clients(self) -> None:
         self.clients = self._renew(self.clients, len(self.clients.addresses))
 
     def _phase(
@@ -235,11 +268,11 @@ class Measurer:
         total_s: float = 0.0,
         progress: Progress | None = None,
     ) -> None:
-        self._journal.tell(Phase(self._deployment.label, name, detail, elapsed_s, total_s, progress))
+        self._site.journal.tell(Phase(self._deployment.label, name, detail, elapsed_s, total_s, progress))
 
     def _tell(self, kind: str, text: str, measurement: Measurement | None = None) -> None:
         key = measurement.measurement_id if measurement else ""
-        self._journal.tell(Event(kind, text, self._deployment.label, self._launch_id, key))
+        self._site.journal.tell(Event(kind, text, self._deployment.label, self._launch_id, key))
 
     def _tell_died(self, failure: Failure) -> None:
         self._tell("engine_died", failure.sentence)
@@ -250,12 +283,22 @@ def _level(point: Point) -> str:
     return f"{point.workload.name} {point.level.value:g} {unit}"
 
 
-def _failure(ended: EngineDied | ClientLost | None, requests: pa.Table | None) -> Failure | None:
+def _engine_errors(requests: pa.Table) -> bool:
+    """Whether some request failed the way they do when an engine is dying."""
+    dying = {"connect", "reset", "http_5xx", "stream_error", "truncated", "no_end"}
+    return bool(dying & set(requests["error_class"].to_pylist()))
+
+
+def _lost(error: ClientLost) -> Failure:
+    return Failure(FailureClass.INFRA, "client_lost", f"A load client was lost during the point: {error}.")
+
+
+def _failure(ended: EngineDied | ClientLost | None, requests: pa.Table) -> Failure | None:
     """Why an attempt failed: what ended it, else a point without one good request, which answers nothing."""
     if isinstance(ended, EngineDied):
         return ended.failure
-    if isinstance(ended, ClientLost) or requests is None:
-        return Failure(FailureClass.INFRA, "client_lost", f"A load client was lost during the point: {ended}.")
+    if isinstance(ended, ClientLost):
+        return _lost(ended)
     statuses = requests.column("status").to_pylist()
     if "ok" in statuses:
         return None

@@ -112,7 +112,9 @@ def commit_point(
     table = pa.Table.from_pylist([row], schema=POINTS)
     keys = {"measurement_id": measurement.measurement_id, "attempt_id": attempt_id}
     mine = store.write_part("points", table, writer="driver", **keys)
-    _commit(store, "point", measurement.measurement_id, attempt_id, [*parts, mine], row)
+    # with every point: a driver killed before its launch is committed would leave points of an unknown deployment
+    its = store.write_part("deployments", deployment_row(plan, deployment), writer="driver", **keys)
+    _commit(store, "point", measurement.measurement_id, attempt_id, [*parts, mine, its], row)
 
 
 def _last_s(stats: Sequence[ClientStats]) -> float:

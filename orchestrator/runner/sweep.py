@@ -6,21 +6,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.analysis.overhead import overhead_share
 from orchestrator.cluster.base import Clients, Cluster
 from orchestrator.engines import ENGINES
-from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError
 from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment, Measurement, Plan
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
 from orchestrator.runner.admission import Nodes, Running, Waiting, choose, fit
+from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Listener, Phase
-from orchestrator.runner.launch import Launch, need_of
-from orchestrator.runner.measure import EngineDied, Interrupted, Measurer, Span
+from orchestrator.runner.launch import Interrupted, Launch, Record, Replicas, Site, need_of
+from orchestrator.runner.measure import EngineDied, Measurer, Span
 from orchestrator.runner.rows import commit_launch, commit_point
+from orchestrator.spec.units import format_duration
 
 # How often a failure of each class is tried again (docs/architecture.md, "Failures").
 RETRIES = {
@@ -40,13 +42,15 @@ class Todo:
 
     deployment: Deployment
     open: list[Measurement]
-    retries: dict[str, int] = field(default_factory=dict)  # "start" or a measurement id -> failures so far
+    # ("start" or a measurement id, class) -> failures so far
+    retries: dict[tuple[str, FailureClass], int] = field(default_factory=dict)
     start_estimate_s: float = START_ESTIMATE_S
 
     def again(self, key: str, failure: Failure) -> bool:
-        """Count a failure; True when its class allows another try."""
-        self.retries[key] = self.retries.get(key, 0) + 1
-        return self.retries[key] <= RETRIES[failure.failure_class]
+        """Count a failure; True when its class allows another try. Each class counts apart."""
+        count = (key, failure.failure_class)
+        self.retries[count] = self.retries.get(count, 0) + 1
+        return self.retries[count] <= RETRIES[failure.failure_class]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,15 @@ class Sweep:
     ) -> None:
         self._plan, self._cluster, self._store = plan, cluster, store
         self._journal = Journal(listener)
-        self._placement_timeout_s = placement_timeout_s
         self._stop = threading.Event()
+        self._site = Site(cluster, store, self._journal, CoreBook(), self._stop, placement_timeout_s)
         self._lock = threading.Lock()
         self._spans: list[Span] = []
+        self._nodes: dict[str, Nodes] = {}  # deployment id -> where its launch sits; () while nobody knows
+        self._held: dict[str, tuple[float, float]] = {}  # deployment id -> (since, devices); GPUs only
         self._measured = self._failed = self._left_out = 0
-        self._gpu_hours = self._usd = 0.0
+        self._gpu_seconds = self._usd = 0.0
+        self._began_s = time.monotonic()
 
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
@@ -94,7 +101,7 @@ class Sweep:
         )
         interrupted = False
         try:
-            self._admit(todos, began_ns)
+            self._admit(todos)
         except KeyboardInterrupt:
             interrupted = True
         wall_s = (time.time_ns() - began_ns) / 1e9
@@ -122,21 +129,21 @@ class Sweep:
             return deployment
         return deployment.model_copy(update={"hardware": hardware.model_copy(update={"accelerator": "cpu"})})
 
-    def _admit(self, todos: Sequence[Todo], began_ns: int) -> None:
+    def _admit(self, todos: Sequence[Todo]) -> None:
         """Start what fits, in order, until nothing is left or the budget is used up."""
         queue = {todo.deployment.id: todo for todo in todos}
-        running: dict[Future[bool], tuple[Todo, Running]] = {}
+        running: dict[Future[None], tuple[Todo, Running]] = {}
         with ThreadPoolExecutor(MOST_LAUNCHES, thread_name_prefix="launch") as pool:
             try:
                 while queue or running:
-                    over = self._over_budget(began_ns)
-                    if over and queue:
+                    if queue and (over := self._over_budget()):
                         self._tell("budget", f"{over}; {len(queue)} deployments are left out")
-                        self._left_out = sum(len(todo.open) for todo in queue.values())
+                        self._left_out += sum(len(todo.open) for todo in queue.values())
                         queue.clear()
-                    while (pick := self._pick(queue, [one for _, one in running.values()])) is not None:
+                    while (pick := self._pick(queue, [self._where(*one) for one in running.values()])) is not None:
                         todo, nodes = pick
                         del queue[todo.deployment.id]
+                        self._nodes[todo.deployment.id] = nodes or ()
                         need = need_of(todo.deployment, self._plan.isolation == "exclusive_node")
                         entry = Running(need, nodes or (), time.monotonic() + self._estimate_s(todo))
                         running[pool.submit(self._launch, todo, nodes)] = (todo, entry)
@@ -145,6 +152,7 @@ class Sweep:
                     ended, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
                     for future in ended:
                         todo, _ = running.pop(future)
+                        self._nodes.pop(todo.deployment.id, None)
                         future.result()
                         if todo.open:
                             queue[todo.deployment.id] = todo
@@ -152,9 +160,14 @@ class Sweep:
                 self._stop.set()  # every launch stops its engine and its point; the pool waits for them
                 raise
 
+    def _where(self, todo: Todo, entry: Running) -> Running:
+        """A running launch with the nodes it really sits on: Ray chose those that were not there on admission."""
+        return replace(entry, nodes=self._nodes.get(todo.deployment.id) or entry.nodes)
+
     def _pick(self, queue: dict[str, Todo], running: list[Running]) -> tuple[Todo, Nodes | None] | None:
-        if not queue or len(running) >= MOST_LAUNCHES:
-            return None
+        placing = any(launch.need.bundles and not launch.nodes for launch in running)
+        if not queue or placing or len(running) >= MOST_LAUNCHES:
+            return None  # nobody is admitted beside a launch of which nobody knows yet where it will sit
         exclusive = self._plan.isolation == "exclusive_node"
         waiting = [
             Waiting(key, need_of(todo.deployment, exclusive), self._estimate_s(todo), todo.deployment.status == "risky")
@@ -174,80 +187,86 @@ class Sweep:
         points = [self._plan.point(one.point_id) for one in todo.open]
         return todo.start_estimate_s + sum(point.warmup_s + (point.duration_s or 60.0) + 2.0 for point in points)
 
-    def _over_budget(self, began_ns: int) -> str | None:
-        budget = self._plan.budget
+    def _over_budget(self) -> str | None:
+        """Which part of the budget is used up, launches under way included; None while none is."""
+        budget, now = self._plan.budget, time.monotonic()
         if budget is None:
             return None
-        hours = (time.time_ns() - began_ns) / 3.6e12
-        if budget.wall is not None and hours * 3600 >= budget.wall:
-            return f"the budget of {budget.wall:g} s wall time is used up"
-        if budget.gpu_hours is not None and self._gpu_hours >= budget.gpu_hours:
+        with self._lock:
+            held = {key: now - since for key, (since, _) in self._held.items()}
+            seconds = self._gpu_seconds + sum(held[key] * gpus for key, (_, gpus) in self._held.items())
+            usd = self._usd + sum(held_s * self._usd_per_s(key) for key, held_s in held.items())
+        if budget.wall is not None and now - self._began_s >= budget.wall:
+            return f"the budget of {format_duration(budget.wall)} wall time is used up"
+        if budget.gpu_hours is not None and seconds / 3600 >= budget.gpu_hours:
             return f"the budget of {budget.gpu_hours:g} GPU hours is used up"
-        if budget.usd is not None and self._usd >= budget.usd:
+        if budget.usd is not None and usd >= budget.usd:
             return f"the budget of {budget.usd:g} USD is used up"
         return None
 
-    def _launch(self, todo: Todo, nodes: Nodes | None) -> bool:
-        """One launch of a deployment: as many of its measurements as its engine survives."""
+    def _usd_per_s(self, deployment_id: str) -> float:
+        deployment = self._plan.deployment(deployment_id)
+        return (deployment.hardware.usd_per_gpu_hour or 0.0) * deployment.devices / 3600
+
+    def _launch(self, todo: Todo, nodes: Nodes | None) -> None:
+        """One launch of a deployment: as many of its measurements as its engine survives. Failures become rows."""
         deployment, launch_id = todo.deployment, new_ulid()
         self._tell("launch", f"{deployment.label}: launch {launch_id}", deployment.label, launch_id)
-        clients = self._cluster.clients(self._first_clients(), self._avoid(nodes))
-        launch = Launch(
-            self._cluster,
-            self._store,
-            deployment,
-            nodes,
-            launch_id,
-            self._journal,
-            placement_timeout_s=self._placement_timeout_s,
-            client_addresses=clients.addresses,
-            stop=self._stop,
-        )
-        began_ns = time.time_ns()
-        measurer: Measurer | None = None
+        launch = Launch(self._site, deployment, nodes, launch_id, lambda found: self._placed(deployment, found))
         try:
             with launch as replicas:
-                self._add_span(Span(began_ns, time.time_ns()))
-                todo.start_estimate_s = (time.time_ns() - began_ns) / 1e9
-                measurer = Measurer(
-                    self._plan,
-                    deployment,
-                    replicas,
-                    self._cluster,
-                    self._store,
-                    self._journal,
-                    launch_id,
-                    clients,
-                    self._renewer(nodes),
-                    self._stop,
-                )
-                self._measure_all(todo, measurer, launch)
+                self._measure_all(todo, launch, replicas)
         except EngineFailure as error:
-            self._add_span(Span(began_ns, time.time_ns()))
             self._start_failed(todo, error.failure, launch_id)
+        except InputError:
+            raise  # wrong for every launch alike
         except (Interrupted, KeyboardInterrupt):
-            return False
+            return
+        except Exception as error:
+            text = f"The launch failed in this program: {type(error).__name__}: {error}."
+            launch.record.failure = Failure(FailureClass.INFRA, "internal", text)
+            self._start_failed(todo, launch.record.failure, launch_id)
         finally:
-            (measurer.clients if measurer else clients).release()
-            for span in measurer.spans if measurer else ():
-                self._add_span(span)
-            self._account(deployment, launch.record.held_s or 0.0)
+            self._account(deployment, launch.record)
             commit_launch(self._store, self._plan, deployment, launch.record.row(), self._journal.take())
             self._journal.tell(Phase(deployment.label, "ended"))
-        return True
 
-    def _measure_all(self, todo: Todo, measurer: Measurer, launch: Launch) -> None:
+    def _placed(self, deployment: Deployment, nodes: Nodes) -> None:
+        with self._lock:
+            self._nodes[deployment.id] = nodes
+            if not deployment.hardware.is_cpu:
+                self._held[deployment.id] = (time.monotonic(), deployment.devices)
+
+    def _measure_all(self, todo: Todo, launch: Launch, replicas: Replicas) -> None:
+        deployment = todo.deployment
+        todo.start_estimate_s = (launch.record.placed_s or 0.0) + (launch.record.ready_s or 0.0)
+        clients = self._cluster.clients(self._first_clients(), self._avoid(deployment))
+        measurer = Measurer(
+            self._site, self._plan, deployment, replicas, launch.record.launch_id, clients, self._renewer(deployment)
+        )
+        try:
+            self._measure_each(todo, launch, measurer)
+        finally:
+            measurer.clients.release()
+            with self._lock:
+                self._spans += measurer.spans
+
+    def _measure_each(self, todo: Todo, launch: Launch, measurer: Measurer) -> None:
         try:
             measurer.smoke(self._plan.point(todo.open[0].point_id))
         except EngineDied as error:
             launch.record.failure = error.failure
             raise EngineFailure(error.failure) from error
         for measurement in list(todo.open):
-            point = self._plan.point(measurement.point_id)
             if self._stop.is_set():
                 raise Interrupted
+            if over := self._over_budget():
+                self._tell("budget", f"{over}; {len(todo.open)} measurements are left out", todo.deployment.label)
+                self._left_out += len(todo.open)
+                todo.open.clear()
+                return
             try:
-                failure = measurer.measure(point, measurement)
+                failure = measurer.measure(self._plan.point(measurement.point_id), measurement)
             except EngineDied as error:
                 launch.record.failure = error.failure
                 if not todo.again(measurement.measurement_id, error.failure):
@@ -289,27 +308,35 @@ class Sweep:
     def _first_clients(self) -> int:
         return min(self._plan.clients or 1, self._cluster.most_clients())
 
-    def _avoid(self, nodes: Nodes | None) -> frozenset[str]:
-        return frozenset(node for replica in nodes or () for node in replica)
+    def _avoid(self, deployment: Deployment) -> dict[str, int]:
+        """Nodes that clients keep off: those of other launches more than this one's own."""
+        with self._lock:
+            return {
+                node: 1 if owner == deployment.id else 2
+                for owner, nodes in self._nodes.items()
+                for replica in nodes
+                for node in replica
+            }
 
-    def _renewer(self, nodes: Nodes | None) -> Callable[[Clients, int], Clients]:
+    def _renewer(self, deployment: Deployment) -> Callable[[Clients, int], Clients]:
         def renew(old: Clients, count: int) -> Clients:
             old.release()
-            return self._cluster.clients(count, self._avoid(nodes))
+            return self._cluster.clients(count, self._avoid(deployment))
 
         return renew
 
-    def _add_span(self, span: Span) -> None:
+    def _account(self, deployment: Deployment, record: Record) -> None:
+        """What the launch cost, and when its engine was starting."""
+        ready_s = record.ready_s
+        if record.began_ns is not None:
+            end_ns = record.began_ns + int(ready_s * 1e9) if ready_s is not None else record.stop_began_ns
+            with self._lock:
+                self._spans.append(Span(record.began_ns, end_ns or time.time_ns()))
         with self._lock:
-            self._spans.append(span)
-
-    def _account(self, deployment: Deployment, held_s: float) -> None:
-        if not ENGINES[deployment.settings.engine].launches:
-            return
-        hours = held_s / 3600 * deployment.settings.world_size * deployment.settings.replicas
-        with self._lock:
-            self._gpu_hours += hours
-            self._usd += hours * (deployment.hardware.usd_per_gpu_hour or 0.0)
+            self._held.pop(deployment.id, None)
+            if not deployment.hardware.is_cpu:
+                self._gpu_seconds += (record.held_s or 0.0) * deployment.devices
+                self._usd += (record.held_s or 0.0) * self._usd_per_s(deployment.id)
 
     def _tell(
         self, kind: str, text: str, deployment: str = "", launch_id: str = "", data: dict[str, object] | None = None
