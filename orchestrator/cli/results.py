@@ -20,12 +20,17 @@ Examples:
   orchestrator results results/
   orchestrator results results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
+  orchestrator results results/ --launches
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
 
 \b
 A point's figures are over its valid repeats pooled ("2 of 3" below its load); --format json has each repeat below
 "repeats", --format csv on a line of its own ("row" tells which). Latencies count from when a request was due, in
 milliseconds; throughput is per second of the steady window, with its 95 % interval (docs/metrics.md).
+
+\b
+--launches shows the starts of engines: weights, KV cache and concurrency as the plan predicted them, as the engine
+reported them, and the prediction's error in per cent of what was reported; versions and seconds until ready.
 """
 TABLE_WIDTH = 120
 
@@ -34,8 +39,15 @@ TABLE_WIDTH = 120
 @click.argument("uri")
 @click.option("--slo", "slo_text", metavar="SLO", help='Limits, like "ttft<=500ms,tpot<=50ms,attainment>=0.95".')
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-def results(uri: str, slo_text: str | None, form: str) -> int:
+@click.option("--launches", is_flag=True, help="The starts of engines in place of points: predicted beside reported.")
+def results(uri: str, slo_text: str | None, form: str, launches: bool) -> int:
     """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
+    if launches and slo_text:
+        raise click.UsageError("--slo is about points: leave it out, or --launches")
+    return _launches(uri, form) if launches else _points(uri, slo_text, form)
+
+
+def _points(uri: str, slo_text: str | None, form: str) -> int:
     from orchestrator.analysis.measured import load_points, point_object
     from orchestrator.analysis.slo import parse_slo
     from orchestrator.results.root import open_results
@@ -45,9 +57,37 @@ def results(uri: str, slo_text: str | None, form: str) -> int:
     if form == "json":
         click.echo(json.dumps(objects, indent=1))
     elif form == "csv":
-        click.echo(_csv(objects), nl=False)
+        click.echo(_csv(_lines(objects)), nl=False)
     else:
         _print_tables(console(), objects, slo_text)
+    return 0
+
+
+def _launches(uri: str, form: str) -> int:
+    from orchestrator.analysis.launches import load_launches
+    from orchestrator.cli.results_launches import launches_table
+    from orchestrator.results.root import open_results
+
+    objects = load_launches(open_results(uri))
+    if form == "json":
+        click.echo(json.dumps(objects, indent=1))
+    elif form == "csv":
+        click.echo(_csv([_flat(one) for one in objects]), nl=False)
+    else:
+        out = console()
+        served = [one for one in objects if one["status"] == "ok"]
+        if served:
+            out.print(launches_table(served))
+        if any(one["emulated"] for one in objects):
+            say(
+                out,
+                "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing",
+                "yellow",
+            )
+        for one in objects:
+            if one["status"] != "ok":
+                say(out, f"failed: {one['label']}: {one['reason']} ({one['failure_class']})", "red")
+        say(out, f"{len(served)} launches served, {len(objects) - len(served)} failed", "dim")
     return 0
 
 
@@ -151,7 +191,7 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _csv(objects: Sequence[dict[str, Any]]) -> str:
+def _lines(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line per point; of a point with several repeats also one per repeat. ``row`` tells: point | repeat."""
     lines = []
     for one in objects:
@@ -160,6 +200,10 @@ def _csv(objects: Sequence[dict[str, Any]]) -> str:
         lines.append(_flat({"row": "point", **single, **shared}))
         if not single:
             lines += [_flat({"row": "repeat", **shared, "merged": {}, **repeat}) for repeat in one["repeats"]]
+    return lines
+
+
+def _csv(lines: Sequence[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(name for line in lines for name in line))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.catalog.models import model_facts
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ENGINES, vllm
 from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
@@ -191,9 +191,19 @@ def _judge(one: _Candidate, engine: Engine, workloads: Sequence[Workload], clust
 def _feasible(settings: EngineSettings, hardware: Hardware) -> _Verdict:
     facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
     draft = settings.speculative.model if settings.speculative else None
-    found = assess(settings, facts, hardware, draft=model_facts(draft) if draft else None)
+    found = assess(_as_started(settings, hardware), facts, hardware, draft=model_facts(draft) if draft else None)
     status: Status = "planned" if found.status == "fits" else found.status
     return _Verdict(status, tuple(found.reasons), found.predicted or None)
+
+
+def _as_started(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
+    """With what our vLLM pins where the settings leave it open: predictions are of the command that will run."""
+    if settings.engine != "vllm":
+        return settings
+    pins = vllm.pinned(settings, hardware)
+    if "VLLM_CPU_KVCACHE_SPACE" in settings.env:
+        pins.pop("kv_cache_memory_bytes", None)  # the variable wins over the flag
+    return settings.model_copy(update=pins)
 
 
 def _with_workloads(

@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import duckdb
 import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
-from orchestrator.results.store import Store
+from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -24,6 +25,7 @@ from tests.unit.results.builders import (
     events,
     failed_request,
     request,
+    table,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,3 +201,47 @@ def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
         assert {(measurement, round(p99, 3)) for measurement, p99 in ttft} == {(f"m{n}", 80.0) for n in range(4)}
         gaps = connection.sql("SELECT sum(len(gaps_us)), list_max(flatten(list(gaps_us))) FROM token_events").fetchall()
         assert gaps == [(2 * 95 * 3, 20_000)]
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("launches")
+    store = Store.open(str(folder), "exp")
+    predicted = json.dumps({"weight_bytes": 990 << 20, "kv_cache_tokens": 105_000, "max_concurrency": 2.0})
+    row = {"experiment": "exp", "deployment_id": "d0", "started_unix_ns": 1, "argv_json": '["--never-shown"]'}
+    reported = json.dumps({"weight_bytes": 1000 << 20, "kv_cache_tokens": 100_000})
+    served = {"status": "ok", "ready_s": 12.5, "engine_version": "0.32.0", "engine_reported_json": reported}
+    failed = {"status": "failed", "reason": SENTENCE, "failure_class": "bad_config"}
+    for name, more in (("L0", served), ("L1", failed)):
+        keys = {"measurement_id": name, "attempt_id": name}
+        described = deployment_row("d0", label="vllm version=0.31", engine_version="0.31", predicted_json=predicted)
+        parts = {"deployments": described, "launches": {**row, "launch_id": name, "emulated": False, **more}}
+        files = [store.write_part(kind, table(kind, [part]), writer="driver", **keys) for kind, part in parts.items()]
+        store.commit(
+            Manifest(kind="launch", status="ok", created_unix_ns=1, files=tuple(files), launch_id=name, **keys)
+        )
+    return str(folder)
+
+
+def test_launches_show_what_was_predicted_beside_what_was_reported(launches: str) -> None:
+    text = run("results", launches, "--launches")
+    for words in ("990.0 MiB", "1000.0 MiB", "-1.0 %", "105,000", "100,000", "+5.0 %", "12.5", "(asked 0.31)"):
+        assert words in text
+    assert f"failed: vllm version=0.31: {SENTENCE} (bad_config)" in text
+    assert "1 launches served, 1 failed" in text
+    assert "never-shown" not in text
+    assert max(map(len, text.partition("failed:")[0].splitlines())) <= 120
+
+
+def test_launches_are_json_and_csv_too(launches: str) -> None:
+    first, second = json.loads(run("results", launches, "--launches", "--format", "json"))
+    assert first["figures"]["kv_cache_tokens"]["difference_percent"] == pytest.approx(5)
+    assert (second["status"], second["failure_class"]) == ("failed", "bad_config")
+    lines = list(csv.DictReader(io.StringIO(run("results", launches, "--launches", "--format", "csv"))))
+    assert lines[0]["figures.weight_bytes.predicted"] == str(990 << 20)
+    assert [line["status"] for line in lines] == ["ok", "failed"]
+
+
+def test_limits_are_refused_for_launches(launches: str) -> None:
+    with pytest.raises(click.UsageError, match="--slo is about points"):
+        run("results", launches, "--launches", "--slo", SLO)

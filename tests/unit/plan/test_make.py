@@ -98,6 +98,21 @@ def test_what_no_node_holds_is_impossible(settings: dict[str, Any], nodes: int |
         assert reason in one.reasons[0]
 
 
+def test_predictions_are_of_the_command_that_runs(judged: Callable[..., None]) -> None:
+    seen: list[tuple[int, int, int | None]] = []
+
+    def look(settings: Any) -> Any:
+        seen.append((settings.max_num_seqs, settings.max_num_batched_tokens, settings.kv_cache_memory_bytes))
+        return verdict("fits")
+
+    judged(look)
+    cpu = {"engine": "vllm", "hardware": "cpu"}
+    space = {**cpu, "env": {"VLLM_CPU_KVCACHE_SPACE": "2"}}
+    plan = planned(hardware=H100, deployments=[{"engine": "vllm", "hardware": "h100", "max_num_seqs": 7}, cpu, space])
+    assert seen == [(7, 8192, None), (128, 2048, 1 << 30), (128, 2048, None)]
+    assert [one.settings.max_num_batched_tokens for one in plan.deployments] == [None] * 3
+
+
 def test_feasibility_decides_and_is_kept(judged: Callable[..., None]) -> None:
     judged(
         lambda settings: {

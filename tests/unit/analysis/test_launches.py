@@ -1,0 +1,102 @@
+"""What was predicted of a launch beside what its engine reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.analysis.launches import FIGURES, compared, load_launches
+from orchestrator.engines import ENGINES
+from orchestrator.results.root import open_results
+from orchestrator.results.store import Manifest, Store
+from tests.unit.results.builders import deployment_row, table
+
+PREDICTED = {"weight_bytes": 990, "kv_cache_tokens": 1050, "kv_cache_memory_bytes": 5, "max_concurrency": 2.0}
+REPORTED = {"weight_bytes": 1000, "kv_cache_tokens": 1000, "kv_cache_bytes": 5, "proofs": "key"}
+EMULATOR_LOG = """\
+Model loading took 12.55 GiB
+GPU KV cache size: 100,000 tokens
+Maximum concurrency for 1,000 tokens per request: 100.00x
+"""
+
+
+def commit(store: Store, launch_id: str, deployment: dict[str, Any] | None, **launch: Any) -> None:
+    """A launch's row with its deployment's; ``deployment`` None: the row is not there."""
+    row = {
+        "launch_id": launch_id, "deployment_id": "d0", "experiment": "exp", "status": "ok", "engine_version": "0.32.0",
+        "engine_reported_json": json.dumps(REPORTED), "argv_json": '[["vllm", "--secret-flag"]]', "ready_s": 12.5,
+        "placed_s": 0.5, "started_unix_ns": 1, "emulated": False,
+    } | launch  # fmt: skip
+    rows = {"launches": [row], "deployments": [deployment] if deployment else []}
+    keys = {"measurement_id": launch_id, "attempt_id": launch_id}
+    files = [store.write_part(name, table(name, found), writer="driver", **keys) for name, found in rows.items()]
+    manifest = Manifest(
+        kind="launch",
+        status="failed" if row["status"] == "failed" else "ok",
+        created_unix_ns=1,
+        files=tuple(files),
+        launch_id=launch_id,
+        measurement_id=launch_id,
+        attempt_id=launch_id,
+    )
+    store.commit(manifest)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def loaded(tmp_path: Path) -> list[dict[str, Any]]:
+    return load_launches(open_results(str(tmp_path)))
+
+
+def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Path) -> None:
+    row = deployment_row(engine_version="0.32", predicted_json=json.dumps(PREDICTED))
+    commit(store, "L0", row)
+    (one,) = loaded(tmp_path)
+    assert one["engine_version"] == {"asked": "0.32", "reported": "0.32.0"}
+    assert (one["label"], one["ready_s"], one["placed_s"]) == ("label-d0", 12.5, 0.5)
+    figures = one["figures"]
+    assert figures["weight_bytes"] == {"predicted": 990, "reported": 1000, "difference_percent": pytest.approx(-1)}
+    assert figures["kv_cache_tokens"]["difference_percent"] == pytest.approx(5)
+    assert figures["kv_cache_bytes"] == {"predicted": 5, "reported": 5, "difference_percent": 0}
+    assert figures["max_concurrency"] == {"predicted": 2.0, "reported": None, "difference_percent": None}
+    assert "secret-flag" not in json.dumps(one)
+
+
+def test_failed_launches_and_ones_without_a_deployment_are_there_in_order_of_time(store: Store, tmp_path: Path) -> None:
+    commit(store, "L1", deployment_row(), started_unix_ns=9)
+    failed = {"status": "failed", "reason": "It died.", "failure_class": "engine_crash", "engine_reported_json": None}
+    commit(store, "L2", None, started_unix_ns=3, **failed)
+    commit(store, "L3", None, started_unix_ns=5, deployment_id="gone")
+    found = [(one["launch_id"], one["label"], one["reason"]) for one in loaded(tmp_path)]
+    assert found == [("L3", "gone", None), ("L2", "label-d0", "It died."), ("L1", "label-d0", None)]
+
+
+@given(*[st.dictionaries(st.sampled_from([*sum(FIGURES.values(), ())]), st.integers(0, 10**15)) for _ in range(2)])
+def test_any_figures_compare_and_what_is_missing_has_no_difference(
+    ours: dict[str, int], theirs: dict[str, int]
+) -> None:
+    for name, figure in compared(ours, theirs).items():
+        mine, other = ours.get(FIGURES[name][0]), theirs.get(FIGURES[name][1])
+        assert (figure["predicted"], figure["reported"]) == (mine, other)
+        if mine is None or not other:
+            assert figure["difference_percent"] is None
+        else:
+            assert other * (1 + figure["difference_percent"] / 100) == pytest.approx(mine, rel=1e-9, abs=other * 1e-9)
+
+
+def test_engines_report_by_the_names_that_are_compared() -> None:
+    for engine in ("vllm", "emulator"):
+        said = ENGINES[engine]().reported(EMULATOR_LOG)
+        figures = compared({}, said)
+        known = {name: figure["reported"] for name, figure in figures.items() if figure["reported"] is not None}
+        assert known["kv_cache_tokens"] == 100_000
+        assert known["max_concurrency"] == 100.0
+        assert known["weight_bytes"] == pytest.approx(12.55 * 2**30, abs=1)
