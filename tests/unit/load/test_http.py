@@ -1,0 +1,206 @@
+"""Heads and framing: whatever a server may send is taken in right or refused with a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import InputError
+from orchestrator.load.framing import Body, chunk_line, unwrap, without_event_chunks
+from orchestrator.load.http import MAX_HEAD_BYTES, BadHttp, Head, parse_head, parse_url, request, request_head
+
+CHUNKED = Head(200, "OK", {}, 0, True, None, True)
+
+
+def head(*lines: str) -> Head:
+    found = parse_head(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+    assert found is not None
+    return found
+
+
+def test_a_head_is_read_when_it_is_whole_and_not_before() -> None:
+    raw = b"HTTP/1.1 200 Fine\r\nContent-Length: 5\r\nX-Y:  z \r\n\r\nhello"
+    for cut in range(len(raw) - 5):
+        assert parse_head(raw[:cut]) is None
+    found = parse_head(raw)
+    assert found is not None
+    assert (found.status, found.reason, found.headers["x-y"], found.size) == (200, "Fine", "z", len(raw) - 5)
+    assert (found.chunked, found.length, found.keep_alive) == (False, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("HTTP/1.1 200 OK", "Transfer-Encoding: chunked"), (True, None, True)),
+        (("HTTP/1.1 200 OK", "transfer-encoding: gzip, Chunked", "content-length: 7"), (True, None, True)),
+        (("HTTP/1.1 200 OK",), (False, None, False)),
+        (("HTTP/1.1 200 OK", "Content-Length: 3", "Connection: close"), (False, 3, False)),
+        (("HTTP/1.0 200 OK", "Content-Length: 3"), (False, 3, False)),
+        (("HTTP/1.0 200 OK", "Content-Length: 3", "Connection: Keep-Alive"), (False, 3, True)),
+        (("HTTP/1.1 204 No Content",), (False, 0, True)),
+    ],
+)
+def test_how_a_body_ends_and_whether_the_connection_lives_on(
+    lines: tuple[str, ...], expected: tuple[object, ...]
+) -> None:
+    found = head(*lines)
+    assert (found.chunked, found.length, found.keep_alive) == expected
+
+
+def test_interim_responses_are_passed_over() -> None:
+    raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    assert parse_head(raw) is None
+    found = parse_head(raw + b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+    assert found is not None
+    assert (found.status, found.size) == (201, len(raw) + 43)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES,
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(raw: bytes) -> None:
+    with pytest.raises(BadHttp):
+        parse_head(raw)
+
+
+@settings(max_examples=200, deadline=None)
+@given(raw=st.binary(max_size=200))
+def test_random_bytes_never_raise_anything_else(raw: bytes) -> None:
+    for start in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"):
+        try:
+            found = parse_head(start + raw)
+            if found is not None:
+                unwrap(start + raw, found)
+        except BadHttp:
+            continue
+
+
+def chunks_of(pieces: list[bytes], digits: str = "%x", extension: bytes = b"", trailers: bytes = b"") -> bytes:
+    framed = [(digits % len(piece)).encode() + extension + b"\r\n" + piece + b"\r\n" for piece in pieces]
+    return b"".join(framed) + b"0\r\n" + trailers + b"\r\n"
+
+
+def check(body: Body, pieces: list[bytes], raw: bytes) -> None:
+    """The body is the pieces, and every position of it is found again in the raw bytes."""
+    content = b"".join(pieces)
+    assert (body.content, body.complete, body.size) == (content, True, len(raw))
+    at = body.raw_positions(np.arange(1, len(content) + 1))
+    assert bytes(raw[end - 1] for end in at) == content
+    assert bool((np.diff(at) > 0).all())
+
+
+PIECES = st.lists(
+    st.binary(min_size=1, max_size=20) | st.sampled_from([b"\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n"]),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    pieces=PIECES,
+    digits=st.sampled_from(["%x", "%X", "%04x"]),
+    extension=st.sampled_from([b"", b";name=value", b" "]),
+    trailers=st.sampled_from([b"", b"Server-Timing: x\r\n"]),
+)
+@example(pieces=[b"data: {}\n\n"] * 6, digits="%x", extension=b"", trailers=b"")
+def test_chunks_are_taken_apart_whatever_they_hold(
+    pieces: list[bytes], digits: str, extension: bytes, trailers: bytes
+) -> None:
+    raw = chunks_of(pieces, digits, extension, trailers)
+    check(unwrap(raw, CHUNKED), pieces, raw)
+    rest = unwrap(raw + b"HTTP/1.1 200 OK", CHUNKED)
+    assert rest.complete
+    assert rest.size == len(raw)  # bytes after the end are not ours
+
+
+@settings(max_examples=100, deadline=None)
+@given(pieces=PIECES, data=st.data())
+def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(pieces: list[bytes], data: st.DataObject) -> None:
+    raw = chunks_of(pieces)
+    cut = data.draw(st.integers(0, len(raw) - 1))
+    body = unwrap(raw[:cut], CHUNKED)
+    assert not body.complete
+    assert b"".join(pieces).startswith(body.content)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"zz\r\nhello\r\n", b"-5\r\nhello\r\n", b"3\r\nhello\r\n", b"\r\n\r\n", b"x" * 5000, b"0x3\r\nabc\r\n"]
+)
+def test_broken_chunks_are_refused(raw: bytes) -> None:
+    with pytest.raises(BadHttp):
+        unwrap(raw, CHUNKED)
+
+
+def test_a_body_of_known_length_ends_there() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhellomore"
+    found = parse_head(raw)
+    assert found is not None
+    body = unwrap(raw, found)
+    assert (body.content, body.complete, body.size) == (b"hello", True, len(raw) - 4)
+    assert not unwrap(raw[:-6], found).complete
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9000), min_size=1, max_size=5))
+def test_reads_that_are_one_event_are_recognised_and_can_be_left_out(sizes: list[int]) -> None:
+    events = [b'data: {"x":"' + b"a" * size + b'"}\n\n' for size in sizes]
+    reads = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    for event, read in zip(events, reads, strict=True):
+        assert (chunk_line(read) is not None) == (len(event) < 8192)
+        assert chunk_line(read[:-1]) is None
+        assert chunk_line(b"1" + read[1:] if read[:1] != b"1" else b"2" + read[1:]) is None
+    raw = without_event_chunks([*reads, b"0\r\n\r\n"])
+    assert unwrap(raw, CHUNKED).complete
+    assert not unwrap(without_event_chunks([*reads, b"0\r\n\r"]), CHUNKED).complete
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "authority", "prefix"),
+    [
+        ("http://10.0.0.1:8000", "10.0.0.1", 8000, False, "10.0.0.1:8000", ""),
+        ("https://example.org", "example.org", 443, True, "example.org", ""),
+        ("http://[::1]:8000/gateway/", "::1", 8000, False, "[::1]:8000", "/gateway"),
+        ("http://h", "h", 80, False, "h", ""),
+    ],
+)
+def test_urls_are_split(url: str, host: str, port: int, tls: bool, authority: str, prefix: str) -> None:
+    origin = parse_url(url)
+    assert (origin.host, origin.port, origin.tls, origin.authority, origin.prefix) == (
+        host,
+        port,
+        tls,
+        authority,
+        prefix,
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://h", "http://", "http://h:99999", "http://u:secret@h", "http://h?x=1"]
+)
+def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_url(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
+    raw = request(request_head(parse_url("http://h:81/p"), "/v1/completions", "key"), b'{"a":1}')
+    text = raw.decode()
+    assert text.startswith("POST /p/v1/completions HTTP/1.1\r\nHost: h:81\r\n")
+    assert text.endswith('\r\nContent-Length: 7\r\n\r\n{"a":1}')
+    assert "Authorization: Bearer key\r\n" in text
+    assert "Accept-Encoding: identity\r\n" in text
+    assert "Authorization" not in request_head(parse_url("http://h"), "/", None).decode()

@@ -1,0 +1,149 @@
+"""The verdict on a point: each kind of dishonest measurement is found, and an honest one is not accused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.validity import Verdict, judge
+from orchestrator.results.schemas import REQUESTS
+from tests.unit.load.test_schedule import point
+
+CALM = ClientStats(
+    client=0, wall_s=70.0, cpu_s=20.0, loop_lag_p99_ms=0.3, loop_lag_max_ms=2.0, send_lag_p50_ms=0.1,
+    send_lag_p99_ms=0.4,
+    sockets_opened=8, sockets_max=8, reads=1000, coalesced_reads=0, in_flight_max=8, start_error_ms=0.1,
+)  # fmt: skip
+
+
+def table(rows: int = 400, rate: float = 20.0, service_s: Any = 1.0, warmup: int = 0, **columns: Any) -> pa.Table:
+    """Requests one after another at a rate, each over after ``service_s`` (one value or one per row)."""
+    scheduled = (np.arange(rows) / rate * 1e9).astype(np.int64)
+    sent = scheduled + 100_000
+    done = scheduled + (np.broadcast_to(service_s, rows) * 1e9).astype(np.int64)
+    made: dict[str, Any] = {
+        "measurement_id": ["m"] * rows, "attempt_id": ["a"] * rows, "request_index": range(rows), "client": [0] * rows,
+        "replica": [0] * rows, "phase": ["warmup"] * warmup + ["measure"] * (rows - warmup),
+        "scheduled_ns": scheduled, "sent_ns": sent, "done_ns": done, "input_tokens_asked": [100] * rows,
+        "input_tokens": [100] * rows, "output_tokens_asked": [10] * rows, "output_tokens": [10] * rows,
+        "output_tokens_counted": [10] * rows, "token_count_source": ["token_ids"] * rows, "chunks": [10] * rows,
+        "coalesced_chunks": [0] * rows, "status": ["ok"] * rows,
+    } | columns  # fmt: skip
+    arrays = [pa.array(made.get(field.name, [None] * rows), field.type) for field in REQUESTS]
+    return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+OPEN = point(value=20.0, duration_s=20.0)
+
+
+def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Verdict:
+    return judge(requests, stats or (CALM,), of)
+
+
+def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
+    found = verdict(table())
+    assert (found.validity, found.reasons) == ("valid", [])
+    assert found.evidence["offered_rate"] == pytest.approx(20.0)
+    assert found.evidence["achieved_over_offered"] == 1.0
+    assert found.evidence["client_cpu_share"] == pytest.approx(20 / 70)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"send_lag_p99_ms": 30.0}, "sent - due"),
+        ({"loop_lag_p99_ms": 30.0}, "loop lag"),
+        ({"cpu_s": 69.0}, "99% of its core"),
+    ],
+)
+def test_one_slow_client_of_two_makes_a_point_client_bound(change: dict[str, float], said: str) -> None:
+    found = verdict(table(), CALM, replace(CALM, client=1, **change))
+    assert found.validity == "client_bound"
+    assert said in found.reasons[0]
+
+
+def test_shared_reads_accuse_only_a_busy_client() -> None:
+    shared = table(coalesced_chunks=[5] * 400)
+    assert verdict(shared).validity == "valid"  # an engine may write several events at once
+    assert verdict(shared, replace(CALM, cpu_s=55.0)).validity == "client_bound"
+
+
+def test_no_socket_left_is_the_clients_doing() -> None:
+    broken = table(status=["error"] * 4 + ["ok"] * 396, error_class=["client"] * 4 + [None] * 396)
+    assert verdict(broken).validity == "client_bound"
+
+
+def test_a_growing_backlog_is_the_engines_doing() -> None:
+    falling_behind = np.linspace(1.0, 11.0, 400)  # each answer takes longer than the one before
+    found = verdict(table(service_s=falling_behind))
+    assert found.validity == "engine_bound_backlog"
+    assert "does not keep up" in found.reasons[0]
+
+
+def test_a_full_pipe_is_no_backlog() -> None:
+    """Long answers: open requests grow while the first ones run, then stay."""
+    assert verdict(table(service_s=5.0)).validity == "valid"
+
+
+def test_noise_of_a_stable_queue_is_no_backlog() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        assert verdict(table(service_s=rng.exponential(1.0, 400))).validity == "valid"
+
+
+def test_a_closed_loop_has_no_backlog() -> None:
+    closed = point("concurrency", 8.0, duration_s=20.0)
+    assert verdict(table(service_s=np.linspace(1.0, 11.0, 400)), of=closed).validity == "valid"
+
+
+def test_a_cap_the_user_asked_for_is_said_and_not_held_against_the_client() -> None:
+    scheduled = (np.arange(400) / 20.0 * 1e9).astype(np.int64)
+    late = table(sent_ns=scheduled + np.linspace(0, 10e9, 400).astype(np.int64))
+    capped = replace(OPEN, max_in_flight=8)
+    found = verdict(late, of=capped)
+    assert found.validity == "valid"
+    assert "max_in_flight is 8, as asked" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"status": ["lost"] * 10 + ["ok"] * 390}, "10 requests were lost"),
+        ({"status": ["error"] * 400}, "not one request succeeded"),
+        ({"output_tokens_counted": [9] * 8 + [10] * 392}, "2.0% of requests"),
+    ],
+)
+def test_what_was_not_asked_for_is_invalid(columns: dict[str, Any], said: str) -> None:
+    found = verdict(table(**columns))
+    assert found.validity == "invalid"
+    assert said in found.reasons[0]
+
+
+def test_prompts_of_the_wrong_length_are_invalid_as_ids_and_noted_as_text() -> None:
+    wrong = table(input_tokens=[100, 104] * 200)
+    ids = replace(OPEN, dialect=replace(OPEN.dialect, prompt_token_ids=True))
+    assert verdict(wrong, of=ids).validity == "invalid"
+    noted = verdict(wrong)
+    assert noted.validity == "valid"
+    assert "off by 2.0%" in noted.reasons[0]
+
+
+def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
+    turns = [0, 1] * 200
+    templated = table(input_tokens=[125, 143] * 200, turn=turns, session=range(400))
+    assert verdict(templated).reasons == []
+
+
+def test_only_the_measured_part_is_judged() -> None:
+    failing_warmup = table(warmup=100, status=["error"] * 100 + ["ok"] * 300)
+    assert verdict(failing_warmup, of=replace(OPEN, warmup_s=5.0, duration_s=15.0)).validity == "valid"
+    assert verdict(table(warmup=400)).validity == "invalid"
+
+
+def test_a_dead_client_without_stats_does_not_stop_the_verdict() -> None:
+    assert judge(table(status=["lost"] * 400), [], OPEN).validity == "invalid"
