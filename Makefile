@@ -16,13 +16,19 @@ engines: install
 	$(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
 	$(BIN)/python scripts/install_engines.py transformers --into .engines/transformers
 
+# the official TGI client, which tests hold the emulator's TGI side against; it needs an older huggingface-hub than ours
+.engines/tgi-client/installed: | install
+	$(PYTHON) -m venv .engines/tgi-client
+	.engines/tgi-client/bin/python -m pip install --quiet text-generation==0.7.0
+	touch $@
+
 model: install
 	$(BIN)/python scripts/make_tiny_model.py .demo/model
 
 demo: install
 	$(BIN)/python scripts/demo.py
 
-test: install engines model
+test: install engines model .engines/tgi-client/installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: install
