@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.cluster.base import Agent, AgentLost, Ready, Seat, Stopped
 from orchestrator.cluster.host import EngineHost
+from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
 from orchestrator.engines.base import Node
 from orchestrator.errors import Failure
 from orchestrator.spec.settings import EngineSettings, Hardware

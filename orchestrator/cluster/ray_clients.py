@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.base import ClientLost, ClientReport, Machine
 from orchestrator.cluster.host import ClientHost
+from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.results.store import Store

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from orchestrator.cluster.ray_agents import AgentActor, RayAgent, RayPlacement, call, release
-from orchestrator.cluster.ray_clients import ClientPool, RayClients
-from orchestrator.cluster.ray_errors import first_line
 from ray._private.state import state as global_state
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.base import AgentLost, Bundle, Machine
+from orchestrator.cluster.ray_agents import AgentActor, RayAgent, RayPlacement, call, release
+from orchestrator.cluster.ray_clients import ClientPool, RayClients
+from orchestrator.cluster.ray_errors import first_line
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
