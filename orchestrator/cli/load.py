@@ -57,8 +57,10 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Load the endpoint at URL and print what its users would have felt."""
     from orchestrator.cli.load_output import Watch, document, print_document
+    from orchestrator.load.light import leave_pandas_out
     from orchestrator.load.local import run_local
 
+    leave_pandas_out()
     point, probed = _point(url, options)
     store = None
     if results is not None:

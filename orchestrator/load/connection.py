@@ -27,14 +27,17 @@ class Endpoint:
     tls: ssl.SSLContext | None
 
 
-def resolve(origin: Origin, cafile: str | None = None) -> Endpoint:
-    """Looks the host up, IPv4 and IPv6. Raises InputError when it has no address."""
+def resolve(origin: Origin) -> Endpoint:
+    """Looks the host up, IPv4 and IPv6. Raises InputError when it has no address.
+
+    TLS trusts what the system trusts; SSL_CERT_FILE names others.
+    """
     try:
         found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
     addresses = tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))
-    context = ssl.create_default_context(cafile=cafile) if origin.tls else None
+    context = ssl.create_default_context() if origin.tls else None
     return Endpoint(origin, addresses, context)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.load.client import LoadClient
+from orchestrator.load.light import leave_pandas_out
 from orchestrator.load.point import ClientResult, ClientStats, LoadPoint, Progress
 from orchestrator.load.validity import Verdict, judge
 
@@ -165,6 +166,7 @@ class _Worker:
 def _work(pipe: Connection, index: int, count: int, point: LoadPoint) -> None:
     """The life of a client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the parent decides
+    leave_pandas_out()
     client = LoadClient(index, count)
     try:
         pipe.send(client.prepare(point))

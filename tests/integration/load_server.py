@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import struct
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,15 @@ async def answer_well(request: Request, reader: asyncio.StreamReader, writer: as
     await writer.drain()
 
 
+async def answer_openai(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A good answer, also to the question for models."""
+    if request.head.startswith(b"GET /v1/models "):
+        body = b'{"object":"list","data":[{"id":"m1","object":"model"}]}'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        return
+    await answer_well(request, reader, writer)
+
+
 def reset(writer: asyncio.StreamWriter) -> None:
     """Closes with RST instead of FIN."""
     sock = writer.get_extra_info("socket")
@@ -101,9 +111,8 @@ class Server:
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             return
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the server stops; nobody awaits this task
             writer.transport.abort()
-            raise
         finally:
             self.open -= 1
             writer.close()
@@ -114,7 +123,8 @@ class Server:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
                 return
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            length = int(found[1]) if found else 0
             yield Request(len(self.requests), connection, head, await reader.readexactly(length))
 
 
