@@ -18,6 +18,7 @@ from orchestrator.cluster.local import LocalCluster
 ROOT = Path(__file__).resolve().parents[1]
 SLO = "ttft<=1s,tpot<=100ms,attainment>=0.9"
 CONSOLE = Console(stderr=True)
+NO_BUILD = 4  # of scripts/install_engines.py: there is no build of the engine for this platform
 
 
 def run(*argv: str) -> int:
@@ -25,19 +26,23 @@ def run(*argv: str) -> int:
     return subprocess.run([sys.executable, *argv], cwd=ROOT, check=False).returncode
 
 
-def install() -> bool:
-    """Both real engines; False when this machine cannot have them (the script said why)."""
+def install() -> int:
+    """Both real engines. NO_BUILD when this machine cannot have them; the script said why."""
     for engine in ("vllm", "transformers"):
         CONSOLE.print(f"installing {engine} into .engines/{engine} (first time: minutes)", highlight=False)
-        if run("scripts/install_engines.py", engine, "--into", f".engines/{engine}") != 0:
-            return False
-    return True
+        if status := run("scripts/install_engines.py", engine, "--into", f".engines/{engine}"):
+            return status
+    return 0
 
 
 def main() -> int:
     """Exit status of the sweep."""
     experiment = "experiments/quickstart.yaml"
-    if not install():
+    installed = install()
+    if installed not in (0, NO_BUILD):
+        CONSOLE.print("[red]The installation failed half way; run make demo again to go on.[/]")
+        return 1
+    if installed == NO_BUILD:
         CONSOLE.print("[yellow]Real engines cannot be installed here: what follows is EMULATED, not measured.[/]")
         experiment = "experiments/quickstart-emulated.yaml"
     if run("scripts/make_tiny_model.py", ".demo/model") != 0:
