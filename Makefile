@@ -40,7 +40,7 @@ lint: install
 # requirements.lock pins every dependency for development; run after changing pyproject.toml
 lock: install
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-options \
 	  --output-file requirements.lock pyproject.toml
 
 clean:
