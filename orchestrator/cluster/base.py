@@ -46,6 +46,7 @@ class Seat:
     devices: tuple[str, ...]
     cores: tuple[int, ...]
     pid: int
+    gpus: tuple[str, ...] = ()  # name and UUID of each device
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Stopped:
     seconds: float
     left_over: int
     log: bytes
+    dirty_gpus: tuple[str, ...] = ()  # UUIDs whose memory was not back in time
 
 
 @dataclass(frozen=True, slots=True)

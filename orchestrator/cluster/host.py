@@ -31,6 +31,8 @@ from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.gpus import await_release, chosen
+from orchestrator.telemetry.gpus import gpus as list_gpus
 
 LOG_LIMIT_BYTES = 32 * 2**20
 
@@ -63,6 +65,7 @@ class EngineHost:
         reap()  # what a dead owner left behind, before anything new takes its devices or ports
         self._launch_id = launch_id
         self._gpus = gpus
+        self._devices = chosen(visible_devices(), list_gpus()) if gpus else []
         self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
         self._ports = Ports(np.random.default_rng())
         self._process: EngineProcess | None = None
@@ -76,7 +79,8 @@ class EngineHost:
         """Where this rank sits."""
         devices = visible_devices() if self._gpus else ()
         cores = tuple(sorted(os.sched_getaffinity(0)))
-        return Seat(node_id, address, socket.gethostname(), devices, cores, os.getpid())
+        named = tuple(f"{gpu.name} {gpu.uuid}" for gpu in self._devices)
+        return Seat(node_id, address, socket.gethostname(), devices, cores, os.getpid(), named)
 
     def reserve_ports(self, count: int) -> list[int]:
         """Ports that nothing listens on now, from the engines' range."""
@@ -130,7 +134,8 @@ class EngineHost:
             with suppress(OSError):
                 log = self._process.redact(_end_of(self._process.log_path).decode(errors="replace")).encode()
         shutil.rmtree(self._workdir, ignore_errors=True)
-        return Stopped(time.monotonic() - started, left_over, log)
+        dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else []
+        return Stopped(time.monotonic() - started, left_over, log, tuple(dirty))
 
 
 def _end_of(path: Path) -> bytes:

@@ -255,6 +255,8 @@ class Launch:
                 with suppress(AgentLost):  # its guard ends what it ran
                     stopped = agent.stop()
                     left_over += stopped.left_over
+                    if stopped.dirty_gpus:
+                        self._tell("gpu_dirty", f"memory is still in use on {', '.join(stopped.dirty_gpus)}")
                     logs.append((index, stopped.log))
         finally:
             for placement in self._placements:

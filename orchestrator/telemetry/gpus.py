@@ -1,0 +1,74 @@
+"""Which GPUs are here and how much of their memory is in use, through NVML. A node without NVML has none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+DIRTY_BYTES = 2**29  # above what it was before: a context that is going away holds less
+RELEASE_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as NVML counts them; CUDA_VISIBLE_DEVICES does not change it."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    used_bytes: int
+
+
+def gpus(nvml: Any = pynvml) -> list[Gpu]:
+    """Every GPU of this node; empty where there is no driver. Raises what NVML raises for a GPU that is lost."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return []
+    try:
+        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(
+        index, _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.used
+    )
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # bytes before nvidia-ml-py 11.5
+
+
+def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, by index or by (a prefix of) their UUID."""
+    return [gpu for name in devices for gpu in found if name == str(gpu.index) or gpu.uuid.startswith(name)]
+
+
+def await_release(
+    before: Mapping[str, int],
+    read: Callable[[], Sequence[Gpu]] = gpus,
+    limit_s: float = RELEASE_LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Wait until each GPU uses no more memory than ``before`` (bytes by UUID). UUIDs of those that still do.
+
+    Processes are gone before their memory is: the next engine on a GPU would fail for want of it.
+    """
+    end = clock() + limit_s
+    while True:
+        dirty = [gpu.uuid for gpu in read() if gpu.uuid in before and gpu.used_bytes > before[gpu.uuid] + DIRTY_BYTES]
+        if not dirty or clock() >= end:
+            return dirty
+        sleep(0.5)

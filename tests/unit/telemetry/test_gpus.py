@@ -1,0 +1,93 @@
+"""GPUs through a fake NVML: what is here, what is ours, and when its memory is back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.telemetry.gpus import DIRTY_BYTES, Gpu, await_release, chosen, gpus
+
+GIB = 2**30
+
+
+@dataclass
+class Memory:
+    total: int
+    used: int
+
+
+@dataclass
+class FakeNvml:
+    """Two GPUs, or a node without a driver."""
+
+    driver: bool = True
+    open: int = 0
+    names: list[str] = field(default_factory=lambda: ["GPU-aaaa", "GPU-bbbb"])
+
+    class NVMLError(Exception): ...
+
+    def nvmlInit(self) -> None:
+        if not self.driver:
+            raise self.NVMLError("driver not loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:
+        return Memory(80 * GIB, handle * GIB)
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return self.names[handle].encode()
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+
+def test_every_gpu_is_listed_and_nvml_is_closed_again() -> None:
+    nvml = FakeNvml()
+    assert [(gpu.index, gpu.uuid, gpu.used_bytes) for gpu in gpus(nvml)] == [(0, "GPU-aaaa", 0), (1, "GPU-bbbb", GIB)]
+    assert nvml.open == 0
+
+
+def test_a_node_without_a_driver_has_no_gpus() -> None:
+    assert gpus(FakeNvml(driver=False)) == []
+
+
+def test_devices_are_named_by_index_or_uuid() -> None:
+    found = gpus(FakeNvml())
+    assert [gpu.index for gpu in chosen(("1",), found)] == [1]
+    assert [gpu.index for gpu in chosen(("GPU-bbbb", "GPU-aa"), found)] == [1, 0]
+
+
+def reading(used: list[int]) -> tuple[list[float], list[str]]:
+    """Run await_release over these readings, one per look; the sleeps and what stayed dirty."""
+    sleeps: list[float] = []
+    left = list(used)
+
+    def read() -> list[Gpu]:
+        return [Gpu(0, "GPU-aaaa", "x", 80 * GIB, left.pop(0) if len(left) > 1 else left[0])]
+
+    dirty = await_release({"GPU-aaaa": GIB}, read, 10.0, lambda: sum(sleeps), sleeps.append)
+    return sleeps, dirty
+
+
+def test_it_waits_until_the_memory_is_back() -> None:
+    sleeps, dirty = reading([70 * GIB, 30 * GIB, GIB + DIRTY_BYTES])
+    assert dirty == []
+    assert len(sleeps) == 2
+
+
+def test_a_gpu_whose_memory_stays_is_named_when_the_time_is_over() -> None:
+    sleeps, dirty = reading([70 * GIB])
+    assert dirty == ["GPU-aaaa"]
+    assert sum(sleeps) >= 10.0
+
+
+def test_gpus_of_others_are_not_waited_for() -> None:
+    assert await_release({"GPU-other": 0}, lambda: [Gpu(0, "GPU-aaaa", "x", GIB, GIB)], sleep=lambda _: None) == []
