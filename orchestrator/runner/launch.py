@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from orchestrator.catalog.accelerators import find
 from orchestrator.cluster.base import Agent, AgentLost, Bundle, Cluster, Placement, Ready
 from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Node
@@ -23,7 +24,7 @@ from orchestrator.results.store import Store
 from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Phase
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import EngineSettings, Hardware
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
@@ -193,6 +194,7 @@ class Launch:
         self._on_placed(tuple(tuple(agent.seat.node_id for agent in one.agents) for one in self._placements))
 
     def _start(self) -> Replicas:
+        check_accelerators(self._deployment.hardware, _agents(self._placements))
         began = time.monotonic()
         self.record.began_ns = time.time_ns()
         cores = self._site.cores.share(self.record.launch_id, self._placements, self._deployment)
@@ -284,6 +286,24 @@ class Launch:
 
     def _tell(self, kind: str, text: str) -> None:
         self._site.journal.tell(Event(kind, text, self._deployment.label, self.record.launch_id))
+
+
+def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
+    """A known accelerator must be the one that NVML names: its figures, its price and its identity would be another's.
+
+    Raises EngineFailure.
+    """
+    known = find(hardware.accelerator)
+    if known is None or hardware.is_cpu:
+        return
+    model = known.name.split("-")[0]
+    for agent in agents:
+        wrong = [gpu for gpu in agent.seat.gpus if model.lower() not in gpu.lower()]
+        if wrong:
+            text = (
+                f"{agent.seat.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
+            )
+            raise EngineFailure(Failure(FailureClass.BAD_CONFIG, "wrong_accelerator", text))
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:

@@ -119,3 +119,13 @@ def test_any_log_gives_one_sentence(log: str, phase: str, status: int | None) ->
 def test_looking_for_an_exception_never_fails(lines: list[str]) -> None:
     found = root_exception(lines)
     assert found is None or found.strip()
+
+
+def test_what_is_said_in_passing_is_not_why_it_was_killed() -> None:
+    log = "(APIServer pid=7) INFO 11-21 12:14:38 [cpu.py:224] FlashInfer is not supported on this platform.\n"
+    failure = classify("start", log, -9)
+    assert failure is not None
+    assert failure.failure_class is not FailureClass.BAD_CONFIG
+    refused = classify("start", log + "ValueError: fp9 is not supported\n", 1)
+    assert refused is not None
+    assert refused.failure_class is FailureClass.BAD_CONFIG
