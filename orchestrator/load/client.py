@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
-import resource
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from orchestrator.load.agenda import Agenda
 from orchestrator.load.bodies import Bodies
 from orchestrator.load.connection import resolve
+from orchestrator.load.descriptors import make_room_for_sockets
 from orchestrator.load.driver import Driver
 from orchestrator.load.http import parse_url
 from orchestrator.load.point import ClientResult, LoadPoint, Progress
@@ -24,8 +23,6 @@ from orchestrator.load.schedule import Schedule
 from orchestrator.load.tokens import prompter
 from orchestrator.load.wire import WIRES
 from orchestrator.load.workloads import WORKLOADS
-
-DESCRIPTORS = 16_384  # sockets for which there is room without the kernel's table growing
 
 
 class LoadClient:
@@ -47,7 +44,7 @@ class LoadClient:
         """
         import pyarrow  # noqa: F401  the rows' tables: loaded now, not when the run is over
 
-        _make_room_for_sockets()
+        make_room_for_sockets()
         self._aborted.clear()
         prompts = prompter(point)
         kind = WORKLOADS[point.workload.kind](point.workload, prompts, point.seed)
@@ -107,19 +104,3 @@ def _quiet_memory() -> Iterator[None]:
         gc.unfreeze()
         if enabled:
             gc.enable()
-
-
-def _make_room_for_sockets() -> None:
-    """As many sockets as the system lets us have; the usual soft limit of 1,024 would cap the load unseen.
-
-    The kernel's table of descriptors grows by doubling, and in a process with threads each growth waits 10 ms and more
-    for all CPUs (synchronize_rcu). Taking a high number once makes it large now instead of during the run.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    except (ValueError, OSError):
-        pass  # a sandbox may forbid it; sockets that cannot be opened become rows of class `client`
-    with open(os.devnull) as any_file, suppress(OSError):
-        os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(soft, DESCRIPTORS) - 1))

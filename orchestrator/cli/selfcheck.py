@@ -1,0 +1,52 @@
+"""``orchestrator selfcheck``: how fast and how exact the client is on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator selfcheck
+  orchestrator selfcheck --clients 2 --format json
+
+\b
+Takes about 20 s. A point whose load comes near these figures is limited by the client, not by the engine; more clients
+or more machines for them help. The errors are what this client adds to what a server of known timing really sent.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def selfcheck(clients: int, form: str) -> int:
+    """Measure this machine's load client against a local server of known timing."""
+    from orchestrator.load.light import leave_pandas_out
+    from orchestrator.load.selfcheck import selfcheck as check
+
+    leave_pandas_out()
+    found = check(clients)
+    if form == "json":
+        click.echo(json.dumps(found, indent=1))
+    else:
+        click.echo(_sentences(found))
+    return 0
+
+
+def _sentences(found: dict[str, Any]) -> str:
+    more = "at least " if found["limited_by"] != "client" else ""
+    ttft, itl, cpu = found["ttft_error_ms"], found["itl_error_ms"], found["cpu_us_per_event"]
+    paced = f"at {found['open_loop_requests_per_s']:,.0f} requests/s"
+    lines = [
+        f"{found['host']}, {found['cpus']} cores, {found['clients']} client(s)",
+        f"streamed events sustained   {more}{found['events_per_s']:,.0f}/s (limited by: {found['limited_by']})",
+        f"client CPU at that rate     {cpu:.1f} us per event, {found['cpu_share']:.0%} of the busiest client's core",
+        f"loop lag p99 at that rate   {found['loop_lag_p99_ms']:.2f} ms",
+        f"TTFT error                  mean {ttft['mean']:+.3f} ms, p99 {ttft['p99']:+.3f} ms",
+        f"ITL error                   mean {itl['mean']:+.4f} ms, p99 {itl['p99']:+.3f} ms",
+        f"send lag p99                {found['send_lag_p99_ms']:.2f} ms {paced}",
+    ]
+    return "\n".join(lines)
