@@ -112,6 +112,7 @@ SIGNATURES = (
 )  # fmt: skip
 # Signatures that only mean something before an engine serves: later the same words come from a single request.
 _START_ONLY = frozenset({"bad_config", "bad_flag", "no_model", "oom_kv", "gpu_dirty", "port_taken", "bad_quant"})
+_NOTICE = re.compile(r"(\([^)]*pid=\d+\) )?(INFO|WARNING|DEBUG)\b")
 # vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", SGLang's and TGI's time stamps.
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+\]? )?(\[[\w.]+:\d+\] )?"
@@ -136,7 +137,8 @@ def classify(phase: Phase, log: str, exit_status: int | None, expected_stop: boo
     for signature in SIGNATURES:
         if phase == "run" and signature.kind in _START_ONLY:
             continue
-        matching = [line for line in lines if signature.pattern.search(line)]
+        loose = signature.kind == "bad_config"  # engines say of many things in passing that they are not supported
+        matching = [line for line in lines if signature.pattern.search(line) and not (loose and _NOTICE.match(line))]
         if matching:
             sentence = _introduction(phase) + signature.sentence.format(cause=_cause_of(signature, matching, lines))
             return Failure(signature.failure_class, signature.kind, sentence, tail)
