@@ -5,11 +5,11 @@ Runs in the gaps between reads, in steps: a generator that yields after every fe
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate, compress, pairwise
+from operator import itemgetter
 
 from orchestrator.load.exchange import Exchange
 from orchestrator.load.framing import Body, unwrap
@@ -20,8 +20,7 @@ from orchestrator.load.wire import UNKNOWN, Parsed, Wire
 from orchestrator.load.wire.sse import Events, decode_one, split
 from orchestrator.spec.dialect import Dialect
 
-Ints = NDArray[np.int64]
-
+_STAMP = itemgetter(0)
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
 
@@ -46,8 +45,8 @@ class Digest:
     source: str | None = None
     itl_kind: str | None = None
     http_status: int | None = None
-    gaps_us: NDArray[np.int32] | None = None
-    tokens_per_chunk: NDArray[np.int16] | None = None
+    gaps_us: array[int] | None = None  # int32
+    tokens_per_chunk: array[int] | None = None  # int16
 
 
 def digest(exchange: Exchange, wire: Wire, dialect: Dialect) -> Iterator[Digest | None]:
@@ -83,10 +82,15 @@ def digest(exchange: Exchange, wire: Wire, dialect: Dialect) -> Iterator[Digest 
     yield result
 
 
-def _reads_of(events: Events, body: Body, parts: list[bytes]) -> Ints:
+def _reads_of(events: Events, body: Body, parts: list[bytes]) -> list[int]:
     """The read in which each event was complete."""
-    ends = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
-    return np.searchsorted(ends, body.raw_positions(events.ends), side="left")
+    ends = list(accumulate(map(len, parts)))
+    found, read = [], 0
+    for position in body.raw_positions(events.ends):
+        while ends[read] < position:
+            read += 1
+        found.append(read)
+    return found
 
 
 def _is_stream(content: bytes) -> bool:
@@ -102,44 +106,44 @@ def _no_stream(content: bytes, parsed: Parsed, wire: Wire) -> Outcome:
     return failed("garbage", f"no event stream: {content[:200].decode('utf-8', 'replace')}")
 
 
-def _count(result: Digest, exchange: Exchange, event_reads: Ints) -> None:
-    """Times and token counts of the content chunks. ``event_reads``: the reads of the events that were not settled."""
-    parsed = result.parsed
-    tokens = np.array(parsed.tokens, dtype=np.int64)
-    if bool((tokens == UNKNOWN).any()):
+def _count(result: Digest, exchange: Exchange, reads: list[int]) -> None:
+    """Times and token counts of the content chunks. ``reads``: those of the events that were not settled."""
+    parsed, tokens = result.parsed, result.parsed.tokens
+    if UNKNOWN in tokens:
         parsed.source = None  # some events told their count, others did not: the parts do not make a whole
-    content = tokens != 0
-    result.chunks = chunks = int(np.count_nonzero(content))
-    known = parsed.source is not None
-    result.counted = int(tokens.clip(0).sum()) if known else (chunks or None)
+    result.chunks = chunks = len(tokens) - tokens.count(0)
+    counted = sum(tokens) if parsed.source else chunks
+    result.counted = counted or None
     result.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else result.counted
     result.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)
     if not chunks:
         return
-    settled = len(exchange.settled)
-    _count_coalesced(result, event_reads[content[settled:]])
-    times = np.array(exchange.times, dtype=np.int64)[event_reads]
-    stamps = np.concatenate([np.frombuffer(exchange.settled, np.int64), times])[content] if settled else times[content]
-    order = np.argsort(stamps, kind="stable")
-    stamps, tokens = stamps[order], tokens[content][order]
-    result.first_token_ns, result.last_token_ns = int(stamps[0]), int(stamps[-1])
-    micros = (stamps - stamps[0] + 500) // 1000  # rounded as positions, so that the gaps' rounding does not add up
-    result.gaps_us = np.minimum(np.diff(micros), _MAX_GAP_US).astype(np.int32)
-    if not known:
-        tokens = _spread(result.output_tokens or chunks, chunks)
-    if bool((tokens != 1).any()):
-        result.tokens_per_chunk = tokens.clip(0, _MAX_CHUNK_TOKENS).astype(np.int16)
+    _count_coalesced(result, list(compress(reads, tokens[len(exchange.settled) :])))
+    times = exchange.times
+    events = zip([*exchange.settled, *[times[read] for read in reads]], tokens, strict=True)
+    content = sorted([event for event in events if event[1]], key=_STAMP)
+    stamps = [event[0] for event in content]
+    result.first_token_ns, result.last_token_ns = first, _ = stamps[0], stamps[-1]
+    # rounded as positions, so that the gaps' rounding does not add up
+    micros = [(stamp - first + 500) // 1000 for stamp in stamps]
+    result.gaps_us = array("i", [min(b - a, _MAX_GAP_US) for a, b in pairwise(micros)])
+    if not parsed.source:
+        result.tokens_per_chunk = _spread(result.output_tokens or chunks, chunks)
+    elif counted != chunks or tokens.count(1) != chunks:
+        result.tokens_per_chunk = array("h", [min(count, _MAX_CHUNK_TOKENS) for _, count in content])
     result.itl_kind = "token" if result.tokens_per_chunk is None else "chunk"
 
 
-def _count_coalesced(result: Digest, reads: Ints) -> None:
+def _count_coalesced(result: Digest, reads: list[int]) -> None:
     """Content events that shared a read (a settled read holds one event)."""
-    same_read = np.diff(reads) == 0
-    result.coalesced_chunks = int(np.count_nonzero(same_read))
-    if result.coalesced_chunks:
-        result.coalesced_reads = len(np.unique(reads[1:][same_read]))
+    shared = [b for a, b in pairwise(reads) if a == b]
+    result.coalesced_chunks = len(shared)
+    result.coalesced_reads = len(set(shared))
 
 
-def _spread(total: int, chunks: int) -> Ints:
-    """A known total over chunks of unknown counts, as evenly as whole numbers go."""
-    return np.diff(np.arange(chunks + 1, dtype=np.int64) * total // chunks)
+def _spread(total: int, chunks: int) -> array[int] | None:
+    """A known total over chunks of unknown counts, as evenly as whole numbers go; None: one each."""
+    if total == chunks:
+        return None
+    edges = [at * total // chunks for at in range(chunks + 1)]
+    return array("h", [min(b - a, _MAX_CHUNK_TOKENS) for a, b in pairwise(edges)])

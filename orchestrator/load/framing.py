@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import accumulate
 
 from orchestrator.load.http import BadHttp, Head
 
@@ -55,9 +53,6 @@ def without_event_chunks(reads: Sequence[bytes]) -> bytes:
     return b"".join(odd)
 
 
-Ends = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Body:
     """An unwrapped body and where it lay in the raw response.
@@ -67,15 +62,19 @@ class Body:
     """
 
     content: bytes
-    ends: Ends
-    raw_ends: Ends
+    ends: list[int]
+    raw_ends: list[int]
     complete: bool
     size: int
 
-    def raw_positions(self, positions: Ends) -> Ends:
-        """Exclusive ends within ``content`` as exclusive ends within the raw response."""
-        piece = np.searchsorted(self.ends, positions, side="left")
-        return self.raw_ends[piece] - (self.ends[piece] - positions)
+    def raw_positions(self, positions: Sequence[int]) -> list[int]:
+        """Exclusive ends within ``content``, ascending, as exclusive ends within the raw response."""
+        found, piece = [], 0
+        for position in positions:
+            while self.ends[piece] < position:
+                piece += 1
+            found.append(self.raw_ends[piece] - self.ends[piece] + position)
+        return found
 
 
 def unwrap(raw: bytes, head: Head) -> Body:
@@ -85,7 +84,7 @@ def unwrap(raw: bytes, head: Head) -> Body:
     body = raw[head.size :] if head.length is None else raw[head.size : head.size + head.length]
     whole = head.length is not None and len(body) == head.length
     size = head.size + len(body)
-    return Body(body, np.array([len(body)]), np.array([size]), whole, size)
+    return Body(body, [len(body)], [size], whole, size)
 
 
 def _plain_chunks(raw: bytes, at: int) -> Body | None:
@@ -100,9 +99,9 @@ def _plain_chunks(raw: bytes, at: int) -> Body | None:
     lengths = list(map(len, pieces))
     if len(sizes) != len(pieces) or max(lengths) >= len(_HEX) or sizes != list(map(_HEX.__getitem__, lengths)):
         return None
-    counts = np.array(lengths, dtype=np.int64)
-    framed = counts + np.fromiter(map(len, sizes), np.int64, len(sizes)) + 4
-    return Body(b"".join(pieces), np.cumsum(counts), at + np.cumsum(framed) - 2, True, len(raw))
+    framed = [length + len(size) + 4 for length, size in zip(lengths, sizes, strict=True)]
+    raw_ends = [at - 2 + end for end in accumulate(framed)]
+    return Body(b"".join(pieces), list(accumulate(lengths)), raw_ends, True, len(raw))
 
 
 _HEX = [b"%x" % size for size in range(8192)]
@@ -130,8 +129,7 @@ def _any_chunks(raw: bytes, at: int) -> Body:
     else:
         if len(raw) - at > MAX_CHUNK_LINE_BYTES:
             raise BadHttp(f"not a chunk size: {raw[at : at + 60]!r}")
-    ends = np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)))
-    return Body(b"".join(pieces), ends, np.array(raw_ends, dtype=np.int64), complete, size_end)
+    return Body(b"".join(pieces), list(accumulate(map(len, pieces))), raw_ends, complete, size_end)
 
 
 def _chunk_size(line: bytes) -> int:

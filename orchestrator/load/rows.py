@@ -5,10 +5,11 @@ A finished token costs 4 bytes here (its gap), 6 where chunks hold several token
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.load.digest import Digest
 from orchestrator.load.exchange import Exchange
@@ -29,7 +30,7 @@ class Rows:
         self._start_ns = start_ns
         self._sessions = sessions
         self._rows: list[tuple[Any, ...]] = []
-        self._events: list[tuple[int, NDArray[np.int32], NDArray[np.int16] | None]] = []
+        self._events: list[tuple[int, array[int], array[int] | None]] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -115,13 +116,13 @@ class Rows:
         return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in ids]
 
 
-def _lists(parts: list[Any], kind: pa.DataType) -> pa.Array:
+def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
     """A list column out of one array per row; None makes a null."""
     import pyarrow as pa
 
-    lengths = np.array([0 if part is None else len(part) for part in parts], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    held = [part for part in parts if part is not None]
-    values = pa.array(np.concatenate(held) if held else [], kind.value_type)
-    mask = pa.array([part is None for part in parts], pa.bool_())
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([0 if part is None else len(part) for part in parts], out=offsets[1:])
+    raw = b"".join([part for part in parts if part is not None])
+    values = pa.array(np.frombuffer(raw, kind.value_type.to_pandas_dtype()))
+    mask = pa.array(np.array([part is None for part in parts], dtype=np.bool_))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)

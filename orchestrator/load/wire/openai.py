@@ -71,7 +71,7 @@ def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     if total is None or (parsed.source is None and UNKNOWN in parsed.tokens):
         return UNKNOWN if text else 0  # a total in the last event only (transformers) is no running count
     parsed.source = "continuous_usage"
-    return total - before
+    return max(total - before, 0)
 
 
 def _collect(text: str | None, ids: Any, parsed: Parsed) -> None:

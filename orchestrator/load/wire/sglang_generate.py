@@ -31,7 +31,7 @@ class SglangGenerate:
             except (KeyError, TypeError, AttributeError, ValueError):
                 odd_event(event, parsed)
                 continue
-            parsed.tokens.append(total - (parsed.output_tokens or 0))
+            parsed.tokens.append(max(total - (parsed.output_tokens or 0), 0))
             parsed.source = "native"
             parsed.output_tokens = total
             _read_meta(meta, parsed)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 BATCH = 256  # events decoded at once: bounds how long one step keeps the client from its sockets
 
@@ -24,37 +23,18 @@ _BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
-Ends = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a body. Event i ended (exclusive) at byte ``ends[i]``; ``done``: a [DONE] came after them."""
+    """Event i holds ``payloads[i]`` and ended (exclusive) at byte ``ends[i]``. ``done``: a [DONE] came after them."""
 
-    ends: Ends
+    payloads: list[bytes]
+    ends: list[int]
     done: bool
-    joined: bytes = b""  # the usual stream: the body from its first payload to its last
-    payloads: tuple[bytes, ...] = ()  # any other
 
     def decode(self) -> Iterator[list[Any]]:
         """Their JSON values in batches; an event that is no JSON comes as its bytes."""
-        if self.joined:
-            yield from self._decode_joined()
         for start in range(0, len(self.payloads), BATCH):
-            yield _decode_batch(list(self.payloads[start : start + BATCH]))
-
-    def _decode_joined(self) -> Iterator[list[Any]]:
-        """``a, blank line, data: b`` becomes ``[a,b]`` without taking the events apart."""
-        ends = self.ends - len(_FIRST)
-        for start in range(0, len(ends), BATCH):
-            stop = min(start + BATCH, len(ends))
-            begin = int(ends[start - 1]) + len(_BETWEEN) if start else 0
-            batch = self.joined[begin : int(ends[stop - 1])]
-            try:
-                values = orjson.loads(b"[" + batch.replace(_BETWEEN, b",") + b"]")
-            except orjson.JSONDecodeError:
-                values = []
-            yield values if len(values) == stop - start else _decode_batch(batch.split(_BETWEEN))
+            yield _decode_batch(self.payloads[start : start + BATCH])
 
 
 def split(body: bytes) -> Events:
@@ -69,11 +49,10 @@ def _split_plain(body: bytes) -> Events | None:
         body = body[: 2 - len(_LAST)]
     if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body or b"[DONE]" in body:
         return None
-    lines = np.flatnonzero(np.frombuffer(body, np.uint8) == 10)
-    ends = lines[::2]
-    if len(lines) % 2 or bool((lines[1::2] - ends != 1).any()) or body.count(_BETWEEN) != len(ends) - 1:
+    payloads = body[len(_FIRST) : -2].split(_BETWEEN)
+    if body.count(b"\n") != 2 * len(payloads):
         return None
-    return Events(ends, done, joined=body[len(_FIRST) : -2])
+    return Events(payloads, [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])], done)
 
 
 def _split_any(body: bytes) -> Events:
@@ -92,7 +71,7 @@ def _split_any(body: bytes) -> Events:
             payloads.append(payload)
             ends.append(at + len(body[at:end].rstrip(b"\r\n")))
         at = blank.end() if blank else len(body)
-    return Events(np.array(ends, dtype=np.int64), done, payloads=tuple(payloads))
+    return Events(payloads, ends, done)
 
 
 def _payload(event: bytes) -> bytes | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,8 +31,8 @@ def filled() -> Rows:
         digest = Digest(OK, Parsed([1] * 4, "token_ids", 100, 4, 60, "length"))
         digest.first_token_ns, digest.chunks, digest.output_tokens, digest.http_status = START + 50 * index, 4, 4, 200
         if index != 5:
-            digest.gaps_us = np.arange(index, index + 3, dtype=np.int32)
-            digest.tokens_per_chunk = np.array([1, 2, 1, 1], np.int16) if index == 2 else None
+            digest.gaps_us = array("i", range(index, index + 3))
+            digest.tokens_per_chunk = array("h", [1, 2, 1, 1]) if index == 2 else None
         rows.add(exchange, digest, "measure")
     rows.add_unsent(Entry(4, 4, 0, 40), 0, "warmup", 99, (100, 4), Outcome("timeout", "timeout", "never sent"))
     return rows
