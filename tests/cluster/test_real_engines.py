@@ -12,7 +12,7 @@ import yaml
 from orchestrator.cluster.local import LocalCluster
 from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
 
-pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(1500)]
 
 VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len": 1024}
 BROKEN = {
@@ -38,7 +38,7 @@ def swept(two_nodes: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     path = folder / "experiment.yaml"
     path.write_text(yaml.safe_dump(experiment))
     done = orchestrator(
-        "run", str(path), "--results", str(folder / "results"), "--address", two_nodes.address, timeout_s=840
+        "run", str(path), "--results", str(folder / "results"), "--address", two_nodes.address, timeout_s=1440
     )
     assert done.returncode == 3, done.stderr[-4000:]
     return folder / "results"
