@@ -57,6 +57,7 @@ class LoadClient:
         bodies.ahead()
         agenda = Agenda(schedule, *stripe, point.workload.think_time)
         self._driver = Driver(point, stripe, schedule, agenda, bodies, kind, wire, endpoints)
+        gc.collect()  # now: it may take longer than there is between run and the start
         if schedule.sessions is None:
             return len(schedule.slot_starts(*stripe))
         return sum(schedule.length(session) for session in schedule.stripe(*stripe))
@@ -95,7 +96,6 @@ class LoadClient:
 def _quiet_memory() -> Iterator[None]:
     """No garbage collection during a run: a pass over all objects would stop reads for milliseconds."""
     enabled = gc.isenabled()
-    gc.collect()
     gc.freeze()
     gc.disable()
     try:

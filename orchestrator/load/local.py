@@ -10,10 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.load.client import LoadClient
@@ -29,7 +30,7 @@ LocalResult = tuple["pa.Table", "pa.Table", list[ClientStats], Verdict]
 
 START_DELAY_NS = 50_000_000  # from ready to start: the message reaches every process before
 PROGRESS_S = 0.5
-ABORT_S = 5.0  # given to clients to write their rows after an abort
+JOIN_S = 5.0
 
 
 def run_local(point: LoadPoint, clients: int = 1, on_progress: OnProgress | None = None) -> LocalResult:
@@ -42,14 +43,11 @@ def run_local(point: LoadPoint, clients: int = 1, on_progress: OnProgress | None
         client.prepare(point)
         result = client.run(time.monotonic_ns() + START_DELAY_NS)
         return result.requests, result.token_events, [result.stats], judge(result.requests, [result.stats], point)
-    workers = [_Worker(point, index, clients) for index in range(clients)]
+    workers: list[_Worker] = []
     try:
+        for index in range(clients):
+            workers.append(_Worker(point, index, clients))
         _run_workers(workers, on_progress or _ignore)
-    except KeyboardInterrupt:
-        for worker in workers:
-            worker.abort()
-        _collect(workers, _ignore, time.monotonic() + ABORT_S)
-        raise
     finally:
         for worker in workers:
             worker.close()
@@ -61,28 +59,22 @@ def _ignore(progress: Progress) -> None:
 
 
 def _run_workers(workers: list[_Worker], on_progress: OnProgress) -> None:
-    _collect(workers, _ignore, None, until_ready=True)
+    _collect(workers, lambda worker: worker.ready, _ignore)
     errors = [worker.error for worker in workers if worker.error is not None]
     if errors:
         raise errors[0]
     start_ns = time.monotonic_ns() + START_DELAY_NS
     for worker in workers:
         worker.start(start_ns)
-    _collect(workers, on_progress, None)
+    _collect(workers, lambda worker: False, on_progress)
 
 
-def _collect(
-    workers: list[_Worker], on_progress: OnProgress, deadline_s: float | None, until_ready: bool = False
-) -> None:
-    """Takes in messages until every worker is over (or ready), or the deadline passed."""
-    while True:
-        busy = [w for w in workers if not (w.over or (until_ready and w.ready))]
-        left_s = None if deadline_s is None else deadline_s - time.monotonic()
-        if not busy or (left_s is not None and left_s <= 0):
-            return
-        for ready in wait([w.pipe for w in busy], left_s):
-            next(w for w in busy if w.pipe is ready).receive()
-        on_progress(_total([w.progress for w in workers]))
+def _collect(workers: list[_Worker], done: Callable[[_Worker], bool], on_progress: OnProgress) -> None:
+    """Takes in messages until every worker is over or ``done``."""
+    while busy := [worker for worker in workers if not (worker.over or done(worker))]:
+        for ready in wait([worker.pipe for worker in busy]):
+            next(worker for worker in busy if worker.pipe is ready).receive()
+        on_progress(_total([worker.progress for worker in workers]))
 
 
 def _total(parts: Sequence[Progress]) -> Progress:
@@ -125,17 +117,17 @@ class _Worker:
         self.died = ""
 
     def start(self, start_ns: int) -> None:
-        self._tell(start_ns)
-
-    def abort(self) -> None:
-        self._tell("abort")
+        try:
+            self.pipe.send(start_ns)
+        except OSError:
+            return  # it died: receive() finds out
 
     def receive(self) -> None:
         """One message: Progress, ClientResult, an error, or the number of entries (ready)."""
         try:
             message = self.pipe.recv()
         except (EOFError, OSError):
-            self.process.join(ABORT_S)
+            self.process.join(JOIN_S)
             self.over, self.died = True, f"client process ended with exit code {self.process.exitcode}"
             return
         if isinstance(message, Progress):
@@ -150,37 +142,34 @@ class _Worker:
     def close(self) -> None:
         """Nothing is left of it afterwards."""
         self.pipe.close()
-        self.process.join(0 if not self.over else ABORT_S)
+        if not self.over:
+            self.process.kill()
+        self.process.join(JOIN_S)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
         self.process.close()
-
-    def _tell(self, message: int | str) -> None:
-        try:
-            self.pipe.send(message)
-        except (OSError, ValueError):
-            return  # it died: receive() finds out
 
 
 def _work(pipe: Connection, index: int, count: int, point: LoadPoint) -> None:
     """The life of a client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the parent decides
     leave_pandas_out()
-    client = LoadClient(index, count)
+    with suppress(OSError, EOFError):  # the parent is gone: nobody is left to tell
+        _run(LoadClient(index, count), point, pipe)
+
+
+def _run(client: LoadClient, point: LoadPoint, pipe: Connection) -> None:
     try:
         pipe.send(client.prepare(point))
     except InputError as error:
         pipe.send(error)
         return
-    message: Any = pipe.recv()
-    if message == "abort":
-        client.abort()
-        message = time.monotonic_ns()
+    start_ns: int = pipe.recv()
     stopped = threading.Event()
     reporter = threading.Thread(target=_report, args=(pipe, client, stopped), daemon=True)
     reporter.start()
-    result = client.run(message)
+    result = client.run(start_ns)
     stopped.set()
     reporter.join()
     pipe.send(client.progress())
@@ -188,13 +177,10 @@ def _work(pipe: Connection, index: int, count: int, point: LoadPoint) -> None:
 
 
 def _report(pipe: Connection, client: LoadClient, stopped: threading.Event) -> None:
-    """Sends progress, and listens for an abort or the parent's death."""
-    while not stopped.is_set():
+    """Sends progress; gives up when nobody reads it any more."""
+    while not stopped.wait(PROGRESS_S):
         try:
-            if pipe.poll(PROGRESS_S) and pipe.recv() == "abort":
-                client.abort()
-                return
             pipe.send(client.progress())
-        except (EOFError, OSError):
+        except OSError:
             client.abort()
             return

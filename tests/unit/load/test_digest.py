@@ -1,0 +1,170 @@
+"""Finished exchanges to rows' content: times, gaps, counts, outcomes."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.load.digest import Digest, digest
+from orchestrator.load.exchange import Exchange
+from orchestrator.load.framing import END_MARK
+from orchestrator.load.http import parse_head
+from orchestrator.load.schedule import Entry
+from orchestrator.load.settle import can_settle, settle
+from orchestrator.load.wire import WIRES
+from orchestrator.spec.dialect import Dialect
+from tests.integration.load_server import DONE, END, HEAD, chunk, event, token, usage
+
+DIALECT = Dialect("openai_completions", "/v1/completions")
+WIRE = WIRES["openai_completions"]
+
+
+def exchange(*reads: tuple[int, bytes], asked: int = 3) -> Exchange:
+    """Reads with the instant (ns) of each."""
+    made = Exchange(Entry(0, 0, 0, 0), 0, b"", 8, asked)
+    made.times, made.parts = [at for at, _ in reads], [data for _, data in reads]
+    made.head = parse_head(b"".join(made.parts))
+    made.mark = END_MARK
+    return made
+
+
+def done(made: Exchange, dialect: Dialect = DIALECT) -> Digest:
+    found = list(digest(made, WIRE, dialect))[-1]
+    assert found is not None
+    return found
+
+
+def stream(*stamps: int) -> Exchange:
+    """A token at each instant, then usage and the end a microsecond after the last."""
+    tokens = [(at, chunk(token(finish="length" if at == stamps[-1] else None))) for at in stamps]
+    tail = chunk(usage(8, len(stamps))) + chunk(DONE) + END
+    return exchange((0, HEAD), *tokens, (stamps[-1] + 1000, tail), asked=len(stamps))
+
+
+def test_first_last_and_gaps_are_those_of_the_content() -> None:
+    found = done(stream(5_000_000, 7_000_400, 12_000_000))
+    assert (found.first_byte_ns, found.first_token_ns, found.last_token_ns) == (0, 5_000_000, 12_000_000)
+    assert found.gaps_us == array("i", [2000, 5000])
+    assert (found.chunks, found.output_tokens, found.counted, found.source) == (3, 3, 3, "usage")
+    assert (found.itl_kind, found.tokens_per_chunk, found.outcome.status) == ("token", None, "ok")
+
+
+@settings(max_examples=100, deadline=None)
+@given(gaps=st.lists(st.integers(1, 5_000_000), min_size=1, max_size=80))
+def test_rounding_gaps_to_microseconds_does_not_add_up(gaps: list[int]) -> None:
+    stamps = [1_000_000]
+    for gap in gaps:
+        stamps.append(stamps[-1] + gap)
+    found = done(stream(*stamps))
+    assert found.gaps_us is not None
+    so_far_us = 0
+    for gap_us, stamp in zip(found.gaps_us, stamps[1:], strict=True):
+        so_far_us += gap_us
+        assert abs(so_far_us * 1000 - (stamp - stamps[0])) <= 500
+
+
+def test_events_of_one_read_share_its_time_and_are_counted() -> None:
+    both = chunk(token()) + chunk(token())
+    tail = chunk(token(finish="length")) + chunk(usage(8, 5)) + chunk(DONE) + END
+    found = done(exchange((0, HEAD), (10, both), (20_000, both), (50_000, tail), asked=5))
+    assert found.gaps_us == array("i", [0, 20, 0, 30])
+    assert (found.coalesced_chunks, found.coalesced_reads) == (2, 2)
+
+
+def test_an_event_over_two_reads_has_the_time_of_the_second() -> None:
+    whole = chunk(token(finish="length"))
+    tail = chunk(usage(8, 1)) + chunk(DONE) + END
+    for cut in range(1, len(whole) - 4):  # the last bytes are the empty line and the chunk's end
+        found = done(exchange((0, HEAD), (10, whole[:cut]), (99_000, whole[cut:] + tail), asked=1))
+        assert found.first_token_ns == 99_000
+    found = done(exchange((0, HEAD), (10, whole[:-4]), (99_000, whole[-4:] + tail), asked=1))
+    assert found.first_token_ns == 10
+
+
+def test_a_known_total_over_fewer_chunks_is_spread_and_says_so() -> None:
+    events = [(1000 * at, chunk(token(finish="length" if at == 3 else None))) for at in (1, 2, 3)]
+    found = done(exchange((0, HEAD), *events, (9000, chunk(usage(8, 8)) + chunk(DONE) + END), asked=8))
+    assert (found.chunks, found.output_tokens, found.itl_kind) == (3, 8, "chunk")
+    assert found.tokens_per_chunk == array("h", [2, 3, 3])
+    assert found.outcome.status == "ok"
+
+
+def test_ids_tell_how_many_tokens_a_chunk_holds_even_without_text() -> None:
+    events = [
+        chunk(token(" a", token_ids=[1, 2])),
+        chunk(token("", token_ids=[3])),  # held back text: a token all the same
+        chunk(token("", token_ids=[])),
+        chunk(token(" b", finish="length", token_ids=[4])),
+    ]
+    reads = [(1000 * at, data) for at, data in enumerate(events, start=1)]
+    found = done(exchange((0, HEAD), *reads, (9000, chunk(usage(8, 4)) + chunk(DONE) + END), asked=4))
+    assert found.tokens_per_chunk == array("h", [2, 1, 1])
+    assert (found.chunks, found.counted, found.source, found.outcome.status) == (3, 4, "token_ids", "ok")
+    assert found.gaps_us == array("i", [1, 2])
+
+
+def test_what_came_of_a_cut_stream_is_kept() -> None:
+    made = exchange((0, HEAD), (5000, chunk(token())), (7000, chunk(token())), (8000, b"33\r\ndata: {"))
+    made.fail("truncated", "cut")
+    found = done(made)
+    assert (found.outcome.status, found.outcome.error_class, found.chunks) == ("invalid", "truncated", 2)
+    assert found.last_token_ns == 7000
+
+
+def test_nothing_at_all_came() -> None:
+    made = Exchange(Entry(0, 0, 0, 0), 0, b"", 8, 3)
+    made.fail("connect", "refused")
+    found = done(made)
+    assert (found.outcome.status, found.outcome.error_class) == ("error", "connect")
+    assert (found.first_byte_ns, found.chunks, found.http_status, found.gaps_us) == (None, 0, None, None)
+
+
+def test_a_broken_framing_is_garbage_unless_something_else_broke_first() -> None:
+    broken = ((0, HEAD), (5, b"zz\r\n"))
+    assert done(exchange(*broken)).outcome.error_class == "garbage"
+    timed_out = exchange(*broken)
+    timed_out.fail("timeout", "no end")
+    assert done(timed_out).outcome.error_class == "timeout"
+
+
+def test_long_streams_are_counted_in_steps() -> None:
+    made = stream(*range(1_000_000, 1_001_000_000, 1_000_000))
+    steps = list(digest(made, WIRE, DIALECT))
+    assert steps[:-1] == [None] * (len(steps) - 1)
+    assert len(steps) >= 4
+    found = steps[-1]
+    assert found is not None
+    assert (found.chunks, found.outcome.status) == (1000, "ok")
+
+
+def test_settled_reads_are_dropped_and_nothing_else() -> None:
+    made = stream(*range(1_000_000, 201_000_000, 1_000_000))
+    before = sum(map(len, made.parts))
+    while can_settle(made, WIRE):
+        settle(made, WIRE)
+    assert len(made.settled) >= 198
+    assert sum(map(len, made.parts)) < before / 20
+    assert made.parts[0] == HEAD
+    assert made.parts[-1].endswith(END)
+    assert made.times[-1] == 200_001_000
+    assert done(made).chunks == 200
+
+
+@pytest.mark.parametrize("odd", ["reply needed", "no choices", "not chunked"])
+def test_what_is_not_plain_is_never_settled(odd: str) -> None:
+    made: Any = stream(*range(1_000_000, 101_000_000, 1_000_000))
+    wire = WIRES["tgi"] if odd == "no choices" else WIRE
+    made.prompt = object() if odd == "reply needed" else None
+    made.mark = b"" if odd == "not chunked" else made.mark
+    assert not can_settle(made, wire)
+
+
+def test_usage_with_cached_tokens_reaches_the_row() -> None:
+    details = {"prompt_tokens": 8, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}
+    tail = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
+    found = done(exchange((0, HEAD), (5, chunk(token(finish="length"))), (9, tail), asked=1))
+    assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
