@@ -54,7 +54,7 @@ SCRIPTS = st.lists(st.builds(Script, WRITES, st.sampled_from(["keep", "close", "
 REQUESTS_SENT = 8
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts=SCRIPTS)
 def test_any_server_leaves_one_row_per_request(scripts: list[Script]) -> None:
     async def behave(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,7 +75,7 @@ def test_any_server_leaves_one_row_per_request(scripts: list[Script]) -> None:
         assert row["status"] != "ok" or (row["output_tokens"], row["http_status"]) == (4, 200)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cuts=st.lists(st.integers(0, len(GOOD)), max_size=12), others=st.lists(st.binary(max_size=30), max_size=2))
 def test_a_good_answer_is_ok_however_it_is_cut_and_whoever_misbehaves_beside_it(
     cuts: list[int], others: list[bytes]
