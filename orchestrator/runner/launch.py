@@ -300,9 +300,7 @@ def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
     for agent in agents:
         wrong = [gpu for gpu in agent.seat.gpus if model.lower() not in gpu.lower()]
         if wrong:
-            text = (
-                f"{agent.seat.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
-            )
+            text = f"{agent.seat.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureClass.BAD_CONFIG, "wrong_accelerator", text))
 
 
