@@ -1,11 +1,13 @@
 """Do `orchestrator load` and `vllm bench serve` agree on the same running vLLM?
 
-    python benchmarks/agreement/run.py [--pairs 4] [--concurrency 8] [--requests 96]
+    python benchmarks/agreement/run.py [--pairs 6] [--concurrency 8] [--requests 160]
 
 Starts real vLLM on the CPU (scripts/install_engines.py) with the tiny model (made when it is not there), then lets both
 tools load it in turn, A B, B A, A B, ..., closed loop, same prompt and output lengths, greedy, end of sequence ignored,
-no prefix cache. Limits: output throughput within 5 %, median TTFT and median TPOT within 10 % (median over pairs of the
-ratio of the two tools in a pair). Exit status 1 beyond them. How far one tool disagrees with itself stands beside it.
+no prefix cache. The engine has the first core and the tool the others: without this, a tool that computes more slows
+the engine that it reports on. Limits: output throughput within 5 %, median TTFT and median TPOT within 10 % (median
+over pairs of the ratio of the two tools in a pair). Exit status 1 beyond them. How far one tool disagrees with itself
+stands beside it.
 
 Clocks, aligned as far as the tools allow:
   TTFT   vllm: before the request is handed to its HTTP client, to the first event parsed; ours: `ttft_from_sent_ms`,
@@ -44,10 +46,13 @@ Figures = dict[str, float]
 
 
 @contextmanager
-def engine(model: Path, port: int, log: Path) -> Iterator[str]:
-    """A vLLM server; yields its URL. Raises RuntimeError when it is not ready within 5 minutes."""
+def engine(model: Path, port: int, log: Path, cores: str) -> Iterator[str]:
+    """A vLLM server on `cores` (as taskset takes them); yields its URL.
+
+    Raises RuntimeError when it is not ready within 5 minutes.
+    """
     command = [
-        str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
+        "taskset", "--cpu-list", cores, str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
         "--dtype", "float32", "--max-model-len", "1024", "--no-enable-prefix-caching",
     ]  # fmt: skip
     with log.open("wb") as sink:
@@ -91,7 +96,7 @@ def vllm_bench(url: str, args: argparse.Namespace, seed: int, folder: Path) -> F
         "--ignore-eos", "--temperature", "0", "--percentile-metrics", "ttft,tpot,itl,e2el", "--disable-tqdm",
         "--save-result", "--result-dir", str(folder), "--result-filename", "vllm.json",
     ]  # fmt: skip
-    _run(command, folder / "vllm.txt")
+    _run(command, folder / "vllm.txt", args.client_cores)
     said = json.loads((folder / "vllm.json").read_text())
     _all_ok("vllm bench serve", said["completed"], args.requests)
     return {
@@ -112,7 +117,7 @@ def ours(url: str, args: argparse.Namespace, seed: int, folder: Path) -> Figures
         "--input-tokens", str(args.input_tokens), "--output-tokens", str(args.output_tokens),
         "--results", str(results), "--format", "json",
     ]  # fmt: skip
-    said = json.loads(_run(command, folder / "ours.txt"))
+    said = json.loads(_run(command, folder / "ours.txt", args.client_cores))
     _all_ok("orchestrator load", said["requests"]["ok"], args.requests)
     rows = ds.dataset(sorted(map(str, results.glob("**/requests/**/*.parquet")))).to_table()
     span_s = (pc.max(rows["last_token_ns"]).as_py() - pc.min(rows["sent_ns"]).as_py()) / 1e9
@@ -126,11 +131,12 @@ def ours(url: str, args: argparse.Namespace, seed: int, folder: Path) -> Figures
     }
 
 
-def _run(command: list[str], output: Path) -> str:
+def _run(command: list[str], output: Path, cores: str) -> str:
+    command = ["taskset", "--cpu-list", cores, *command]
     done = subprocess.run(command, capture_output=True, text=True, env=ENV, timeout=300)
     output.write_text(done.stdout + done.stderr)
     if done.returncode:
-        raise RuntimeError(f"{command[0]} ended with status {done.returncode}; see {output}")
+        raise RuntimeError(f"{command[3]} ended with status {done.returncode}; see {output}")
     return done.stdout
 
 
@@ -171,12 +177,15 @@ def markdown(result: dict[str, dict[str, float]]) -> str:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, default=ROOT / ".engines/peers/tiny-llama")
-    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--model", type=Path, default=ROOT / ".demo/model")
+    parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--concurrency", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=96)
+    parser.add_argument("--requests", type=int, default=160)
     parser.add_argument("--input-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=64)
+    cores = sorted(os.sched_getaffinity(0))
+    parser.add_argument("--engine-cores", default=str(cores[0]), help="as taskset --cpu-list takes them")
+    parser.add_argument("--client-cores", default=",".join(map(str, cores[1:] or cores)))
     parser.add_argument("--port", type=int, default=18400)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args(argv)
@@ -190,7 +199,7 @@ def main() -> int:
     if not args.model.exists():
         subprocess.run([sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(args.model)], check=True)
     pairs: list[tuple[Figures, Figures]] = []
-    with engine(args.model.resolve(), args.port, output / "engine.log") as url:
+    with engine(args.model.resolve(), args.port, output / "engine.log", args.engine_cores) as url:
         for number in range(-1, args.pairs):  # the first pair warms engine and files, and is not counted
             folder = output / f"pair{number}"
             folder.mkdir()
