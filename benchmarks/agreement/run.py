@@ -52,7 +52,8 @@ def engine(model: Path, port: int, log: Path, cores: str) -> Iterator[str]:
     Raises RuntimeError when it is not ready within 5 minutes.
     """
     command = [
-        "taskset", "--cpu-list", cores, str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "tiny",
+        "taskset", "--cpu-list", cores, str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(port),
+        "--served-model-name", "tiny",
         "--dtype", "float32", "--max-model-len", "1024", "--no-enable-prefix-caching",
     ]  # fmt: skip
     with log.open("wb") as sink:
