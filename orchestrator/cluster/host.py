@@ -29,26 +29,13 @@ from orchestrator.engines.reaper import reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.load.priority import lower_niceness
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 
 LOG_LIMIT_BYTES = 32 * 2**20
-
-
-CLIENT_NICENESS = -10  # a client that shares its cores with an engine must be woken at once, and needs little
-
-
-def set_niceness(wanted: int) -> None:
-    """Of the calling thread, as far as allowed. Ray starts workers at 15, where a client would measure the scheduler.
-
-    Raising priority needs the right to (root, RLIMIT_NICE); without it the nearest allowed value is taken.
-    """
-    for niceness in range(wanted, os.getpriority(os.PRIO_PROCESS, 0)):
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)
-            return
 
 
 def visible_devices() -> tuple[str, ...]:
@@ -61,7 +48,7 @@ class EngineHost:
     """One rank of a replica on this node: its files, its ports, its process."""
 
     def __init__(self, launch_id: str, gpus: int) -> None:
-        set_niceness(0)
+        lower_niceness(0)  # Ray starts workers at 15, where an engine would come last
         reap()  # what a dead owner left behind, before anything new takes its devices or ports
         self._launch_id = launch_id
         self._gpus = gpus
@@ -188,8 +175,7 @@ class ClientHost:
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
         """Load from that instant of this host's wall clock on; rows go to the store, the report comes back."""
         assert self._client and self._point
-        os.sched_setaffinity(0, self._cores)  # both are the calling thread's, and this is the one that loads
-        set_niceness(CLIENT_NICENESS)
+        os.sched_setaffinity(0, self._cores)  # the calling thread's, and this is the one that loads
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self._client.run(start_ns)
         keys = {
