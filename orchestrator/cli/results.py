@@ -21,6 +21,7 @@ Examples:
   orchestrator results results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
   orchestrator results results/ --launches
+  orchestrator results results/ --hosts
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
 
 \b
@@ -31,6 +32,7 @@ milliseconds; throughput is per second of the steady window, with its 95 % inter
 \b
 --launches shows the starts of engines: weights, KV cache and concurrency as the plan predicted them, as the engine
 reported them, and the prediction's error in per cent of what was reported; versions and seconds until ready.
+--hosts shows the self-check of every host with clients: how many streamed events a client there keeps up with.
 """
 TABLE_WIDTH = 120
 
@@ -40,10 +42,15 @@ TABLE_WIDTH = 120
 @click.option("--slo", "slo_text", metavar="SLO", help='Limits, like "ttft<=500ms,tpot<=50ms,attainment>=0.95".')
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--launches", is_flag=True, help="The starts of engines in place of points: predicted beside reported.")
-def results(uri: str, slo_text: str | None, form: str, launches: bool) -> int:
+@click.option("--hosts", is_flag=True, help="What the hosts with clients can do, by their self-check.")
+def results(uri: str, slo_text: str | None, form: str, launches: bool, hosts: bool) -> int:
     """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
-    if launches and slo_text:
-        raise click.UsageError("--slo is about points: leave it out, or --launches")
+    if (launches or hosts) and slo_text:
+        raise click.UsageError("--slo is about points: leave it out, or --launches and --hosts")
+    if launches and hosts:
+        raise click.UsageError("give one of --launches and --hosts")
+    if hosts:
+        return _hosts(uri, form)
     return _launches(uri, form) if launches else _points(uri, slo_text, form)
 
 
@@ -60,6 +67,22 @@ def _points(uri: str, slo_text: str | None, form: str) -> int:
         click.echo(_csv(_lines(objects)), nl=False)
     else:
         _print_tables(console(), objects, slo_text)
+    return 0
+
+
+def _hosts(uri: str, form: str) -> int:
+    from orchestrator.cli.results_hosts import host_sentence, load_hosts
+    from orchestrator.results.root import open_results
+
+    objects = load_hosts(open_results(uri))
+    if form == "json":
+        click.echo(json.dumps(objects, indent=1))
+    elif form == "csv":
+        click.echo(_csv(objects), nl=False)
+    else:
+        for one in objects:
+            say(console(), f"{one['experiment']}: {host_sentence(one)}", "red" if one["status"] != "ok" else None)
+        say(console(), f"{len(objects)} self-checks", "dim")
     return 0
 
 

@@ -52,6 +52,8 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
 
     console.print(summary(plan), highlight=False)
     cluster = RayCluster(store, address, clients)
+    if cluster.note:
+        console.print(f"note: {cluster.note}", highlight=False, soft_wrap=True)
     try:
         with LiveSweep(console) as live:
             report = Sweep(plan, cluster, store, live, timeout_s).run()
@@ -64,6 +66,8 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
 
 
 def _print(report: SweepReport, store: Store, console: Console) -> None:
+    from orchestrator.cli.results_hosts import host_sentence
+
     parts = [f"{report.measured} measured", f"{report.skipped} already done", f"{report.failed} failed"]
     if report.left_out:
         parts.append(f"{report.left_out} left out by the budget")
@@ -73,4 +77,6 @@ def _print(report: SweepReport, store: Store, console: Console) -> None:
         " (neither engine start-up nor warm-up nor measurement)",
         highlight=False,
     )
+    for host in report.hosts:
+        console.print(host_sentence(host), highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {store.uri}", highlight=False)

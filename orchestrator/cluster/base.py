@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.engines.base import Node
 from orchestrator.errors import Failure
@@ -153,6 +153,10 @@ class Clients(Protocol):
         """
         ...
 
+    def selfcheck(self, members: Sequence[int], limit_s: float) -> list[dict[str, Any]]:
+        """What load/selfcheck.py finds on the hosts of these clients, all at once; ``{"error": …}`` where it failed."""
+        ...
+
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
         """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
         ...
@@ -164,6 +168,13 @@ class Cluster(Protocol):
     """A cluster that can place replicas and clients. Every wait has a limit."""
 
     def machines(self) -> list[Machine]: ...
+    def check_nodes(self) -> list[str]:
+        """See that the nodes can run this program and write results, before anything starts.
+
+        Returns what the user should know. Raises InputError with everything that is wrong.
+        """
+        ...
+
     def place(
         self,
         launch_id: str,

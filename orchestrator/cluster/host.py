@@ -5,14 +5,18 @@ An actor method is one line that calls these, so that they are tested as they ar
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from huggingface_hub import try_to_load_from_cache
@@ -26,7 +30,7 @@ from orchestrator.engines.ports import Ports
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import wait_ready
 from orchestrator.engines.reaper import reap
-from orchestrator.errors import EngineFailure, Failure
+from orchestrator.errors import EngineFailure, Failure, OrchestratorError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.priority import lower_niceness
@@ -36,6 +40,7 @@ from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 
 LOG_LIMIT_BYTES = 32 * 2**20
+SELFCHECK_SLACK_S = 20.0  # beyond its limit: a host where an engine starts may be slow to start a process
 
 
 def visible_devices() -> tuple[str, ...]:
@@ -146,6 +151,21 @@ def _in_folder(node: Node, workdir: str) -> Node:
     return replace(node, workdir=workdir)
 
 
+def reach_problem(store: Store) -> str | None:
+    """Why rows written on this node would not arrive: the driver's plan is not seen, or nothing can be written."""
+    try:
+        if store.plan() is None:
+            return (
+                f"{store.uri} is a folder of the driver's machine that it does not see; "
+                "give --results s3://... or a folder that all nodes share"
+            )
+        store.check_writable()
+    except OrchestratorError as error:
+        needs = "" if store.is_local else "; every node needs credentials of its own, none are taken along"
+        return f"{error}{needs}"
+    return None
+
+
 class ClientHost:
     """One load client: runs its stripe of a point and writes its own rows to the store."""
 
@@ -160,9 +180,8 @@ class ClientHost:
         """This host's wall clock: for the offset to the driver's."""
         return time.time_ns()
 
-    def reaches(self, store: Store) -> bool:
-        """Whether what is written here is seen by the driver: its plan file is there."""
-        return store.plan() is not None
+    def reach_problem(self, store: Store) -> str | None:
+        return reach_problem(store)
 
     def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
         """Build the schedule and the bodies; returns entries known."""
@@ -187,6 +206,23 @@ class ClientHost:
         parts = tuple(store.write_part(table, data, **keys) for table, data in tables.items()) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
         return ClientReport(stats, parts, result.requests)
+
+    def selfcheck(self, limit_s: float) -> dict[str, Any]:
+        """What this host's client can do, by the program's own command in a process without Ray."""
+        lower_niceness(0)  # the child inherits it, and at Ray's 15 its server would be the limit
+        argv = [sys.executable, "-m", "orchestrator", "selfcheck", "--limit", f"{limit_s:g}s", "--format", "json"]
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        try:
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, timeout=limit_s + SELFCHECK_SLACK_S, check=False
+            )
+            return dict(json.loads(done.stdout))
+        except subprocess.TimeoutExpired:
+            return {"error": f"it did not end within {limit_s + SELFCHECK_SLACK_S:g} s"}
+        except ValueError:
+            said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+            return {"error": f"exit status {done.returncode}, it said: {said[0][:200]}"}
 
     def progress(self) -> Progress:
         """Counters so far, from any thread."""

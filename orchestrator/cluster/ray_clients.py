@@ -32,14 +32,17 @@ class ClientActor:
     def wall_ns(self) -> int:
         return self._host.wall_ns()
 
-    def reaches(self, store: Store) -> bool:
-        return self._host.reaches(store)
+    def reach_problem(self, store: Store) -> str | None:
+        return self._host.reach_problem(store)
 
     def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
         return self._host.prepare(point, index, count, avoid_cores)
 
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
         return self._host.run(start_wall_ns, offset_ns, error_ns, store)
+
+    def selfcheck(self, limit_s: float) -> dict[str, Any]:
+        return self._host.selfcheck(limit_s)
 
     def progress(self) -> Progress:
         return self._host.progress()
@@ -126,6 +129,10 @@ class RayClients:
             raise ClientLost(range(count), first_line(error)) from error
         return known
 
+    def selfcheck(self, members: Sequence[int], limit_s: float) -> list[dict[str, Any]]:
+        refs = [self._members[index].actor.selfcheck.remote(limit_s) for index in members]
+        return [_found(ref, limit_s + CALL_LIMIT_S) for ref in refs]
+
     def start(self, lead_s: float, write: bool = True) -> RayClientRun:
         start_ns = time.time_ns() + int(lead_s * 1e9)
         refs = [
@@ -140,6 +147,13 @@ class RayClients:
             self._released = True
             still_loading = self._run is not None and self._run.unfinished()
             self._pool.give_back(self._members, reusable=not still_loading)
+
+
+def _found(ref: Any, limit_s: float) -> dict[str, Any]:
+    try:
+        return dict(ray.get(ref, timeout=limit_s))
+    except RayError as error:
+        return {"error": first_line(error)}
 
 
 def _clock_offset(actor: Any, rounds: int = 8) -> tuple[int, int]:
@@ -200,11 +214,10 @@ class ClientPool:
         try:
             ray.get([member.actor.wall_ns.remote() for member in new], timeout=CALL_LIMIT_S)
             for member in new:
-                if not member.local and not ray.get(member.actor.reaches.remote(self._store), timeout=CALL_LIMIT_S):
-                    raise InputError(
-                        f"{self._store.uri} is a folder of this machine that node {member.address} does not see; "
-                        "give --results s3://... or a folder that all nodes share"
-                    )
+                if member.local and self._store.is_local:
+                    continue
+                if problem := ray.get(member.actor.reach_problem.remote(self._store), timeout=CALL_LIMIT_S):
+                    raise InputError(f"node {member.address}: {problem}")
         except RayError as error:
             raise PlacementError(f"a load client did not start: {first_line(error)}") from error
 

@@ -5,10 +5,8 @@ Facts of Ray that shaped this file stand in docs/architecture.md, "Ray".
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,9 +15,11 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.base import AgentLost, Bundle, Machine
+from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_agents import AgentActor, RayAgent, RayPlacement, call, release
 from orchestrator.cluster.ray_clients import ClientPool, RayClients
 from orchestrator.cluster.ray_errors import first_line
+from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
@@ -30,21 +30,29 @@ class RayCluster:
     """A running Ray cluster (or one started here when there is none), seen from the driver."""
 
     def __init__(self, store: Store, address: str | None = None, client_limit: int | None = None) -> None:
+        self.note: str | None = None  # what the user should know of how the cluster was found
         if not ray.is_initialized():
+            address, self.note = live_address(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
             except (ConnectionError, RuntimeError) as error:
                 raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from error
         self._address = ray.util.get_node_ip_address()
+        self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._package_environment)
         self._client_limit = client_limit
 
     def _package_environment(self) -> dict[str, Any] | None:
         """Nodes elsewhere get this package shipped, unless the job's working_dir already carries it."""
-        elsewhere = any(machine.address != self._address for machine in self.machines())
-        in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
-        package = Path(__file__).resolve().parents[1]
-        return {"py_modules": [str(package)]} if elsewhere and not in_job else None
+        return shipped_package() if self._elsewhere() else None
+
+    def _elsewhere(self) -> list[Machine]:
+        return [machine for machine in self.machines() if machine.address != self._address]
+
+    def check_nodes(self) -> list[str]:
+        # on the driver's machine a folder needs no question; a bucket does: raylets have an environment of their own
+        asked = self._elsewhere() if self._store.is_local else self.machines()
+        return check_nodes(asked, self._store, self._package_environment()) if asked else []
 
     def machines(self) -> list[Machine]:
         alive = [node for node in ray.nodes() if node["Alive"]]

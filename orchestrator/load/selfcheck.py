@@ -34,6 +34,7 @@ RATES = (12_500.0, 25_000.0, 50_000.0, 100_000.0, 200_000.0)  # events/s per cli
 PACE = 500.0  # requests/s per client of the open loop
 TTFT_MS = 100.0
 LEVEL_S = 2.0  # of streaming at each rate
+SHORT_LEVEL_S = 0.4  # the same where there is a limit of time
 MAX_TTFT_ERROR_MS = 2.0
 MIN_ACHIEVED = 0.97
 MAX_SERVER_LATE_MS = 2.0
@@ -69,16 +70,18 @@ class Trial:
         return self.server_late_p99_ms > MAX_SERVER_LATE_MS
 
 
-def selfcheck(clients: int = 1) -> dict[str, Any]:
+def selfcheck(clients: int = 1, limit_s: float | None = None) -> dict[str, Any]:
     """Takes about 20 s. Rates are of all clients together; see docs/metrics.md for the definitions of the errors.
 
-    ``limited_by``: what ended the search for the highest rate: client | server | nothing.
+    ``limited_by``: what ended the search for the highest rate: client | server | nothing | time.
+    ``limit_s``: streams are shorter, and no higher rate is begun that would last beyond it.
     """
     began = time.monotonic()
+    level_s = LEVEL_S if limit_s is None else SHORT_LEVEL_S
     with _server(clients) as (port, pipe):
-        exact = _stream(port, pipe, clients, EXACT_RATE * clients)
-        paced = _pace(port, pipe, clients)
-        best, limited_by = _highest(port, pipe, clients)
+        exact = _stream(port, pipe, clients, EXACT_RATE * clients, level_s)
+        paced = _pace(port, pipe, clients, level_s)
+        best, limited_by = _highest(port, pipe, clients, level_s, began + (limit_s or float("inf")))
     found = best or exact
     return {
         "host": platform.node(),
@@ -100,29 +103,35 @@ def selfcheck(clients: int = 1) -> dict[str, Any]:
     }
 
 
-def _highest(port: int, pipe: Connection, clients: int) -> tuple[Trial | None, str]:
+def _highest(port: int, pipe: Connection, clients: int, level_s: float, end_s: float) -> tuple[Trial | None, str]:
+    """The highest rate that was sustained, and what ended the search. ``end_s``: of ``time.monotonic``."""
     best: Trial | None = None
+    took_s = 2 * level_s
     for rate in RATES:
-        trial = _stream(port, pipe, clients, rate * clients)
+        began = time.monotonic()
+        if began + took_s > end_s:
+            return best, "time"
+        trial = _stream(port, pipe, clients, rate * clients, level_s)
+        took_s = time.monotonic() - began
         if not trial.sustained:
             return best, "server" if trial.servers_fault else "client"
         best = trial
     return best, "nothing"
 
 
-def _stream(port: int, pipe: Connection, clients: int, rate: float) -> Trial:
+def _stream(port: int, pipe: Connection, clients: int, rate: float, level_s: float) -> Trial:
     """``STREAMS`` answers per client at once, so many events per second in all."""
     streams = STREAMS * clients
     itl_ms = 1000.0 * streams / rate
-    tokens = max(8, round(LEVEL_S * 1000.0 / itl_ms))
+    tokens = max(8, round(level_s * 1000.0 / itl_ms))
     level = Level(control="concurrency", value=streams)
     return _trial(port, pipe, clients, level, rate, tokens, itl_ms, requests=streams, duration_s=None)
 
 
-def _pace(port: int, pipe: Connection, clients: int) -> Trial:
+def _pace(port: int, pipe: Connection, clients: int, level_s: float) -> Trial:
     """Many short requests at Poisson instants."""
     level = Level(control="request_rate", value=PACE * clients)
-    return _trial(port, pipe, clients, level, PACE * clients, 1, 1.0, requests=None, duration_s=LEVEL_S)
+    return _trial(port, pipe, clients, level, PACE * clients, 1, 1.0, requests=None, duration_s=level_s)
 
 
 def _trial(

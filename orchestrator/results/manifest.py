@@ -8,6 +8,13 @@ from typing import Any, Literal
 
 from orchestrator.results.schemas import SCHEMA_VERSION
 
+Kind = Literal["point", "launch", "selfcheck"]
+_FOLDERS: dict[Kind, str] = {
+    "point": "commits",
+    "launch": "commits/launches",
+    "selfcheck": "commits/selfchecks",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
@@ -22,13 +29,14 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One attempt at a measurement (``kind = point``) or one launch (``kind = launch``) and the parts it wrote.
+    """One attempt at a measurement (``kind = point``), one launch or one self-check of a host, and the parts it wrote.
 
-    For a launch ``measurement_id`` is its ``launch_id``. ``created_unix_ns`` orders attempts: the first ok one of a
+    For a launch ``measurement_id`` is its ``launch_id``, for a self-check its ``selfcheck_id``.
+    ``created_unix_ns`` orders attempts: the first ok one of a
     measurement wins for ever.
     """
 
-    kind: Literal["point", "launch"]
+    kind: Kind
     measurement_id: str
     attempt_id: str
     status: Literal["ok", "failed"]
@@ -50,8 +58,7 @@ class Manifest:
     @property
     def key(self) -> str:
         """Its place below the experiment's folder."""
-        folder = "commits/launches" if self.kind == "launch" else "commits"
-        return f"{folder}/{self.measurement_id}/{self.attempt_id}.json"
+        return f"{_FOLDERS[self.kind]}/{self.measurement_id}/{self.attempt_id}.json"
 
     @property
     def age(self) -> tuple[int, str]:

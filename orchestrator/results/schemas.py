@@ -155,6 +155,34 @@ EVENTS = _schema(
     ("data_json", _S, True, ""),
 )
 
+SELFCHECKS = _schema(
+    "selfchecks",
+    ("selfcheck_id", _S, False, "ULID"),
+    ("experiment", _S, False, ""),
+    ("host", _S, True, "name of the host; null when the check failed"),
+    ("address", _S, False, "IP address of its node; clients name the host in points.clients_json"),
+    ("status", _S, False, "ok | failed"),
+    ("reason", _S, True, "one plain sentence when failed"),
+    ("engines_starting", _I32, False, "engine ranks that were starting on this host meanwhile: it could do more alone"),
+    ("cpus", _I32, True, "cores of the host"),
+    ("clients", _I32, True, "client processes of the check"),
+    ("events_per_s", _F, True, "highest rate of streamed events kept up with exactly, of those tried"),
+    ("limited_by", _S, True, "what ended the search for that rate: client | server | nothing | time"),
+    ("cpu_us_per_event", _F, True, "client CPU at that rate"),
+    ("cpu_share", _F, True, "of a core, at that rate"),
+    ("loop_lag_p99_ms", _F, True, "at that rate"),
+    ("ttft_error_mean_ms", _F, True, "what the client adds to the TTFT, at a rate far from any limit"),
+    ("ttft_error_p99_ms", _F, True, ""),
+    ("itl_error_mean_ms", _F, True, ""),
+    ("itl_error_p99_ms", _F, True, ""),
+    ("send_lag_p99_ms", _F, True, "sent - due, at open_loop_requests_per_s"),
+    ("open_loop_requests_per_s", _F, True, ""),
+    ("took_s", _F, False, "seconds the check lasted"),
+    ("started_unix_ns", _I64, False, "wall clock of the driver"),
+    ("python", _S, True, ""),
+    ("client_version", _S, False, "version of this program"),
+)
+
 TABLES: dict[str, pa.Schema] = {
     "requests": REQUESTS,
     "token_events": TOKEN_EVENTS,
@@ -162,4 +190,5 @@ TABLES: dict[str, pa.Schema] = {
     "deployments": DEPLOYMENTS,
     "launches": LAUNCHES,
     "events": EVENTS,
+    "selfchecks": SELFCHECKS,
 }

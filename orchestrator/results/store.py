@@ -53,6 +53,11 @@ class Store:
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
         return Store.open, (self.uri, self.experiment)
 
+    @property
+    def is_local(self) -> bool:
+        """A folder, which another machine may not see."""
+        return self._blobs.location.is_local
+
     # --- writing ---
 
     def check_writable(self) -> None:

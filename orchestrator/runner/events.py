@@ -33,7 +33,7 @@ class Phase:
     """What a launch is doing now; for the display only. ``total_s`` 0: nobody knows how long."""
 
     deployment: str
-    name: str  # place | start | warm-up | measure | commit | stop | ended
+    name: str  # place | start | self-check | warm-up | measure | commit | stop | ended
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0

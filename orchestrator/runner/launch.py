@@ -24,6 +24,7 @@ from orchestrator.results.store import Store
 from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Phase
+from orchestrator.runner.hosts import HostBook
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 LOOPBACK = "127.0.0.1"
@@ -95,6 +96,7 @@ class Site:
     store: Store
     journal: Journal
     cores: CoreBook
+    hosts: HostBook
     stop: threading.Event
     placement_timeout_s: float
 

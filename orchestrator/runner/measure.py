@@ -18,6 +18,7 @@ from orchestrator.plan.model import Deployment, Measurement, Plan, Point
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import FilePart
 from orchestrator.runner.events import Event, Phase
+from orchestrator.runner.hosts import held_against
 from orchestrator.runner.launch import Interrupted, Replicas, Site
 from orchestrator.runner.rows import commit_point
 
@@ -169,6 +170,7 @@ class Measurer:
         requests, parts = self._collect(load, reports)
         stats = [report.stats for report in reports.values()]
         verdict = judge(requests, stats, load)
+        verdict = held_against(verdict, requests, stats, self.clients.addresses, self._site.hosts.by_address())
         if ended is None and _engine_errors(requests) and (gone := self._died_after()) is not None:
             ended = EngineDied(gone)
         failure = _failure(ended, requests)

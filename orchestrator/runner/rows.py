@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,7 +16,8 @@ from orchestrator.errors import Failure
 from orchestrator.load.point import ClientStats
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.model import Deployment, Measurement, Plan, Point
-from orchestrator.results.schemas import DEPLOYMENTS, LAUNCHES, POINTS
+from orchestrator.results.manifest import Kind
+from orchestrator.results.schemas import DEPLOYMENTS, LAUNCHES, POINTS, SELFCHECKS
 from orchestrator.results.store import FilePart, Manifest, Store
 
 UNMEASURED = Verdict("unmeasured", [], {})
@@ -60,6 +61,14 @@ def commit_launch(store: Store, plan: Plan, deployment: Deployment, launch: dict
         )
     ]
     _commit(store, "launch", launch_id, launch_id, parts, row)
+
+
+def commit_selfcheck(store: Store, row: dict[str, Any]) -> None:
+    """Write what a client host can do; ``row`` is one of ``selfchecks``."""
+    key = str(row["selfcheck_id"])
+    table = pa.Table.from_pylist([row], schema=SELFCHECKS)
+    part = store.write_part("selfchecks", table, measurement_id=key, attempt_id=key, writer="driver")
+    _commit(store, "selfcheck", key, key, [part], row)
 
 
 def commit_point(
@@ -123,7 +132,7 @@ def _last_s(stats: Sequence[ClientStats]) -> float:
 
 def _commit(
     store: Store,
-    kind: Literal["point", "launch"],
+    kind: Kind,
     key: str,
     attempt_id: str,
     parts: Sequence[FilePart],
@@ -139,10 +148,10 @@ def _commit(
             files=tuple(parts),
             reason=row.get("reason"),
             failure_class=row.get("failure_class"),
-            deployment_id=row["deployment_id"],
+            deployment_id=row.get("deployment_id", ""),
             point_id=row.get("point_id", ""),
             launch_id=row.get("launch_id", ""),
             client_version=__version__,
-            emulated=row["emulated"],
+            emulated=row.get("emulated", False),
         )
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.analysis.overhead import overhead_share
 from orchestrator.cluster.base import Clients, Cluster
@@ -17,8 +18,10 @@ from orchestrator.plan.model import Deployment, Measurement, Plan
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
 from orchestrator.runner.admission import Nodes, Running, Waiting, choose, fit
+from orchestrator.runner.clients import ClientDesk
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Listener, Phase
+from orchestrator.runner.hosts import HostBook
 from orchestrator.runner.launch import Interrupted, Launch, Record, Replicas, Site, need_of
 from orchestrator.runner.measure import EngineDied, Measurer, Span
 from orchestrator.runner.rows import commit_launch, commit_point
@@ -64,6 +67,7 @@ class SweepReport:
     wall_s: float
     overhead: float  # share of wall_s that was neither engine start-up nor warm-up nor measurement
     interrupted: bool = False
+    hosts: tuple[dict[str, Any], ...] = ()  # what the client hosts can do: rows of selfchecks
 
 
 class Sweep:
@@ -80,7 +84,9 @@ class Sweep:
         self._plan, self._cluster, self._store = plan, cluster, store
         self._journal = Journal(listener)
         self._stop = threading.Event()
-        self._site = Site(cluster, store, self._journal, CoreBook(), self._stop, placement_timeout_s)
+        hosts = HostBook(store, self._journal)
+        self._site = Site(cluster, store, self._journal, CoreBook(), hosts, self._stop, placement_timeout_s)
+        self._desk = ClientDesk(cluster, hosts, self._journal, self._where_all, plan.clients or 1)
         self._lock = threading.Lock()
         self._spans: list[Span] = []
         self._nodes: dict[str, Nodes] = {}  # deployment id -> where its launch sits; () while nobody knows
@@ -99,6 +105,8 @@ class Sweep:
         self._tell(
             "sweep", f"{total} measurements to do, {skipped} already done", data={"total": total, "skipped": skipped}
         )
+        for text in self._cluster.check_nodes():
+            self._tell("node_silent", text)
         interrupted = False
         try:
             self._admit(todos)
@@ -107,7 +115,8 @@ class Sweep:
         wall_s = (time.time_ns() - began_ns) / 1e9
         spans = [(span.start_ns, span.end_ns) for span in self._spans]
         overhead = overhead_share(spans, (began_ns, time.time_ns()))
-        return SweepReport(self._measured, skipped, self._failed, self._left_out, wall_s, overhead, interrupted)
+        hosts = tuple(self._site.hosts.rows())
+        return SweepReport(self._measured, skipped, self._failed, self._left_out, wall_s, overhead, interrupted, hosts)
 
     def _todos(self, done: set[str]) -> tuple[list[Todo], int]:
         todos, skipped = [], 0
@@ -212,9 +221,19 @@ class Sweep:
         """One launch of a deployment: as many of its measurements as its engine survives. Failures become rows."""
         deployment, launch_id = todo.deployment, new_ulid()
         self._tell("launch", f"{deployment.label}: launch {launch_id}", deployment.label, launch_id)
-        launch = Launch(self._site, deployment, nodes, launch_id, lambda found: self._placed(deployment, found))
+        checks: list[threading.Thread] = []
+
+        def on_placed(found: Nodes) -> None:
+            self._placed(deployment, found)
+            checks.append(self._desk.begin_check(deployment.id))
+
+        launch = Launch(self._site, deployment, nodes, launch_id, on_placed)
         try:
             with launch as replicas:
+                if any(check.is_alive() for check in checks):
+                    self._journal.tell(Phase(deployment.label, "self-check"))
+                for check in checks:
+                    check.join()  # before anything is measured
                 self._measure_all(todo, launch, replicas)
         except EngineFailure as error:
             self._start_failed(todo, error.failure, launch_id)
@@ -227,6 +246,8 @@ class Sweep:
             launch.record.failure = Failure(FailureClass.INFRA, "internal", text)
             self._start_failed(todo, launch.record.failure, launch_id)
         finally:
+            for check in checks:
+                check.join()
             self._account(deployment, launch.record)
             commit_launch(self._store, self._plan, deployment, launch.record.row(), self._journal.take())
             self._journal.tell(Phase(deployment.label, "ended"))
@@ -240,10 +261,13 @@ class Sweep:
     def _measure_all(self, todo: Todo, launch: Launch, replicas: Replicas) -> None:
         deployment = todo.deployment
         todo.start_estimate_s = (launch.record.placed_s or 0.0) + (launch.record.ready_s or 0.0)
-        clients = self._cluster.clients(self._first_clients(), self._avoid(deployment))
-        measurer = Measurer(
-            self._site, self._plan, deployment, replicas, launch.record.launch_id, clients, self._renewer(deployment)
-        )
+        clients = self._desk.borrow(deployment.id)
+
+        def renew(old: Clients, count: int) -> Clients:
+            old.release()
+            return self._desk.borrow(deployment.id, count)
+
+        measurer = Measurer(self._site, self._plan, deployment, replicas, launch.record.launch_id, clients, renew)
         try:
             self._measure_each(todo, launch, measurer)
         finally:
@@ -305,25 +329,9 @@ class Sweep:
         kind = "failed" if failure else "measured"
         self._journal.tell(Event(kind, text, todo.deployment.label, measurement_id=measurement.measurement_id))
 
-    def _first_clients(self) -> int:
-        return min(self._plan.clients or 1, self._cluster.most_clients())
-
-    def _avoid(self, deployment: Deployment) -> dict[str, int]:
-        """Nodes that clients keep off: those of other launches more than this one's own."""
+    def _where_all(self) -> dict[str, Nodes]:
         with self._lock:
-            return {
-                node: 1 if owner == deployment.id else 2
-                for owner, nodes in self._nodes.items()
-                for replica in nodes
-                for node in replica
-            }
-
-    def _renewer(self, deployment: Deployment) -> Callable[[Clients, int], Clients]:
-        def renew(old: Clients, count: int) -> Clients:
-            old.release()
-            return self._cluster.clients(count, self._avoid(deployment))
-
-        return renew
+            return dict(self._nodes)
 
     def _account(self, deployment: Deployment, record: Record) -> None:
         """What the launch cost, and when its engine was starting."""
