@@ -35,6 +35,7 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[str, str] = field(default_factory=dict)  # written below workdir before the start: name -> text
+    folders: tuple[str, ...] = ()  # made before the start where they are missing: what a container mounts
     after: tuple[str, ...] = ()  # argv run once the process is gone, however it went: removes a container
     grace_s: float | None = None  # between SIGTERM and SIGKILL, where waiting longer gains nothing; None: the owner's
     notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each
@@ -61,6 +62,10 @@ class Engine(Protocol):
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         """Why this engine cannot run these settings: one sentence per field it has no place for."""
+        ...
+
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        """Fields left open that the engine would fill by the hardware it finds, with the values they get instead."""
         ...
 
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:

@@ -3,48 +3,68 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.engines.base import Command, Node
 from orchestrator.engines.lease import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-LABEL = "orchestrator.launch"
 LEASES_LABEL = "orchestrator.leases"  # where the launch's lease lies: whose container it is
 CACHE = "~/.cache/huggingface"
+CACHES = ("HF_HOME", "HF_HUB_CACHE", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # an engine on the node would inherit these; unset ones pass nothing
 SHM = "16g"  # docker's 64 MB stop tensor parallelism; NCCL and the engines' own queues live there
 
 
 def in_container(command: Command, settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
-    """``command`` as the runtime's command line.
+    """``command`` as the runtime's command line, where the settings name an image; else as it is.
 
     Values of the environment, secrets among them, reach the container by name: the runtime takes them from its own
     environment, so they stand in no argument and no file. The container runs under an init, is removed when it ends,
     and ``after`` ends it should its client die (a killed client leaves its container running).
     """
-    assert settings.image is not None
-    if (settings.container_runtime or "docker") == "apptainer":
-        return _apptainer(command, settings.image, hardware, node)
-    return _docker(command, settings.container_runtime or "docker", settings.image, hardware, node)
+    if settings.image is None:
+        return command
+    env = {"HF_HOME": os.path.expanduser(CACHE)} | command.env
+    caches = tuple(env[name] for name in CACHES if os.path.isabs(env.get(name, "")))
+    command = replace(command, env=env, folders=caches)  # podman and apptainer refuse to mount what is not there
+    writable = dict.fromkeys((*caches, node.workdir), "rw")
+    mounts = dict.fromkeys(local_paths(settings, node), "ro") | writable
+    if settings.container_runtime == "apptainer":
+        return _apptainer(command, settings.image, hardware, node, mounts)
+    return _docker(command, settings.container_runtime or "docker", settings.image, hardware, node, mounts)
 
 
-def mounts(command: Command, node: Node) -> list[tuple[str, str]]:
-    """(path, mode) of what the container sees at the same path as the node: model, hub cache, the launch's folder."""
-    cache = command.env.get("HF_HOME", os.path.expanduser(CACHE))
-    found = [(cache, "rw"), (node.workdir, "rw")]
-    return [*found, (node.model_path, "ro")] if os.path.isabs(node.model_path) else found
+def local_paths(settings: EngineSettings, node: Node) -> list[str]:
+    """Absolute paths that the settings name, which the container must see where the node does."""
+    spec = settings.speculative
+    named = (node.model_path, settings.tokenizer, spec and spec.model, *(settings.lora_modules or {}).values())
+    return [path for path in named if path and os.path.isabs(path)]
 
 
-def _docker(command: Command, runtime: str, image: str, hardware: Hardware, node: Node) -> Command:
-    name = f"orchestrator-{node.launch_id}-{node.port}-{node.rank}"  # the port tells replicas of one launch apart
+def container_name(node: Node) -> str:
+    """Unique on the node: the port tells replicas of one launch apart."""
+    return f"orchestrator-{node.launch_id}-{node.port}-{node.rank}"
+
+
+def launch_of(name: str) -> str:
+    """The launch id in a container's name."""
+    return name.removeprefix("orchestrator-").rsplit("-", 2)[0]
+
+
+def _docker(
+    command: Command, runtime: str, image: str, hardware: Hardware, node: Node, mounts: Mapping[str, str]
+) -> Command:
+    name = container_name(node)
     env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}  # it sees only its own
-    env.setdefault("HF_HOME", os.path.expanduser(CACHE))
-    argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LABEL}={node.launch_id}"]
-    argv += ["--label", f"{LEASES_LABEL}={node_path('leases')}"]
+    argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LEASES_LABEL}={node_path('leases')}"]
     argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM, *_gpus(runtime, hardware, node)]
-    for path, mode in mounts(command, node):
+    if runtime == "docker" and node.cores:  # its daemon starts the engine, so our own affinity is not inherited
+        argv += ["--cpuset-cpus", ",".join(map(str, node.cores))]
+    for path, mode in mounts.items():
         argv += ["--volume", f"{path}:{path}:{mode}"]
-    for key in sorted({*env, *command.secrets}):
+    for key in sorted({*env, *command.secrets, *FROM_THE_NODE}):
         argv += ["--env", key]
     argv += ["--workdir", node.workdir, "--entrypoint", command.argv[0], image, *command.argv[1:]]
     return replace(command, argv=tuple(argv), env=env, after=(runtime, "rm", "--force", name))
@@ -58,10 +78,10 @@ def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
     return ["--gpus", f'"device={",".join(node.devices)}"']
 
 
-def _apptainer(command: Command, image: str, hardware: Hardware, node: Node) -> Command:
+def _apptainer(command: Command, image: str, hardware: Hardware, node: Node, mounts: Mapping[str, str]) -> Command:
     """Its processes are children of the client and see the environment and the devices as they are."""
     argv = ["apptainer", "exec", *([] if hardware.is_cpu else ["--nv"]), "--pwd", node.workdir]
-    for path, mode in mounts(command, node):
+    for path, mode in mounts.items():
         argv += ["--bind", f"{path}:{path}:{mode}"]
     where = image if "://" in image or image.endswith(".sif") else f"docker://{image}"
     return replace(command, argv=(*argv, where, *command.argv))

@@ -42,6 +42,9 @@ class Endpoint:
             found.append("replicas: an endpoint is one server; list several deployments instead")
         return found
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return {}
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
         raise TypeError("an endpoint is not launched")
 

@@ -76,8 +76,13 @@ SIGNATURES = (
     _signature("disk_full", _INFRA, r"No space left on device", "a disk of the node is full: {cause}"),
     _signature(
         "image_pull", _INFRA,
-        r"Unable to find image|pull access denied|manifest unknown|failed to pull|Cannot connect to the Docker daemon",
+        r"Unable to find image|pull access denied|manifest unknown|failed to pull|Cannot connect to the Docker daemon"
+        r"|initializing source docker:|did not resolve to an alias|container-init binary not found",
         "the container image could not be started: {cause}",
+    ),
+    _signature(
+        "no_executable", _BAD, r"executable file not found in \$PATH",
+        "the container image does not have the engine's program: {cause}",
     ),
     _signature(
         "no_compiler", _BAD, r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.engines.base import Node
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 Kind = Literal["value", "switch", "bare", "json"]
 
@@ -39,6 +41,7 @@ class Flag:
     name: str
     kind: Kind = "value"
     inverse: str | None = None
+    choices: tuple[str, ...] = ()  # all values the engine takes, where its source names them
 
     def arguments(self, value: Any) -> list[str]:
         if self.kind == "switch":
@@ -66,6 +69,11 @@ def pairs(values: Mapping[str, Any]) -> list[str]:
     return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
 
 
+def left_open(settings: EngineSettings, values: Mapping[str, int]) -> dict[str, int]:
+    """Those of ``values`` whose field was not set: what the field gets instead of the engine's own choice."""
+    return {field: value for field, value in values.items() if getattr(settings, field) is None}
+
+
 def pin_notes(pins: Mapping[str, Any]) -> tuple[str, ...]:
     """What the log and the results say of values that the settings left open."""
     return tuple(f"{field}={value} was left open and is pinned" for field, value in pins.items())
@@ -83,6 +91,34 @@ def extra_arguments(settings: EngineSettings) -> list[str]:
         elif value is not True:
             arguments.append(str(value))
     return arguments
+
+
+def field_problems(
+    engine: str,
+    settings: EngineSettings,
+    table: Mapping[str, Flag],
+    others: Mapping[str, str],
+    known: frozenset[str],
+    reasons: Mapping[str, str],
+    ours: Iterable[str],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """All that can be said of single fields: no place for it, a value the engine does not take, a flag said twice.
+
+    ``table`` and ``others``: field -> flag, written by ``mapped`` and by the engine itself; ``ours``: flags that no
+    field sets; ``aliases``: other spellings of flags -> who sets them.
+    """
+    own = {flag: f"the field {field}" for field, flag in others.items()} | dict.fromkeys(ours, "this program")
+    return [
+        *unmapped(engine, settings, known, reasons),
+        *taken(engine, settings, table, own | dict(aliases)),
+        *(
+            sentence
+            for field, flag in table.items()
+            if flag.choices
+            for sentence in only(settings, field, flag.choices, f"{engine} has these")
+        ),
+    ]
 
 
 def unmapped(engine: str, settings: EngineSettings, known: frozenset[str], reasons: Mapping[str, str]) -> list[str]:
@@ -145,6 +181,33 @@ def only(settings: EngineSettings, field: str, allowed: tuple[str, ...], why: st
     return [f"{field}: {value!r} is none of {', '.join(allowed)}; {why}"]
 
 
+def speculative_problems(
+    engine: str,
+    spec: Speculative | None,
+    methods: Collection[str],
+    with_model: Collection[str] = (),
+    without: Collection[str] = ("draft_tensor_parallel_size", "prompt_lookup_min", "prompt_lookup_max"),
+) -> list[str]:
+    """A method it does not have, one that lacks its model, and details it has no place for (``without``)."""
+    if spec is None:
+        return []
+    found = []
+    if spec.method not in methods:
+        found.append(f"speculative: {engine} has no method {spec.method}; it has {', '.join(methods)}")
+    if spec.method in with_model and spec.model is None:
+        found.append(f"speculative: method {spec.method} needs a model")
+    given = [field for field in without if getattr(spec, field) is not None]
+    return [*found, f"speculative: {engine} has no {' and no '.join(given)}"] if given else found
+
+
+def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
+    """Torch's way to meet over several nodes, for engines whose flags are named like SGLang's; [] on one node."""
+    if settings.nnodes == 1:
+        return []
+    meet = f"{node.master_host}:{node.master_port}"
+    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
+
+
 def program(settings: EngineSettings, name: str) -> str:
     """The executable: in the venv that ``executable`` names, or ``executable`` itself, or ``name`` from PATH.
 
@@ -156,6 +219,16 @@ def program(settings: EngineSettings, name: str) -> str:
     if os.path.isdir(place):
         return os.path.join(os.path.abspath(place), "bin", name)
     return os.path.abspath(place) if os.sep in place else place
+
+
+def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
+    """For engines that are proven ours by their listening socket alone: docker's processes are its daemon's."""
+    if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
+        return []
+    return [
+        f"image: {engine} takes no key and names no model, so nothing would prove that the server in a docker "
+        "container is ours; use container_runtime podman or apptainer, or an executable"
+    ]
 
 
 def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
@@ -188,6 +261,15 @@ def visible_devices(hardware: Hardware, devices: tuple[str, ...]) -> dict[str, s
 def offline(model_path: str) -> dict[str, str]:
     """A model in a local folder needs no hub; asking one anyway costs seconds, or minutes behind a firewall."""
     return {"HF_HUB_OFFLINE": "1"} if os.path.isabs(model_path) else {}
+
+
+def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
+    """What every engine in Python gets: a log without delay, its GPUs and no other, no hub where there is no need."""
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **visible_devices(hardware, node.devices),
+        **offline(node.model_path or settings.model),
+    }
 
 
 def nonce_name(settings: EngineSettings, launch_id: str) -> str:

@@ -5,6 +5,7 @@ It takes no API key and lists no models, so readiness is proven by the owner of 
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from orchestrator.engines import flags
@@ -14,17 +15,23 @@ from orchestrator.engines.flags import Flag
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
+# Nearly all quantize a 16-bit checkpoint while it loads.
+QUANTIZATION = (
+    *("none", "ppl-w4a16-128", "flashllm-w6a16", "ao-int4wo-32", "ao-int4wo-64", "ao-int4wo-128", "ao-int4wo-256"),
+    *("ao-int8wo", "ao-fp8w8a16", "ao-fp6w6a16", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128"),
+    "triton-fp8w8a8-block128",
+)
 TABLE = {
     "trust_remote_code": Flag("--trust_remote_code", "bare"),
     "tensor_parallel_size": Flag("--tp"),
     "data_parallel_size": Flag("--dp"),
-    "dtype": Flag("--data_type"),
-    "quantization": Flag("--quant_type"),
-    "kv_cache_dtype": Flag("--mode"),
+    "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
+    "quantization": Flag("--quant_type", choices=QUANTIZATION),
+    "kv_cache_dtype": Flag("--mode", choices=("triton_int8kv", "ppl_int8kv", "triton_fp8kv")),
     "max_model_len": Flag("--max_req_total_len"),
     "gpu_memory_utilization": Flag("--mem_fraction"),
     "kv_cache_tokens": Flag("--max_total_token_num"),
-    "guided_decoding_backend": Flag("--output_constraint_mode"),
+    "guided_decoding_backend": Flag("--output_constraint_mode", choices=("outlines", "xgrammar", "none")),
     "enforce_eager": Flag("--disable_cudagraph", "bare"),
 }
 OTHERS = {
@@ -46,9 +53,15 @@ REASONS = {
     "max_input_len": "LightLLM limits input and output together; use max_model_len",
     "block_size": "LightLLM keeps its KV cache token by token",
     "enable_lora": "LightLLM has no LoRA here",
+    "kv_cache_memory_bytes": "LightLLM counts its KV cache in tokens; use kv_cache_tokens",
+    "scheduling_policy": "LightLLM serves in order of arrival",
+    "stream_interval": "LightLLM sends every token as it comes",
+    "hf_overrides": "LightLLM reads the model's own config.json",
+    "kv_transfer_config": "LightLLM has --run_mode instead, with processes of its own",
+    "cpu_offload_gb": "LightLLM keeps all weights on the GPUs",
+    "distributed_executor_backend": "LightLLM has one way to start its ranks; leave it out",
 }
 PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
-KV_MODES = ("triton_int8kv", "ppl_int8kv", "triton_fp8kv")
 
 
 class Lightllm:
@@ -70,19 +83,20 @@ class Lightllm:
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
             *flags.gpu_only("LightLLM", hardware),
-            *flags.unmapped("LightLLM", settings, KNOWN, REASONS),
-            *flags.taken("LightLLM", settings, TABLE, own),
+            *flags.field_problems("LightLLM", settings, TABLE, OTHERS, KNOWN, REASONS, OURS),
             *flags.whole_nodes(settings),
-            *flags.only(settings, "kv_cache_dtype", KV_MODES, "these are its modes for the KV cache"),
-            *flags.only(settings, "guided_decoding_backend", ("outlines", "xgrammar", "none"), "LightLLM has these"),
+            *flags.speculative_problems("LightLLM", settings.speculative, ("mtp",), ("mtp",)),
+            *flags.not_in_docker("LightLLM", settings),
             *_value_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return flags.left_open(settings, PINS)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         argv = [
             *(flags.program(settings, "python3"), "-m", "lightllm.server.api_server"),
             *("--model_dir", node.model_path or settings.model, "--model_name", self.served_name(settings, node)),
@@ -92,14 +106,11 @@ class Lightllm:
             *_nodes(settings, node),
             *flags.extra_arguments(settings),
         ]
-        env = {
-            "PYTHONUNBUFFERED": "1",
-            **({"MOE_MODE": "EP"} if settings.enable_expert_parallel else {}),
-            **flags.visible_devices(hardware, node.devices),
-            **flags.offline(node.model_path or settings.model),
-        }
+        env = flags.environment(settings, hardware, node)
+        if settings.enable_expert_parallel:
+            env["MOE_MODE"] = "EP"
         command = Command(tuple(argv), env | settings.env, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {
@@ -128,7 +139,9 @@ class Lightllm:
         return flags.package_version(settings, "lightllm")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}
+        # lightllm/common/mem_manager.py: said only where it chooses the size itself
+        match = re.search(r"(\d+) is the profiled max_total_token_num", log)
+        return {"kv_cache_tokens": int(match[1])} if match else {}
 
 
 def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
@@ -160,15 +173,5 @@ def _value_problems(settings: EngineSettings) -> list[str]:
     if settings.data_parallel_size not in (1, settings.tensor_parallel_size):
         found.append(
             "data_parallel_size: LightLLM wants it equal to tensor_parallel_size, or 1 (multi-head latent attention)"
-        )
-    spec = settings.speculative
-    if spec and (spec.method != "mtp" or spec.model is None):
-        found.append("speculative: LightLLM has method mtp only, and it needs a model")
-    if spec and (spec.draft_tensor_parallel_size or spec.prompt_lookup_min or spec.prompt_lookup_max):
-        found.append("speculative: LightLLM has no draft_tensor_parallel_size and no prompt lookup")
-    if settings.image and settings.container_runtime != "apptainer":
-        found.append(
-            "image: LightLLM takes no key and names no model, so nothing would prove that the server in a docker or "
-            "podman container is ours; use executable or apptainer"
         )
     return found

@@ -18,6 +18,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 TABLE = {
     "enable_prefix_caching": Flag("--cache-prompt", "switch"),
+    "load_format": Flag("--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
 }
 OTHERS = {
     "served_model_name": "--alias",
@@ -52,10 +53,21 @@ REASONS = {
     "kv_cache_memory_bytes": "llama.cpp counts its KV cache in tokens; use kv_cache_tokens",
     "gpu_memory_utilization": "llama.cpp takes what the context needs; use kv_cache_tokens",
     "tokenizer": "a GGUF file holds its tokenizer",
-    "load_format": "llama.cpp reads GGUF only",
+    "max_input_len": "llama.cpp limits input and output together; use max_model_len",
+    "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
+    "enable_expert_parallel": "llama.cpp has no expert parallelism",
+    "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
+    "block_size": "llama.cpp keeps its KV cache token by token",
+    "guided_decoding_backend": "llama.cpp has one of its own (GBNF)",
+    "scheduling_policy": "llama.cpp serves in order of arrival",
+    "hf_overrides": "use extra_args: {--override-kv: key=type:value}",
+    "cpu_offload_gb": "llama.cpp counts layers; use extra_args: {--n-cpu-moe: n}",
+    "attention_backend": "use extra_args: {--flash-attn: on}",
+    "kv_transfer_config": "llama.cpp has no disaggregated prefill",
 }
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
 TYPES = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
+WITH_MODEL, LACKING = ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
@@ -78,18 +90,24 @@ class LlamaCpp:
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
-            *flags.unmapped("llama.cpp", settings, KNOWN, REASONS),
-            *flags.taken("llama.cpp", settings, TABLE, own | SHORT),
+            *flags.field_problems("llama.cpp", settings, TABLE, OTHERS, KNOWN, REASONS, OURS, SHORT),
             *flags.single_node("llama.cpp", settings),
             *flags.only(settings, "kv_cache_dtype", KV_TYPES, "llama.cpp has these"),
+            *flags.speculative_problems("llama.cpp", settings.speculative, TYPES, WITH_MODEL, LACKING),
             *_parallel_problems(settings, hardware),
             *_feature_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        """The context as well: it is what the slots need, not what the hardware allows."""
+        pins = flags.left_open(settings, PINS)
+        if settings.kv_cache_tokens is None and settings.max_model_len:
+            pins["kv_cache_tokens"] = settings.max_model_len * (settings.max_num_seqs or pins["max_num_seqs"])
+        return pins
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         model = node.model_path or settings.model
         argv = [
             flags.program(settings, "llama-server"),
@@ -104,7 +122,7 @@ class LlamaCpp:
         ]
         env = flags.visible_devices(hardware, node.devices)
         command = Command(tuple(argv), env | settings.env, {"LLAMA_API_KEY": api_key}, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         cold = {} if settings.enable_prefix_caching is not False else {"cache_prompt": False}
@@ -132,22 +150,22 @@ class LlamaCpp:
         return None if settings.image else (flags.program(settings, "llama-server"), "--version")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
+        # src/llama-context.cpp, llama-model.cpp and llama-kv-cache.cpp: one line per device for weights and cache
         found: dict[str, float | int | str] = {}
         if match := re.search(r"n_ctx +(?:=|is) (\d+)", log):
             found["kv_cache_tokens"] = int(match[1])
-        if match := re.search(r"model buffer size = +([\d.]+) MiB", log):
-            found["weight_bytes"] = round(float(match[1]) * (1 << 20))
+        for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
+            if sizes := re.findall(rf"\b{what} buffer size = +([\d.]+) MiB", log):
+                found[name] = round(sum(map(float, sizes)) * (1 << 20))
         return found
 
 
 def _sizes(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
-    slots = settings.max_num_seqs or pins["max_num_seqs"]
     batch = settings.max_num_batched_tokens or pins["max_num_batched_tokens"]
-    context = settings.kv_cache_tokens or (settings.max_model_len * slots if settings.max_model_len else None)
     return flags.pairs(
         {
-            "--parallel": slots,
-            "--ctx-size": context,
+            "--parallel": settings.max_num_seqs or pins["max_num_seqs"],
+            "--ctx-size": settings.kv_cache_tokens or pins.get("kv_cache_tokens"),
             "--batch-size": batch,
             "--ubatch-size": min(batch, 512),  # what one pass computes; its own default, never above the batch
             "--cache-type-k": settings.kv_cache_dtype,
@@ -196,13 +214,4 @@ def _feature_problems(settings: EngineSettings) -> list[str]:
         found.append("kv_cache_tokens: llama.cpp's context is max_model_len times max_num_seqs; give one of the two")
     if settings.enable_lora and not settings.lora_modules:
         found.append("enable_lora: llama.cpp needs the adapters themselves at start (lora_modules)")
-    spec = settings.speculative
-    if spec is None:
-        return found
-    if spec.method not in TYPES:
-        found.append(f"speculative: llama.cpp has no method {spec.method}; it has {', '.join(TYPES)}")
-    if spec.method in ("draft_model", "eagle3") and spec.model is None:
-        found.append(f"speculative: method {spec.method} needs a model")
-    if spec.draft_tensor_parallel_size or spec.prompt_lookup_min:
-        found.append("speculative: llama.cpp has no draft_tensor_parallel_size and no prompt_lookup_min")
     return found

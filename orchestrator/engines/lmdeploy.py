@@ -20,9 +20,12 @@ TABLE = {
     "trust_remote_code": Flag("--trust-remote-code", "bare"),
     "hf_overrides": Flag("--hf-overrides", "json"),
     "tensor_parallel_size": Flag("--tp"),
-    "dtype": Flag("--dtype"),
-    "quantization": Flag("--model-format"),
-    "kv_cache_dtype": Flag("--quant-policy"),
+    "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
+    # All but hf need a checkpoint made for them.
+    "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
+    "kv_cache_dtype": Flag(
+        "--quant-policy", choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
+    ),
     "max_model_len": Flag("--session-len"),
     "max_num_queued_reqs": Flag("--max-concurrent-requests"),
     "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
@@ -49,13 +52,18 @@ REASONS = {
     "load_format": "LMDeploy cannot serve without the checkpoint's own weights",
     "max_input_len": "LMDeploy limits input and output together; use max_model_len",
     "kv_cache_memory_bytes": "LMDeploy counts its KV cache in blocks; use kv_cache_tokens",
+    "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
+    "attention_backend": "LMDeploy chooses its kernels by the GPU",
+    "cpu_offload_gb": "LMDeploy keeps all weights on the GPUs",
+    "max_loras": "LMDeploy serves the adapters it is given (lora_modules)",
+    "max_lora_rank": "LMDeploy takes the rank from the adapters",
+    "stream_interval": "LMDeploy sends every token as it comes",
+    "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
     "scheduling_policy": "LMDeploy serves in order of arrival",
 }
 PINS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "lora_modules")
-FORMATS = ("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")
-KV_TYPES = ("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 
 
@@ -84,22 +92,21 @@ class Lmdeploy:
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
             *flags.gpu_only("LMDeploy", hardware),
-            *flags.unmapped("LMDeploy", settings, KNOWN, REASONS),
-            *flags.taken("LMDeploy", settings, TABLE, own),
+            *flags.field_problems("LMDeploy", settings, TABLE, OTHERS, KNOWN, REASONS, OURS),
             *flags.whole_nodes(settings),
-            *flags.only(settings, "dtype", ("auto", "float16", "bfloat16"), "LMDeploy has these"),
-            *flags.only(settings, "quantization", FORMATS, "these are the checkpoint formats it reads"),
-            *flags.only(settings, "kv_cache_dtype", KV_TYPES, "LMDeploy has these"),
             *flags.only(settings, "guided_decoding_backend", ("xgrammar",), "it is built in"),
+            *flags.speculative_problems("LMDeploy", settings.speculative, ALGORITHMS, ("eagle", "eagle3")),
             *_backend_problems(settings),
             *_feature_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return flags.left_open(settings, PINS)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         argv = [
             *flags.with_key(settings, "lmdeploy.cli", "run", "--api-keys"),
             *("serve", "api_server", node.model_path or settings.model),
@@ -108,20 +115,16 @@ class Lmdeploy:
             *([] if "--backend" in settings.extra_args else ["--backend", "turbomind"]),
             *flags.mapped(settings, TABLE),
             *_features(settings, pins),
-            *_nodes(settings, node),
+            *flags.rendezvous(settings, node),
             *flags.extra_arguments(settings),
         ]
-        env = {
-            "PYTHONUNBUFFERED": "1",
-            **flags.visible_devices(hardware, node.devices),
-            **flags.offline(node.model_path or settings.model),
-        }
+        env = flags.environment(settings, hardware, node)
         waits = (
             ("a full queue makes requests wait; LMDeploy never refuses one",) if settings.max_num_queued_reqs else ()
         )
         secrets = {flags.KEY_VARIABLE: api_key}
         command = Command(tuple(argv), env | settings.env, secrets, notes=flags.pin_notes(pins) + waits)
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {
@@ -136,7 +139,7 @@ class Lmdeploy:
         return flags.package_version(settings, "lmdeploy")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}
+        return {}  # it names its cache only at the log level where it also writes a line per request
 
 
 def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
@@ -155,13 +158,6 @@ def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
     if settings.lora_modules:
         arguments += ["--adapters", *(f"{name}={path}" for name, path in settings.lora_modules.items())]
     return arguments
-
-
-def _nodes(settings: EngineSettings, node: Node) -> list[str]:
-    if settings.nnodes == 1:
-        return []
-    meet = f"{node.master_host}:{node.master_port}"
-    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
 
 
 def _backend_problems(settings: EngineSettings) -> list[str]:
@@ -183,9 +179,4 @@ def _feature_problems(settings: EngineSettings) -> list[str]:
         found.append("enable_lora: LMDeploy needs the adapters themselves at start (lora_modules)")
     if settings.max_num_queued_reqs == 0:
         found.append("max_num_queued_reqs: 0 would let no request in")
-    spec = settings.speculative
-    if spec and spec.method not in ALGORITHMS:
-        found.append(f"speculative: LMDeploy has no method {spec.method}; it has {', '.join(ALGORITHMS)}")
-    if spec and (spec.draft_tensor_parallel_size or spec.prompt_lookup_min or spec.prompt_lookup_max):
-        found.append("speculative: LMDeploy has no draft_tensor_parallel_size and no prompt lookup")
     return found

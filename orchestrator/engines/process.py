@@ -48,6 +48,8 @@ main(spec)
 """
 # Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
 _FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
+# Wins over the flag that says the same, so it counts only where the experiment file sets it.
+_OVERRULING = ("VLLM_CPU_KVCACHE_SPACE",)
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
 _FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
 
@@ -93,6 +95,8 @@ class EngineProcess:
                 raise RuntimeError("an EngineProcess starts once")
             self.workdir.mkdir(parents=True, exist_ok=True)
             _write_files(self.workdir, self.command.files)
+            for folder in self.command.folders:
+                Path(folder).mkdir(parents=True, exist_ok=True)
             leases = node_folder("leases")
             self._lease = Lease(self.launch_id, leases)
             self._launch_guard(self._specification(leases))
@@ -251,7 +255,7 @@ def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str
     env = {
         name: value
         for name, value in inherited.items()
-        if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+        if name not in _FOREIGN + _OVERRULING and not name.startswith(_FOREIGN_PREFIXES)
     }
     folder = os.path.dirname(executable)
     if folder:

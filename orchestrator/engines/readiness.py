@@ -197,9 +197,9 @@ class _Watch:
         if self.process is None:
             return []
         proofs = []
-        if self._sockets_visible():
-            if strangers := self._strangers():
-                raise EngineFailure(self._port_taken(strangers))
+        if strangers := self._strangers():
+            raise EngineFailure(self._port_taken(strangers))
+        if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
             proofs.append("socket")
         if self.api_key and self.api_key in self.process.command.secrets.values():
             # A path that generates: some engines list their models to anyone.
@@ -210,10 +210,12 @@ class _Watch:
         return proofs
 
     def _sockets_visible(self) -> bool:
-        """A docker or podman container's processes are no descendants of ours; apptainer's are."""
+        """Whether an engine's processes are surely descendants of ours. Docker's belong to its daemon, podman's to a
+        service where there is one."""
         return self.settings.image is None or self.settings.container_runtime == "apptainer"
 
     def _strangers(self) -> set[int]:
+        """Who listens on our port and is not ours; nobody where our own would look like strangers."""
         if self.process is None or self.process.pid is None or not self._sockets_visible():
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.engines.container import LABEL, LEASES_LABEL
+from orchestrator.engines.container import LEASES_LABEL, launch_of
 from orchestrator.engines.lease import is_held, node_folder
 from orchestrator.engines.marks import LAUNCH, LEASES, kill_marked, marked
 
@@ -66,11 +66,9 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
     """Containers of ours; ``name`` is the runtime and the container's name. Empty where the runtime is not there."""
     if shutil.which(runtime) is None:
         return []
-    shown = '{{.Label "' + LABEL + '"}} {{.Names}}'
-    lines = _run(runtime, "ps", "--all", "--filter", f"label={LEASES_LABEL}={folder}", "--format", shown).splitlines()
-    return [
-        Leftover(0, launch_id, f"{runtime} {name}") for launch_id, _, name in (line.partition(" ") for line in lines)
-    ]
+    ours = f"label={LEASES_LABEL}={folder}"
+    names = _run(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
+    return [Leftover(0, launch_of(name), f"{runtime} {name}") for name in names]
 
 
 def _run(*argv: str) -> str:

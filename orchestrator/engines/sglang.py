@@ -12,6 +12,23 @@ from orchestrator.engines.flags import Flag
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
+# fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and the w8a8 kinds quantize a 16-bit checkpoint while it loads
+# (catalog/quantization.py says which need one made for them).
+QUANTIZATION = (
+    *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "mxfp8", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
+    *("modelopt_fp4", "modelopt_mixed", "nvfp4_online", "petit_nvfp4", "w8a8_int8", "w8a8_fp8", "moe_wna16", "w4afp8"),
+    *("mxfp4", "auto-round", "auto-round-int8", "compressed-tensors", "quark", "quark_int4fp8_moe", "quark_mxfp4"),
+    *("humming", "unquant"),
+)
+KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
+POLICIES = (
+    *("fcfs", "lpm", "random", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first"),
+)
+LOAD_FORMATS = (
+    *("auto", "pt", "safetensors", "npcache", "dummy", "sharded_state", "presharded", "gguf", "bitsandbytes"),
+    *("mistral", "layered", "remote", "remote_instance", "fastsafetensors", "instanttensor", "runai_streamer"),
+    *("expert_pack", "flash_rl"),
+)
 TABLE = {
     "revision": Flag("--revision"),
     "tokenizer": Flag("--tokenizer-path"),
@@ -20,18 +37,18 @@ TABLE = {
     "tensor_parallel_size": Flag("--tp-size"),
     "pipeline_parallel_size": Flag("--pp-size"),
     "data_parallel_size": Flag("--dp-size"),
-    "dtype": Flag("--dtype"),
-    "quantization": Flag("--quantization"),
-    "kv_cache_dtype": Flag("--kv-cache-dtype"),
+    "dtype": Flag("--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
+    "quantization": Flag("--quantization", choices=QUANTIZATION),
+    "kv_cache_dtype": Flag("--kv-cache-dtype", choices=KV_TYPES),
     "max_model_len": Flag("--context-length"),
     "max_num_queued_reqs": Flag("--max-queued-requests"),
-    "scheduling_policy": Flag("--schedule-policy"),
+    "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
     "stream_interval": Flag("--stream-interval"),
     "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
     "kv_cache_tokens": Flag("--max-total-tokens"),
     "block_size": Flag("--page-size"),
-    "guided_decoding_backend": Flag("--grammar-backend"),
-    "load_format": Flag("--load-format"),
+    "guided_decoding_backend": Flag("--grammar-backend", choices=("xgrammar", "outlines", "llguidance", "none")),
+    "load_format": Flag("--load-format", choices=LOAD_FORMATS),
     "enable_lora": Flag("--enable-lora", "bare"),
     "max_loras": Flag("--max-loras-per-batch"),
     "max_lora_rank": Flag("--max-lora-rank"),
@@ -95,18 +112,19 @@ class Sglang:
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
             *flags.gpu_only("SGLang", hardware),
-            *flags.unmapped("SGLang", settings, KNOWN, REASONS),
-            *flags.taken("SGLang", settings, TABLE, own | ALIASES),
+            *flags.field_problems("SGLang", settings, TABLE, OTHERS, KNOWN, REASONS, OURS, ALIASES),
             *flags.whole_nodes(settings),
             *_value_problems(settings),
-            *_speculative_problems(settings),
+            *flags.speculative_problems("SGLang", settings.speculative, ALGORITHMS, ("draft_model", "eagle", "eagle3")),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return flags.left_open(settings, PINS)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         argv = [
             *flags.with_key(settings, "sglang.cli.main", "main", "--api-key"),
             *("serve", "--model-path", node.model_path or settings.model),
@@ -114,16 +132,12 @@ class Sglang:
             *flags.mapped(settings, TABLE),
             *_batching(settings, pins),
             *_features(settings),
-            *_nodes(settings, node),
+            *flags.rendezvous(settings, node),
             *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
             *flags.extra_arguments(settings),
         ]
-        env = {
-            "SGL_FORCE_SHUTDOWN": "1",  # else it drains without a limit when asked to stop
-            "PYTHONUNBUFFERED": "1",
-            **flags.visible_devices(hardware, node.devices),
-            **flags.offline(node.model_path or settings.model),
-        }
+        env = flags.environment(settings, hardware, node)
+        env["SGL_FORCE_SHUTDOWN"] = "1"  # else it drains without a limit when asked to stop
         command = Command(
             tuple(argv),
             env | settings.env,
@@ -131,7 +145,7 @@ class Sglang:
             grace_s=FOLLOWER_GRACE_S if node.rank else None,
             notes=flags.pin_notes(pins),
         )
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {
@@ -215,13 +229,6 @@ def _speculative(settings: EngineSettings) -> list[str]:
     )
 
 
-def _nodes(settings: EngineSettings, node: Node) -> list[str]:
-    if settings.nnodes == 1:
-        return []
-    meet = f"{node.master_host}:{node.master_port}"
-    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
-
-
 def _value_problems(settings: EngineSettings) -> list[str]:
     found = []
     if settings.data_parallel_size > 1 and settings.nnodes > 1:
@@ -233,19 +240,4 @@ def _value_problems(settings: EngineSettings) -> list[str]:
     page, tokens = settings.block_size, settings.max_num_batched_tokens
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
         found.append(f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang")
-    return found
-
-
-def _speculative_problems(settings: EngineSettings) -> list[str]:
-    spec = settings.speculative
-    if spec is None:
-        return []
-    if spec.method not in ALGORITHMS:
-        return [f"speculative: SGLang has no method {spec.method}; it has {', '.join(ALGORITHMS)}"]
-    found = []
-    if spec.method in ("draft_model", "eagle", "eagle3") and spec.model is None:
-        found.append(f"speculative: method {spec.method} needs a model")
-    for field in ("draft_tensor_parallel_size", "prompt_lookup_min", "prompt_lookup_max"):
-        if getattr(spec, field) is not None:
-            found.append(f"speculative: SGLang has no {field}")
     return found

@@ -7,6 +7,7 @@ nothing is said twice. It takes no API key; over several nodes it needs an MPI l
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar
 
 from orchestrator.engines import flags
@@ -70,6 +71,7 @@ REASONS = {
 PINS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 POLICIES = ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH")
 DECODING = {"draft_model": "Draft_Target", "ngram": "NGram", "eagle3": "Eagle3", "mtp": "MTP"}
+WITH_MODEL, LACKING = ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
 # It refuses unknown fields of a request.
 FIELDS = frozenset(
     {
@@ -119,25 +121,25 @@ class TensorrtLlm:
             *flags.only(settings, "scheduling_policy", POLICIES, "these are its capacity policies"),
             *flags.only(settings, "guided_decoding_backend", ("xgrammar", "llguidance"), "TensorRT-LLM has these"),
             *flags.only(settings, "load_format", ("auto", "dummy"), "TensorRT-LLM has these"),
+            *flags.speculative_problems("TensorRT-LLM", settings.speculative, DECODING, WITH_MODEL, LACKING),
             *_feature_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return flags.left_open(settings, PINS)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         argv = [
             *(flags.program(settings, "trtllm-serve"), node.model_path or settings.model),
             *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
             *("--extra_llm_api_options", CONFIG),  # the name that old and new releases know
             *flags.extra_arguments(settings),
         ]
-        env = {
-            "PYTHONUNBUFFERED": "1",
-            **flags.visible_devices(hardware, node.devices),
-            **flags.offline(node.model_path or settings.model),
-        }
+        env = flags.environment(settings, hardware, node)
         files = {CONFIG: json.dumps(configuration(settings, pins), indent=1, sort_keys=True)}  # JSON is YAML
         command = Command(tuple(argv), env | settings.env, files=files, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {
@@ -161,7 +163,13 @@ class TensorrtLlm:
         return None
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}
+        # It makes a small cache first to see what a step needs, then the one it serves with: the last counts.
+        found: dict[str, float | int | str] = {}
+        for gib, tokens in re.findall(r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)", log):
+            found |= {"kv_cache_tokens": int(tokens), "kv_cache_bytes": round(float(gib) * (1 << 30))}
+        for length in re.findall(r"\bmax_seq_len=(\d+), max_num_requests=", log):
+            found["max_model_len"] = int(length)
+        return found
 
 
 def configuration(settings: EngineSettings, pins: dict[str, int]) -> dict[str, Any]:
@@ -211,13 +219,4 @@ def _feature_problems(settings: EngineSettings) -> list[str]:
     found = []
     if settings.max_lora_rank and not settings.enable_lora:
         found.append("max_lora_rank: needs enable_lora: true")
-    spec = settings.speculative
-    if spec is None:
-        return found
-    if spec.method not in DECODING:
-        found.append(f"speculative: TensorRT-LLM has no method {spec.method} here; it has {', '.join(DECODING)}")
-    if spec.method in ("draft_model", "eagle3") and spec.model is None:
-        found.append(f"speculative: method {spec.method} needs a model")
-    if spec.draft_tensor_parallel_size or spec.prompt_lookup_min:
-        found.append("speculative: TensorRT-LLM has no draft_tensor_parallel_size and no prompt_lookup_min")
     return found

@@ -6,6 +6,7 @@ answer cannot be forced over HTTP: what was asked and what came are both in the 
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from orchestrator.engines import flags
@@ -15,17 +16,18 @@ from orchestrator.engines.flags import Flag
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
+PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a checkpoint made for them
+WHILE_LOADING = ("eetq", "fp8", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4")
 TABLE = {
     "revision": Flag("--revision"),
     "trust_remote_code": Flag("--trust-remote-code", "bare"),
     "tensor_parallel_size": Flag("--num-shard"),  # its own default is every GPU it sees
-    "dtype": Flag("--dtype"),
-    "quantization": Flag("--quantize"),
-    "kv_cache_dtype": Flag("--kv-cache-dtype"),
+    "dtype": Flag("--dtype", choices=("float16", "bfloat16")),
+    "quantization": Flag("--quantize", choices=PREQUANTIZED + WHILE_LOADING),
+    "kv_cache_dtype": Flag("--kv-cache-dtype", choices=("fp8_e4m3fn", "fp8_e5m2")),
     "max_model_len": Flag("--max-total-tokens"),
     "max_input_len": Flag("--max-input-tokens"),
     "max_num_seqs": Flag("--max-batch-size"),
-    "kv_cache_tokens": Flag("--max-batch-total-tokens"),
     "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
 }
 OTHERS = {
@@ -48,6 +50,14 @@ REASONS = {
     "served_model_name": "TGI answers to any name",
     "scheduling_policy": "TGI serves in order of arrival",
     "load_format": "TGI reads safetensors only",
+    "kv_cache_tokens": "TGI 3 ignores --max-batch-total-tokens with its flash attention; use gpu_memory_utilization",
+    "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
+    "hf_overrides": "TGI reads the model's own config.json",
+    "kv_transfer_config": "TGI has no disaggregated prefill",
+    "cpu_offload_gb": "TGI keeps all weights on the GPUs",
+    "stream_interval": "TGI sends every token as it comes",
+    "distributed_executor_backend": "TGI has one way to start its shards; leave it out",
+    "enable_expert_parallel": "TGI has no expert parallelism",
     "block_size": "TGI chooses the block size by its attention kernels",
 }
 # It derives the first from the GPU; the second is 128 and answers 429 at once, where other engines queue.
@@ -74,21 +84,21 @@ class Tgi:
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
             *flags.gpu_only("TGI", hardware),
-            *flags.unmapped("TGI", settings, KNOWN, REASONS),
-            *flags.taken("TGI", settings, TABLE, own),
+            *flags.field_problems("TGI", settings, TABLE, OTHERS, KNOWN, REASONS, OURS),
             *flags.single_node("TGI", settings),
-            *flags.only(settings, "dtype", ("float16", "bfloat16"), "TGI has these two"),
-            *flags.only(settings, "kv_cache_dtype", ("fp8_e4m3fn", "fp8_e5m2"), "else leave it out"),
             *flags.only(settings, "attention_backend", ATTENTION, "TGI has these"),
             *flags.only(settings, "guided_decoding_backend", ("outlines",), "TGI has only this one"),
+            *flags.speculative_problems("TGI", settings.speculative, ("ngram", "medusa")),
             *_value_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return flags.left_open(settings, PINS)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = {name: value for name, value in PINS.items() if getattr(settings, name) is None}
+        pins = self.pinned(settings, hardware)
         prometheus = node.extra_ports[0] if node.extra_ports else node.port + 1
         argv = [
             *(flags.program(settings, "text-generation-launcher"), "--model-id", node.model_path or settings.model),
@@ -105,7 +115,7 @@ class Tgi:
             **flags.offline(node.model_path or settings.model),
         }
         command = Command(tuple(argv), env | settings.env, {"API_KEY": api_key}, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {
@@ -131,7 +141,9 @@ class Tgi:
         return None if settings.image else (flags.program(settings, "text-generation-launcher"), "--version")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}
+        # backends/v3/src/lib.rs, after its warm-up; the number is that of all slots of the KV cache
+        match = re.search(r"Setting max batch total tokens to (\d+)", log)
+        return {"kv_cache_tokens": int(match[1])} if match else {}
 
 
 def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
@@ -167,10 +179,8 @@ def _value_problems(settings: EngineSettings) -> list[str]:
     if settings.max_num_queued_reqs == 0:
         found.append("max_num_queued_reqs: 0 would refuse every request in TGI")
     spec = settings.speculative
-    if spec and spec.method not in ("ngram", "medusa"):
-        found.append(f"speculative: TGI has ngram, and medusa by the model itself; not {spec.method}")
-    if spec and (spec.model or spec.prompt_lookup_min or spec.prompt_lookup_max or spec.draft_tensor_parallel_size):
-        found.append("speculative: TGI takes num_speculative_tokens only")
+    if spec and spec.model:
+        found.append("speculative: TGI takes no model; medusa heads come with the model itself")
     if settings.enable_lora and not settings.lora_modules:
         found.append("enable_lora: TGI needs the adapters themselves at start (lora_modules)")
     return found

@@ -60,19 +60,21 @@ class Transformers:
     metrics: ClassVar[tuple[Metric, ...]] = ()
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program")
         return [
-            *flags.unmapped("transformers serve", settings, KNOWN, REASONS),
-            *flags.taken("transformers serve", settings, TABLE, own),
+            *flags.field_problems("transformers serve", settings, TABLE, OTHERS, KNOWN, REASONS, OURS),
             *flags.single_node("transformers serve", settings),
             *flags.only(
                 settings, "quantization", ("bnb-4bit", "bnb-8bit"), "others come with the checkpoint: leave it out"
             ),
+            *flags.not_in_docker("transformers serve", settings),
             *_fixed_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return pinned(settings, hardware)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = pinned(settings, hardware)
+        pins = self.pinned(settings, hardware)
         argv = [
             *(flags.program(settings, "transformers"), "serve", self.served_name(settings, node)),
             *("--continuous-batching", "--device", "cpu" if hardware.is_cpu else "cuda:0"),
@@ -81,15 +83,11 @@ class Transformers:
             *_batching(settings, pins),
             *flags.extra_arguments(settings),
         ]
-        env = {
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "PYTHONUNBUFFERED": "1",
-            **flags.visible_devices(hardware, node.devices),
-            **flags.offline(node.model_path or settings.model),
-            **(_cores(node) if hardware.is_cpu else {}),
-        }
+        env = flags.environment(settings, hardware, node) | {"HF_HUB_DISABLE_TELEMETRY": "1"}
+        if hardware.is_cpu:
+            env |= _cores(node)
         command = Command(tuple(argv), env | settings.env, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         return {"completions": _dialect("completions", "prompt"), "chat": _dialect("chat/completions", "messages")}
@@ -102,14 +100,12 @@ class Transformers:
         return None if settings.image else (flags.program(settings, "transformers"), "version")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}
+        return {}  # its own log level is warning, and it says nothing of its size there
 
 
 def pinned(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     """Fields left open that it would fill by the memory it finds, with the values they get instead."""
-    if not hardware.is_cpu:
-        return {}
-    return {name: value for name, value in CPU_PINS.items() if getattr(settings, name) is None}
+    return flags.left_open(settings, CPU_PINS) if hardware.is_cpu else {}
 
 
 def _batching(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
@@ -147,14 +143,8 @@ def _cores(node: Node) -> dict[str, str]:
 
 
 def _fixed_problems(settings: EngineSettings) -> list[str]:
-    found = [
+    return [
         f"{field}: transformers serve always does this and cannot switch it off"
         for field in ("enable_prefix_caching", "enable_chunked_prefill")
         if getattr(settings, field) is False
     ]
-    if settings.image and settings.container_runtime != "apptainer":
-        found.append(
-            "image: transformers serve takes no key and names no model, so nothing would prove that the server in a "
-            "docker or podman container is ours; use executable or apptainer"
-        )
-    return found

@@ -81,6 +81,7 @@ PINNED = {
     False: {"max_num_seqs": 1024, "max_num_batched_tokens": 8192},
     True: {"max_num_seqs": 128, "max_num_batched_tokens": 2048},
 }
+CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
 FOLLOWER_GRACE_S = 0.5
 BLOCK = {False: 16, True: 128}
@@ -114,12 +115,8 @@ class Vllm:
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         known = frozenset({*TABLE, *OTHERS, "nnodes"})
-        own = (
-            {flag: f"the field {field}" for field, flag in OTHERS.items()} | dict.fromkeys(OURS, "this program") | SHORT
-        )
         return [
-            *flags.unmapped("vLLM", settings, known, REASONS),
-            *flags.taken("vLLM", settings, TABLE, own),
+            *flags.field_problems("vLLM", settings, TABLE, OTHERS, known, REASONS, OURS, SHORT),
             *flags.whole_nodes(settings),
             *flags.only(settings, "scheduling_policy", ("fcfs", "priority"), "vLLM has these two"),
             *_parallel_problems(settings),
@@ -127,8 +124,11 @@ class Vllm:
             *_speculative_problems(settings),
         ]
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        return pinned(settings, hardware)
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = pinned(settings, hardware)
+        pins = self.pinned(settings, hardware)
         argv = [
             *(flags.program(settings, "vllm"), "serve", node.model_path or settings.model),
             *_server(settings, node, self.served_name(settings, node)),
@@ -144,7 +144,7 @@ class Vllm:
         # A follower has nothing to finish: left alone it waits 10 s for its own worker and then kills it.
         grace_s = FOLLOWER_GRACE_S if node.rank else None
         command = Command(tuple(argv), env, {"VLLM_API_KEY": api_key}, grace_s=grace_s, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node) if settings.image else command
+        return in_container(command, settings, hardware, node)
 
     def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
         # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
@@ -189,10 +189,11 @@ REPORTED: dict[str, tuple[re.Pattern[str], Any]] = {
 
 def pinned(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     """Fields left open that vLLM would fill by the hardware it finds, with the values they get instead."""
-    pins = {name: value for name, value in PINNED[hardware.is_cpu].items() if getattr(settings, name) is None}
+    pins = flags.left_open(settings, PINNED[hardware.is_cpu])
     if settings.enable_chunked_prefill is False and "max_num_batched_tokens" in pins and settings.max_model_len:
         pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_model_len)
-    if hardware.is_cpu and settings.kv_cache_memory_bytes is None and settings.gpu_memory_utilization is None:
+    said = settings.kv_cache_memory_bytes or settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
+    if hardware.is_cpu and not said:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
     return pins
 
@@ -248,12 +249,9 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
-    env = {
+    env = flags.environment(settings, hardware, node) | {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its own 600 s are short for big models
-        "PYTHONUNBUFFERED": "1",
-        **flags.visible_devices(hardware, node.devices),
-        **flags.offline(node.model_path or settings.model),
     }
     if node.bind in ("127.0.0.1", "::1", "localhost"):
         # Gives POST /reset_prefix_cache. These paths ask for no key, so never on an address others can reach.
@@ -303,6 +301,8 @@ def _number_problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         )
     if settings.kv_cache_tokens and settings.kv_cache_memory_bytes:
         found.append("kv_cache_tokens and kv_cache_memory_bytes: give one of them, both say how large the KV cache is")
+    if hardware.is_cpu and settings.kv_cache_memory_bytes and settings.env.get(CPU_KV_VARIABLE):
+        found.append(f"kv_cache_memory_bytes: {CPU_KV_VARIABLE} in env wins over it; give one of them")
     if hardware.is_cpu and settings.cpu_offload_gb:
         found.append("cpu_offload_gb: there is nothing to offload from on a CPU")
     if settings.lora_modules and not settings.enable_lora:

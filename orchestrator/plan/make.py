@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.catalog.models import model_facts
-from orchestrator.engines import ENGINES, vllm
+from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
@@ -197,13 +197,8 @@ def _feasible(settings: EngineSettings, hardware: Hardware) -> _Verdict:
 
 
 def _as_started(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
-    """With what our vLLM pins where the settings leave it open: predictions are of the command that will run."""
-    if settings.engine != "vllm":
-        return settings
-    pins = vllm.pinned(settings, hardware)
-    if "VLLM_CPU_KVCACHE_SPACE" in settings.env:
-        pins.pop("kv_cache_memory_bytes", None)  # the variable wins over the flag
-    return settings.model_copy(update=pins)
+    """With what its engine pins where the settings leave it open: predictions are of the command that will run."""
+    return settings.model_copy(update=ENGINES[settings.engine]().pinned(settings, hardware))
 
 
 def _with_workloads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,10 +15,13 @@ from hypothesis import strategies as st
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Node
+from orchestrator.engines.flags import Flag
 from orchestrator.engines.tensorrt_llm import CONFIG
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.contract.test_engines import GPU, NODE
 
+# Checked by the engine alone: what it has differs by build.
+OPEN = {"--attention-backend", "--distributed-executor-backend"}
 FLAGS = Path(__file__).with_name("flags")
 RECORDED = sorted(path.stem for path in FLAGS.glob("*.json"))
 CPU = Hardware(name="cpu")
@@ -37,7 +41,7 @@ FULL: dict[str, dict[str, Any]] = {
     "tgi": {
         "revision": "abc", "trust_remote_code": True, "tensor_parallel_size": 2, "quantization": "awq",
         "kv_cache_dtype": "fp8_e5m2", "max_model_len": 512, "max_input_len": 256, "max_num_seqs": 7,
-        "max_num_batched_tokens": 640, "max_num_queued_reqs": 9, "kv_cache_tokens": 999, "enforce_eager": True,
+        "max_num_batched_tokens": 640, "max_num_queued_reqs": 9, "enforce_eager": True,
         "gpu_memory_utilization": 0.8, "speculative": {"method": "ngram", "num_speculative_tokens": 3},
         "lora_modules": {"a": "/l"}, "enable_lora": True, "enable_prefix_caching": False,
         "enable_chunked_prefill": True, "attention_backend": "flashinfer", "guided_decoding_backend": "outlines",
@@ -73,7 +77,7 @@ FULL: dict[str, dict[str, Any]] = {
         "tensor_parallel_size": 2, "max_model_len": 512, "max_num_seqs": 7, "max_num_batched_tokens": 640,
         "kv_cache_dtype": "q8_0", "enable_prefix_caching": False, "served_model_name": "x",
         "speculative": {"method": "draft_model", "num_speculative_tokens": 3, "model": "/d.gguf"},
-        "lora_modules": {"a": "/l"}, "enable_lora": True,
+        "lora_modules": {"a": "/l"}, "enable_lora": True, "load_format": "mmap",
     },
 }  # fmt: skip
 
@@ -154,6 +158,16 @@ def test_every_flag_of_the_simplest_settings_is_known(name: str) -> None:
 )
 def test_flags_that_exclude_the_fullest_settings_are_known_too(name: str, given: dict[str, Any]) -> None:
     assert complaints(arguments(name, GPU, NODE, given), recorded(name)["flags"]) == []
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if name != "tensorrt_llm"])
+def test_a_value_is_refused_here_exactly_if_the_engine_refuses_it(name: str) -> None:
+    flags = recorded(name)["flags"]
+    table: dict[str, Flag] = importlib.import_module(f"orchestrator.engines.{name}").TABLE
+    for flag in table.values():
+        theirs = flags[flag.name].get("choices")
+        assert not theirs or flag.kind != "value" or set(flag.choices) <= set(theirs), flag.name
+        assert not theirs or flag.choices or flag.name in OPEN, f"{flag.name} takes {theirs} only"
 
 
 def test_every_key_of_tensorrts_file_is_known() -> None:

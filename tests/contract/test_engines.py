@@ -139,6 +139,25 @@ def test_a_command_is_a_pure_function_of_its_arguments(name: str) -> None:
     assert made.command(settings(name), GPU, NODE, KEY) == made.command(settings(name), GPU, NODE, KEY)
 
 
+@pytest.mark.parametrize("name", ENGINES.names())
+@pytest.mark.parametrize("hardware", [GPU, CPU])
+def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_down(
+    name: str, hardware: Hardware
+) -> None:
+    made, given = engine(name), settings(name, max_model_len=4096) if name == "llama_cpp" else settings(name)
+    pins = made.pinned(given, hardware)
+    assert not set(pins) & set(given.given())
+    if not made.launches or made.problems(given, hardware):
+        return
+    command = made.command(given, hardware, NODE, KEY)
+    assert [note for field in pins for note in command.notes if note.startswith(f"{field}={pins[field]} ")] == [
+        note for note in command.notes if "pinned" in note
+    ]
+    written = given.model_copy(update=pins)
+    assert made.pinned(written, hardware) == {}
+    assert told(made.command(written, hardware, NODE, KEY)) == told(command)
+
+
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_it_listens_where_it_is_told(name: str) -> None:
     command = engine(name).command(settings(name), GPU, NODE, KEY)

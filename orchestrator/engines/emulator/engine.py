@@ -87,6 +87,10 @@ class Emulator:
             return [*found, str(error)]
         return found + _flag_problems(settings.extra_args, profile)
 
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        """Nothing: its model is told the hardware and chooses as vLLM would on it."""
+        return {}
+
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
         """One process per rank; ranks above 0 serve nothing."""
         argv = [sys.executable, "-m", "orchestrator.engines.emulator", "--config", str(Path(node.workdir) / _CONFIG)]

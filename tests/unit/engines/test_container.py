@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from orchestrator.engines.base import Command, Node
-from orchestrator.engines.container import in_container
+from orchestrator.engines.container import container_name, in_container, launch_of
 from orchestrator.engines.lease import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -28,10 +28,10 @@ def made(runtime: str | None, hardware: Hardware = H100, node: Node = NODE, imag
 def test_golden_docker(runtime: str | None) -> None:
     command = made(runtime)
     assert shlex.join(command.argv) == (
-        "docker run --rm --init --name orchestrator-01L-8000-1 --label orchestrator.launch=01L "
+        "docker run --rm --init --name orchestrator-01L-8000-1 "
         f"--label orchestrator.leases={node_path('leases')} --network host --ipc private --shm-size 16g "
-        "--gpus '\"device=0,3\"' --volume /hub:/hub:rw --volume /run/l:/run/l:rw "
-        "--volume /models/tiny:/models/tiny:ro --env A --env HF_HOME --env KEY --workdir /run/l "
+        "--gpus '\"device=0,3\"' --volume /models/tiny:/models/tiny:ro --volume /hub:/hub:rw "
+        "--volume /run/l:/run/l:rw --env A --env HF_ENDPOINT --env HF_HOME --env HF_TOKEN --env KEY --workdir /run/l "
         "--entrypoint vllm vllm/vllm:1 serve /models/tiny"
     )
     assert command.after == ("docker", "rm", "--force", "orchestrator-01L-8000-1")
@@ -50,8 +50,8 @@ def test_golden_podman() -> None:
 def test_golden_apptainer() -> None:
     command = made("apptainer")
     assert shlex.join(command.argv) == (
-        "apptainer exec --nv --pwd /run/l --bind /hub:/hub:rw --bind /run/l:/run/l:rw "
-        "--bind /models/tiny:/models/tiny:ro docker://vllm/vllm:1 vllm serve /models/tiny"
+        "apptainer exec --nv --pwd /run/l --bind /models/tiny:/models/tiny:ro "
+        "--bind /hub:/hub:rw --bind /run/l:/run/l:rw docker://vllm/vllm:1 vllm serve /models/tiny"
     )
     assert command.env["CUDA_VISIBLE_DEVICES"] == "0,3"
     assert command.after == ()
@@ -81,3 +81,35 @@ def test_without_a_cache_of_its_own_a_container_shares_the_nodes_hub_cache(monke
     )
     assert command.env["HF_HOME"] == "/home/me/.cache/huggingface"
     assert "/home/me/.cache/huggingface:/home/me/.cache/huggingface:rw" in command.argv
+    assert command.folders == ("/home/me/.cache/huggingface",), "podman mounts nothing that is not there"
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+def test_every_local_path_that_the_settings_name_is_seen_inside(runtime: str) -> None:
+    settings = EngineSettings.model_validate(
+        {
+            "engine": "vllm", "model": "m", "image": "i", "container_runtime": runtime, "tokenizer": "/t",
+            "lora_modules": {"a": "/lora/a", "b": "acme/hub-b"},
+            "speculative": {"method": "draft_model", "num_speculative_tokens": 2, "model": "/draft"},
+        }
+    )  # fmt: skip
+    inside = Command(("vllm",), {"VLLM_CACHE_ROOT": "/caches/vllm", "TRITON_CACHE_DIR": "relative"})
+    line = shlex.join(in_container(inside, settings, CPU, NODE).argv)
+    for path in ("/models/tiny", "/t", "/lora/a", "/draft"):
+        assert f" {path}:{path}:ro" in line
+    assert " /caches/vllm:/caches/vllm:rw" in line
+    assert "acme/hub-b" not in line
+    assert "relative" not in line
+
+
+@pytest.mark.parametrize("launch_id", ["01L", "a-b-c", "x.y_z"])
+def test_a_containers_name_tells_its_launch(launch_id: str) -> None:
+    name = container_name(Node(launch_id=launch_id, port=8000, rank=3))
+    assert name == f"orchestrator-{launch_id}-8000-3"
+    assert launch_of(name) == launch_id
+
+
+def test_docker_binds_the_engine_to_its_cores_and_podman_inherits_them() -> None:
+    node = Node(workdir="/w", launch_id="l", cores=(2, 3))
+    assert "--cpuset-cpus 2,3" in shlex.join(made("docker", CPU, node).argv)
+    assert "--cpuset-cpus" not in made("podman", CPU, node).argv

@@ -82,6 +82,7 @@ def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.Mo
         Path(f"/tmp/orchestrator-{stranger}").rmdir()
 
 
+NAMES = [f"orchestrator-{name}" for name in ("held-8000-0", "lost-8000-0", "lost-8001-0", "spared-8002-0")]
 DOCKER = """#!/bin/sh
 echo "$@" >> {log}
 if [ "$1" = ps ]; then cat {containers}; fi
@@ -101,7 +102,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program.chmod(0o755)
 
     install(0)
-    (tmp_path / "containers").write_text("held h1\nlost c1\nlost c2\nspared s1\n")
+    (tmp_path / "containers").write_text("".join(f"{name}\n" for name in NAMES))
     (tmp_path / "leases").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(reaper, "RUNTIMES", ("docker",))
@@ -111,13 +112,13 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> None:
     held = Lease("held", docker / "leases")
     assert reaper.reap({"spared"}, docker / "leases") == [
-        Leftover(0, "lost", "docker c1"),
-        Leftover(0, "lost", "docker c2"),
+        Leftover(0, "lost", f"docker {NAMES[1]}"),
+        Leftover(0, "lost", f"docker {NAMES[2]}"),
     ]
     held.release()
     asked = (docker / "asked").read_text()
     assert f"--filter label=orchestrator.leases={docker / 'leases'}" in asked
-    assert asked.splitlines()[1:] == ["rm --force c1", "rm --force c2"]
+    assert asked.splitlines()[1:] == [f"rm --force {name}" for name in NAMES[1:3]]
 
 
 def test_a_client_without_a_daemon_has_no_containers(docker: Path) -> None:

@@ -164,7 +164,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("tgi", {"quantization": "exl2", "tensor_parallel_size": 2}, "exl2 cannot be sharded"),
     ("tgi", {"max_input_len": 9, "max_model_len": 9}, "max_input_len: 9 must be below max_model_len (9)"),
     ("tgi", {"max_num_queued_reqs": 0}, "0 would refuse every request"),
-    ("tgi", {"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "not eagle"),
+    (
+        "tgi",
+        {"speculative": {"method": "eagle", "num_speculative_tokens": 1}},
+        "TGI has no method eagle; it has ngram, medusa",
+    ),
     ("tgi", {"enable_lora": True}, "TGI needs the adapters themselves"),
     ("tensorrt_llm", {"quantization": "fp8"}, "TensorRT-LLM takes the quantization from the checkpoint"),
     ("tensorrt_llm", {"nnodes": 2, "tensor_parallel_size": 2}, "spans nodes only under mpirun or srun"),
@@ -178,7 +182,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
     ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
     ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
-    ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "method mtp only"),
+    ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "has no method"),
     ("lightllm", {"image": "x"}, "nothing would prove that the server"),
     ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "by rows or by layers, not by both"),
     ("llama_cpp", {"quantization": "q4_0"}, "a GGUF file has its own quantization"),
@@ -210,16 +214,42 @@ def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
 @pytest.mark.parametrize(
     ("name", "log", "expected"),
     [
-        (
+        (  # 0.5.23: sglang/srt/model_executor/model_runner.py, sglang/srt/managers/scheduler.py
             "sglang",
             "Load weight end. elapsed=3.1 s, type=LlamaForCausalLM, avail mem=60.1 GB, mem usage=14.99 GB.\n"
             "max_total_num_tokens=123456, chunked_prefill_size=8192, max_running_requests=1024, context_len=8192",
             {"kv_cache_tokens": 123456, "max_model_len": 8192, "weight_bytes": round(14.99 * 2**30)},
         ),
-        (
+        (  # commit 00dc8057: src/llama-model.cpp, src/llama-context.cpp, src/llama-kv-cache.cpp
             "llama_cpp",
-            "load_tensors:   CPU_Mapped model buffer size =   420.50 MiB\nllama_context: n_ctx         = 8192",
-            {"kv_cache_tokens": 8192, "weight_bytes": round(420.5 * 2**20)},
+            "print_info: n_ctx_train      = 131072\n"
+            "load_tensors:   CPU_Mapped model buffer size =   420.50 MiB\n"
+            "load_tensors:        CUDA0 model buffer size =  6378.40 MiB\n"
+            "llama_context: n_ctx         = 8192\n"
+            "llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB\n"
+            "llama_kv_cache:      CUDA1 KV buffer size =   512.00 MiB",
+            {"kv_cache_tokens": 8192, "weight_bytes": round(6798.9 * 2**20), "kv_cache_bytes": 1024 * 2**20},
+        ),
+        (  # v3.3.7: backends/v3/src/lib.rs:137, server/text_generation_server/models/flash_causal_lm.py:1565
+            "tgi",
+            "INFO text_generation_launcher: KV-cache blocks: 49920, size: 1\n"
+            "INFO text_generation_router_v3: backends/v3/src/lib.rs:137: Setting max batch total tokens to 49920",
+            {"kv_cache_tokens": 49920},
+        ),
+        (  # commit fc72ffab: lightllm/common/mem_manager.py:72
+            "lightllm",
+            "INFO 07-11 11:11:21 [mem_manager.py:72] 55.1 GB space is available after load the model weight\n"
+            "0.125 MB is the size of one token kv cache\n"
+            "451379 is the profiled max_total_token_num with the mem_fraction 0.9\n",
+            {"kv_cache_tokens": 451379},
+        ),
+        (  # release 1.2: kvCacheManager.cpp (allocatePools), pyexecutor/py_executor_creator.py; the first is a trial
+            "tensorrt_llm",
+            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).\n"
+            "[TRT-LLM] [I] max_seq_len=8224, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n"
+            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 2.25 GiB for max tokens in paged KV cache (262112).\n"
+            "[TRT-LLM] [I] max_seq_len=262145, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n",
+            {"kv_cache_tokens": 262112, "kv_cache_bytes": round(2.25 * 2**30), "max_model_len": 262145},
         ),
     ],
 )

@@ -144,7 +144,8 @@ def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
     assert wait(Vllm(), FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).proofs[1] == "key"
 
 
-def test_in_a_container_the_name_must_be_ours() -> None:
+def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -> None:
+    ours["listeners"] = {99999999}  # a process of docker's daemon
     other = FakeServer(vllm_answers(_v1_models=models("tiny-OTHER")))
     failure = failed(Vllm(), other, FakeProcess(), image="vllm/vllm:1")
     assert failure.kind == "wrong_server"
@@ -155,6 +156,16 @@ def test_in_a_container_the_name_must_be_ours() -> None:
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
     server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all="/")
     assert wait(Transformers(), server, FakeProcess(keyed=False)).proofs == ("socket",)
+
+
+@pytest.mark.parametrize("listening", [set(), {99999999}])
+def test_podmans_processes_are_ours_or_the_name_must_be(listening: set[int], ours: dict[str, set[int]]) -> None:
+    podman = {"image": "i", "container_runtime": "podman"}
+    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("socket", "key", "name")
+    ours["listeners"] = listening
+    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("key", "name")
+    server = FakeServer({"/health": Answer(200)}, open_to_all="/")
+    assert failed(Transformers(), server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
 
 
 def test_health_that_is_not_200_yet_is_waited_for() -> None:

@@ -62,7 +62,7 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
         ({"quantization": "awq"}, "quantization: 'awq' is none of bnb-4bit, bnb-8bit"),
         ({"enable_prefix_caching": False}, "enable_prefix_caching: transformers serve always does this"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: transformers serve has no such setting"),
-        ({"image": "x/y"}, "nothing would prove that the server in a docker or podman container is ours"),
+        ({"image": "x/y"}, "nothing would prove that the server in a docker container is ours"),
         ({"extra_args": {"--no-continuous-batching": True}}, "is set by this program"),
     ],
 )

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from orchestrator.engines.base import Command, Node
+from orchestrator.engines.process import clean_environment
 from orchestrator.engines.vllm import Vllm, pinned
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
@@ -149,6 +150,22 @@ def test_settings_that_depend_on_the_gpu_are_pinned_alike_for_all_gpus() -> None
     )
     assert pinned(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
     assert pinned(settings(kv_cache_memory_bytes="2GiB", max_num_seqs=5, max_num_batched_tokens=9), CPU) == {}
+
+
+def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_word() -> None:
+    given = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert "kv_cache_memory_bytes" not in pinned(given, CPU)
+    made = command(CPU, env={"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert "--kv-cache-memory-bytes" not in made.argv
+    assert not [note for note in made.notes if "kv_cache_memory_bytes" in note]
+    twice = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"}, kv_cache_memory_bytes="1GiB")
+    assert "wins over it" in "\n".join(Vllm().problems(twice, CPU))
+    assert Vllm().problems(twice, H100) == []
+
+
+def test_a_variable_that_overrules_flags_is_not_inherited_from_the_node() -> None:
+    inherited = {"VLLM_CPU_KVCACHE_SPACE": "4", "HOME": "/h"}
+    assert clean_environment(inherited, "vllm") == {"HOME": "/h"}
 
 
 def test_without_chunked_prefill_a_batch_can_hold_the_longest_prompt() -> None:

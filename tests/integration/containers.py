@@ -1,0 +1,125 @@
+"""Container programs for tests: an image of nothing, the node's own Python and engines mounted into it.
+
+No image can be pulled where these tests run, so the image is an empty root folder. What a machine's owner would write
+into the program's own configuration (which folders every container sees, limits that this machine allows) is put
+between us and the real program by a script of its name, first in PATH; what runs below it is the real one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engine_real import home_of
+
+SCRIPT = """#!/bin/sh
+verb=$1; shift
+if [ "$verb" = run ]; then exec {program} {options} run {mounts} "$@"; fi
+exec {program} {options} "$verb" "$@"
+"""
+FOLDERS = ("usr", "lib", "lib64", "bin", "sbin", "etc", "tmp", "proc", "sys", "dev", "run", "root", "var/tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A container program that works here, and an image for one engine."""
+
+    runtime: str  # docker | podman
+    image: str
+    path: str  # PATH that finds the script first
+
+    def ask(self, *argv: str) -> str:
+        """What the program prints."""
+        env = os.environ | {"PATH": self.path}
+        return subprocess.run(
+            [self.runtime, *argv], env=env, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+
+    def containers(self) -> list[str]:
+        """Names of this image's containers, ended ones too."""
+        return self.ask("ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}").split()
+
+
+@contextmanager
+def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
+    """An image whose PATH finds ``engine``; skips the test, with the reason, where containers cannot run."""
+    home, program = home_of(engine), shutil.which(runtime)
+    if program is None:
+        pytest.skip(f"{runtime} is not installed, so no engine was started in a container of it (apt-get install it)")
+    image = f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
+    path = _script(runtime, program, home, folder)
+    made = Host(runtime, image, path)
+    try:
+        _import(made, home, folder)
+        made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}")
+    try:
+        yield made
+    finally:
+        for name in made.containers():
+            made.ask("rm", "--force", name)
+        made.ask("rmi", "--force", image)
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float) -> bool:
+    """Whether it held within the limit."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def command_lines() -> Iterator[str]:
+    """Of every process here, those inside containers too, whole."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+
+
+def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
+    seen = ["/usr", "/lib", "/lib64", "/bin", str(Path(sys.base_prefix).resolve()), str(home.resolve())]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # they ask for more than a machine may allow
+    mounts = [f"--volume {path}:{path}:ro" for path in seen if not _below(path, seen) and Path(path).exists()]
+    mounts += [f"--ulimit nofile={min(files, 1 << 20)}", *(["--ulimit nproc=30000"] if runtime == "podman" else [])]
+    options = "--runtime runc" if runtime == "podman" and shutil.which("runc") else ""
+    script = folder / "bin" / runtime
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(SCRIPT.format(program=program, options=options, mounts=" ".join(mounts)))
+    script.chmod(0o755)
+    return f"{script.parent}:{os.environ['PATH']}"
+
+
+def _below(path: str, others: list[str]) -> bool:
+    return any(path != other and path.startswith(f"{other}/") for other in others)
+
+
+def _import(made: Host, home: Path, folder: Path) -> None:
+    archive = folder / "root.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name in FOLDERS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
+            tar.addfile(entry)
+        for name, text in {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    made.ask("import", "--change", f"ENV PATH={home.resolve()}/bin:/usr/bin:/bin", str(archive), made.image)

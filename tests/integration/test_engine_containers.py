@@ -1,0 +1,148 @@
+"""Real engines really started in containers: ready, proven ours, no secret in sight, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.engines import reaper
+from orchestrator.errors import EngineFailure
+from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment
+from tests.integration.containers import Host, command_lines, host, wait_until
+from tests.integration.engine_real import Running, running, settings
+
+pytestmark = [pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(600)]
+GONE_S = 20.0
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def vllm_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with host(request.param, "vllm", tmp_path_factory.mktemp("vllm")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def transformers_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with host("podman", "transformers", tmp_path_factory.mktemp("transformers")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that is not there yet, as on a new node."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / ".cache" / "huggingface"
+
+
+def inside(where: Host, found: Running, *argv: str) -> str:
+    """What a command inside the engine's container prints."""
+    name = next(name for name in where.containers() if found.node.launch_id in name)
+    return where.ask("exec", name, *argv)
+
+
+def test_an_engine_without_a_key_serves_from_podman_and_a_dead_guard_leaves_nothing_for_long(
+    transformers_host: Host, tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", transformers_host.path)
+    given = settings("transformers", image=transformers_host.image, container_runtime="podman")
+    with running(given, tmp_path, MODEL) as found:
+        ready = found.wait()
+        assert ready.proofs == ("socket",), "it takes no key and names no model: its socket alone shows that it is ours"
+        body = {"model": found.name, "prompt": "hi", "max_tokens": 2, "stream": True}
+        assert found.ask("POST", "/v1/completions", body)[0] == 200
+        assert inside(transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm").split()[1] == "16G"
+        (private_cache / "seen").write_text("by the node")
+        assert inside(transformers_host, found, "/bin/cat", str(private_cache / "seen")) == "by the node"
+        engine = found.processes[0].pid
+        assert engine is not None
+        guard = psutil.Process(engine).parent()
+        assert guard is not None
+        guard.kill()
+        assert wait_until(lambda: found.processes[0].poll() is not None, GONE_S)
+        assert reaper.leftovers() == [], "as long as its owner lives, a launch is no leftover"
+        found.processes[0].stop()
+        reaper.reap()
+        assert transformers_host.containers() == []
+
+
+def test_vllm_serves_from_a_container_shows_no_secret_and_stops_without_a_trace(
+    vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", vllm_host.path)
+    where = {"image": vllm_host.image, "container_runtime": vllm_host.runtime}
+    given = settings("vllm", max_model_len=512, enforce_eager=True, kv_cache_tokens=4096, max_num_seqs=4, **where)
+    with running(given, tmp_path, MODEL) as found:
+        ready = found.wait()
+        assert ready.proofs == (("socket", "key", "name") if vllm_host.runtime == "podman" else ("key", "name"))
+        assert ready.reported["kv_cache_tokens"] == 4096
+        assert found.ask("POST", "/v1/completions", {"model": found.name, "prompt": "hi", "max_tokens": 2})[0] == 200
+        assert not [line for line in command_lines() if found.key in line]
+        assert found.key not in found.processes[0].log_path.read_text()
+        assert inside(vllm_host, found, "/usr/bin/printenv", "VLLM_API_KEY").strip() == found.key
+        assert found.processes[0].stop().left_over == ()
+        assert vllm_host.containers() == []
+
+
+def test_an_image_that_is_not_there_says_so(vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", vllm_host.path)
+    where = {"image": "localhost/orchestrator-test:none", "container_runtime": vllm_host.runtime}
+    with running(settings("vllm", **where), tmp_path, MODEL) as found, pytest.raises(EngineFailure) as caught:
+        found.wait()
+    assert caught.value.failure.kind == "image_pull"
+
+
+EXPERIMENT = """
+version: 1
+name: container
+model: {{id: {model}}}
+deployments:
+  engine: vllm
+  image: {image}
+  container_runtime: {runtime}
+  hardware: cpu
+  dtype: float32
+  max_model_len: 512
+  enforce_eager: true
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [1, 2]}}, duration: 3s, warmup: 0s}}
+"""
+
+
+def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
+    vllm_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", vllm_host.path)
+    text = EXPERIMENT.format(model=MODEL, image=vllm_host.image, runtime=vllm_host.runtime)
+    results, log = tmp_path / "results", tmp_path / "driver.log"
+    with LocalCluster(nodes=1, cpus=4) as cluster:
+        argv = ("run", str(write_experiment(tmp_path, text)), "--results", str(results), "--address", cluster.address)
+        driver = start(*argv, log=log)
+        try:
+            wait_for(vllm_host.containers, 120, f"a container; {log.read_text()[-2000:]}")
+            wait_for(lambda: served_key(vllm_host), 60, "the engine inside")
+            assert not [line for line in command_lines() if served_key(vllm_host) in line]
+        finally:
+            driver.send_signal(signal.SIGKILL)
+            driver.wait(10)
+        assert wait_until(lambda: vllm_host.containers() == [], GONE_S)
+        assert_nothing_left()
+        again = orchestrator(*argv, timeout_s=400)
+        assert again.returncode == 0, again.stderr[-3000:]
+    assert vllm_host.containers() == []
+    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert {json.loads(row["settings_json"])["image"] for row in rows(results, "deployments")} == {vllm_host.image}
+
+
+def served_key(where: Host) -> str:
+    """The key that the engine in the one container has, "" as long as there is none."""
+    try:
+        return where.ask("exec", where.containers()[0], "/usr/bin/printenv", "VLLM_API_KEY").strip()
+    except (IndexError, subprocess.CalledProcessError):
+        return ""
