@@ -130,6 +130,13 @@ def test_a_record_names_its_version_and_source(name: str) -> None:
     assert len(document["flags"]) > 30
 
 
+@pytest.mark.parametrize("name", [name for name in RECORDED if "metrics" in recorded(name)])
+def test_every_metric_that_is_read_is_one_that_the_engine_has(name: str) -> None:
+    theirs = recorded(name)["metrics"]
+    wanted = {metric.name for metric in ENGINES[name]().metrics}
+    assert {name for name in wanted if name not in theirs and re.sub("_(sum|count)$", "", name) not in theirs} == set()
+
+
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_flag_of_the_fullest_settings_is_known(name: str, rank: int) -> None:

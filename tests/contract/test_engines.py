@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.base import Command, Engine, Node
+from orchestrator.engines.base import COLUMNS, Command, Engine, Node
 from orchestrator.engines.endpoint import Endpoint
 from orchestrator.engines.lightllm import Lightllm
 from orchestrator.engines.llama_cpp import LlamaCpp
@@ -82,6 +82,8 @@ def test_it_says_what_it_is(name: str) -> None:
     assert made.metrics_path is None or made.metrics_path.startswith("/")
     assert made.reset_path is None or made.reset_path.startswith("/")
     assert len({metric.column for metric in made.metrics}) == len(made.metrics)
+    assert {metric.column for metric in made.metrics} <= COLUMNS.keys(), "one name for one thing, whatever the engine"
+    assert not made.metrics or made.metrics_path is not None
     assert made.emulated == (name == "emulator")
     assert made.launches == (name != "endpoint")
 
