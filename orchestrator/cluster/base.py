@@ -47,6 +47,7 @@ class Seat:
     cores: tuple[int, ...]
     pid: int
     gpus: tuple[str, ...] = ()  # name and UUID of each device
+    log_path: str = ""  # of its engine on this node; stays there when the agent is lost
 
 
 @dataclass(frozen=True, slots=True)

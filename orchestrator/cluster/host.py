@@ -27,7 +27,7 @@ from orchestrator.engines.admin import reset_prefix_cache
 from orchestrator.engines.base import Engine, Node
 from orchestrator.engines.failures import Phase, classify
 from orchestrator.engines.ports import Ports
-from orchestrator.engines.process import EngineProcess
+from orchestrator.engines.process import LOG_NAME, EngineProcess
 from orchestrator.engines.readiness import wait_ready
 from orchestrator.engines.reaper import reap
 from orchestrator.errors import EngineFailure, Failure, OrchestratorError
@@ -72,7 +72,8 @@ class EngineHost:
         devices = visible_devices() if self._gpus else ()
         cores = tuple(sorted(os.sched_getaffinity(0)))
         named = tuple(f"{gpu.name} {gpu.uuid}" for gpu in self._devices)
-        return Seat(node_id, address, socket.gethostname(), devices, cores, os.getpid(), named)
+        log_path = str(self._workdir / LOG_NAME)
+        return Seat(node_id, address, socket.gethostname(), devices, cores, os.getpid(), named, log_path)
 
     def reserve_ports(self, count: int) -> list[int]:
         """Ports that nothing listens on now, from the engines' range."""

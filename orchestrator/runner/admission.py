@@ -34,6 +34,7 @@ class Waiting:
     need: Need
     estimate_s: float
     last: bool = False  # risky ones wait until the others are through
+    shun: frozenset[str] = frozenset()  # nodes on which it failed through no fault of its own: taken last
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,16 @@ def ordered(queue: Sequence[Waiting]) -> list[Waiting]:
     return sorted(queue, key=lambda job: (job.last, len(job.need.bundles) <= 1, -job.estimate_s, job.key))
 
 
-def fit(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -> Nodes | None:
-    """Nodes for every replica on what is free, best fit first; None when it does not fit now."""
+def fit(
+    need: Need, machines: Sequence[Machine], running: Sequence[Running], shun: frozenset[str] = frozenset()
+) -> Nodes | None:
+    """Nodes for every replica on what is free, best fit first, ``shun`` last; None when it does not fit now."""
     if not need.bundles:
         return None if any(other.need.endpoint == need.endpoint and need.endpoint for other in running) else ()
     free = _free(need, machines, running)
     chosen: list[tuple[str, ...]] = []
     for _ in range(need.replicas):
-        nodes = _replica(need.bundles, free)
+        nodes = _replica(need.bundles, free, shun)
         if nodes is None:
             return None
         for node, bundle in zip(nodes, need.bundles, strict=True):
@@ -89,7 +92,9 @@ def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -
     }
 
 
-def _replica(bundles: Sequence[Bundle], free: dict[str, tuple[int, float]]) -> tuple[str, ...] | None:
+def _replica(
+    bundles: Sequence[Bundle], free: dict[str, tuple[int, float]], shun: frozenset[str]
+) -> tuple[str, ...] | None:
     """Distinct nodes for the bundles of one replica, the fullest that still fit."""
     left = dict(free)
     nodes = []
@@ -98,7 +103,7 @@ def _replica(bundles: Sequence[Bundle], free: dict[str, tuple[int, float]]) -> t
         if not fitting:
             return None
         # GPUs decide on GPU bundles; a CPU bundle goes where no GPU is idle beside it
-        node = min(fitting, key=lambda name: (left[name][0], left[name][1], name))
+        node = min(fitting, key=lambda name: (name in shun, left[name][0], left[name][1], name))
         nodes.append(node)
         del left[node]
     return tuple(nodes)
@@ -110,7 +115,7 @@ def choose(
     """The next launch to start and its nodes, or None: wait until something ends."""
     reservation: tuple[float, set[str]] | None = None
     for job in ordered(queue):
-        nodes = fit(job.need, machines, running)
+        nodes = fit(job.need, machines, running, job.shun)
         if nodes is None:
             if reservation is None and fit(job.need, machines, ()) is not None:
                 reservation = _reserve(job.need, machines, running)

@@ -110,12 +110,12 @@ class Replicas:
 
     def failure(self) -> Failure | None:
         """Why a rank ended, None while all live. A lost agent or node is infrastructure."""
-        try:
-            for agent in _agents(self._placements):
+        for agent in _agents(self._placements):
+            try:
                 if (failure := agent.failure()) is not None:
                     return failure
-        except AgentLost as error:
-            return Failure(FailureClass.INFRA, "agent_lost", f"The node agent or its node was lost: {error}.")
+            except AgentLost as error:
+                return _lost("was lost", error, [agent])
         return None
 
     def between_points(self) -> None:
@@ -123,6 +123,13 @@ class Replicas:
         for placement in self._placements:
             with suppress(AgentLost):
                 placement.agents[0].between_points()
+
+
+def _lost(what: str, error: AgentLost, agents: Sequence[Agent]) -> Failure:
+    """Infrastructure; the log stayed where the agent was, and the sentence says where that is."""
+    logs = ", ".join(f"{one.seat.hostname}:{one.seat.log_path}" for one in agents)
+    text = f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
+    return Failure(FailureClass.INFRA, "agent_lost", text)
 
 
 def _agents(placements: Sequence[Placement]) -> list[Agent]:
@@ -159,8 +166,7 @@ class Launch:
         except PlacementError as error:
             failure = Failure(FailureClass.INFRA, "no_place", f"The cluster gave no place: {error}.")
         except AgentLost as error:
-            text = f"The node agent or its node was lost at start: {error}."
-            failure = Failure(FailureClass.INFRA, "agent_lost", text)
+            failure = _lost("was lost at start", error, _agents(self._placements))
         except BaseException:
             self.__exit__()
             raise

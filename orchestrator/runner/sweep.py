@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -48,6 +49,7 @@ class Todo:
     # ("start" or a measurement id, class) -> failures so far
     retries: dict[tuple[str, FailureClass], int] = field(default_factory=dict)
     start_estimate_s: float = START_ESTIMATE_S
+    shun: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
 
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure; True when its class allows another try. Each class counts apart."""
@@ -179,7 +181,13 @@ class Sweep:
             return None  # nobody is admitted beside a launch of which nobody knows yet where it will sit
         exclusive = self._plan.isolation == "exclusive_node"
         waiting = [
-            Waiting(key, need_of(todo.deployment, exclusive), self._estimate_s(todo), todo.deployment.status == "risky")
+            Waiting(
+                key,
+                need_of(todo.deployment, exclusive),
+                self._estimate_s(todo),
+                last=todo.deployment.status == "risky",
+                shun=todo.shun,
+            )
             for key, todo in queue.items()
         ]
         machines = self._cluster.machines()
@@ -248,6 +256,9 @@ class Sweep:
         finally:
             for check in checks:
                 check.join()
+            failure = launch.record.failure
+            if failure is not None and failure.failure_class is FailureClass.INFRA:
+                todo.shun |= set(itertools.chain(*(self._where_all().get(deployment.id) or nodes or ())))
             self._account(deployment, launch.record)
             commit_launch(self._store, self._plan, deployment, launch.record.row(), self._journal.take())
             self._journal.tell(Phase(deployment.label, "ended"))

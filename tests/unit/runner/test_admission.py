@@ -118,3 +118,9 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
                     used[node] = used.get(node, 0) + bundle.gpus
         assert all(gpus <= 8 for gpus in used.values())
     assert started == possible
+
+
+def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
+    job = Waiting("again", gpu_need(8), 10, shun=frozenset({"n0"}))
+    assert choose([job], GPU8, [], 0.0) == (job, (("n1",),))
+    assert choose([job], GPU8[:1], [], 0.0) == (job, (("n0",),))

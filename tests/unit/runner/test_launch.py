@@ -6,13 +6,32 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.cluster.base import Bundle, Seat
-from orchestrator.errors import EngineFailure
+from orchestrator.cluster.base import AgentLost, Bundle, Seat
+from orchestrator.errors import EngineFailure, FailureClass
 from orchestrator.plan.model import Deployment
-from orchestrator.runner.launch import check_accelerators, endpoint_key, need_of
+from orchestrator.runner.launch import Replicas, check_accelerators, endpoint_key, need_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
+
+
+class LostPlacement:
+    """A replica whose agent is gone."""
+
+    class Lost:
+        seat = Seat("n", "10.0.0.1", "host-a", (), (0,), 1, (), "/tmp/l/engine.log")
+
+        def failure(self) -> None:
+            raise AgentLost("the actor died")
+
+    agents = (Lost(),)
+
+
+def test_a_lost_agent_leaves_word_of_where_its_log_is() -> None:
+    failure = Replicas([LostPlacement()], ()).failure()  # type: ignore[list-item]
+    assert failure is not None
+    assert failure.failure_class is FailureClass.INFRA
+    assert "host-a:/tmp/l/engine.log" in failure.sentence
 
 
 @dataclass

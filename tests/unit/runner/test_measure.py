@@ -23,6 +23,7 @@ from orchestrator.results.store import Manifest, Store
 from orchestrator.runner import measure
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal
+from orchestrator.runner.hosts import HostBook
 from orchestrator.runner.launch import Site
 from orchestrator.runner.measure import EngineDied, Measurer
 from orchestrator.spec.experiment import parse_experiment
@@ -145,7 +146,9 @@ def run(world: World, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Callable[.
             measure, "judge", lambda *_: Verdict(left.pop(0) if len(left) > 1 else left[0], ["why"], {})
         )
         monkeypatch.setattr(measure.time, "sleep", lambda _: None)
-        site = Site(world, world.store, Journal(told.append), CoreBook(), threading.Event(), 1.0)  # type: ignore[arg-type]
+        journal = Journal(told.append)
+        hosts = HostBook(world.store, journal)
+        site = Site(world, world.store, journal, CoreBook(), hosts, threading.Event(), 1.0)  # type: ignore[arg-type]
         measurer = Measurer(
             site,
             plan,

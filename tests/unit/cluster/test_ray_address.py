@@ -1,0 +1,64 @@
+"""Which cluster is joined, and how soon one that is gone is noticed."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster import ray_address
+from orchestrator.cluster.ray_address import live_address
+from orchestrator.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of the last ``ray start`` is one of our own."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(ray_address, "ANSWER_LIMIT_S", 1.0)
+    monkeypatch.setattr(ray_address.services, "find_gcs_addresses", set)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.fixture
+def dead() -> str:
+    """An address of this machine where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_without_any_cluster_one_is_started_here() -> None:
+    assert live_address(None) == ("local", None)
+
+
+def test_a_stale_file_is_passed_over_with_a_sentence(clean: Path, dead: str) -> None:
+    clean.write_text(dead)
+    address, note = live_address(None)
+    assert address == "local"
+    assert note is not None
+    assert "is gone" in note
+
+
+def test_a_named_cluster_that_does_not_answer_is_refused(dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no Ray cluster answers"):
+        live_address(dead)
+    monkeypatch.setenv("RAY_ADDRESS", dead)
+    with pytest.raises(InputError, match="RAY_ADDRESS"):
+        live_address(None)
+
+
+def test_auto_asks_for_a_cluster_that_runs(clean: Path, dead: str) -> None:
+    with pytest.raises(InputError):
+        live_address("auto")
+    clean.write_text(dead)
+    with pytest.raises(InputError):
+        live_address("auto")
+
+
+def test_something_that_listens_but_is_no_head_node_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(InputError):
+        live_address(f"127.0.0.1:{server.getsockname()[1]}")
