@@ -1,12 +1,13 @@
 """Install the peers, each into a virtual environment of its own below .engines/peers. vLLM: scripts/install_engines.py.
 
-    python benchmarks/client/install_peers.py [NAME ...]
+    python benchmarks/client/install_peers.py [NAME ...] [--into FOLDER]
 
 A peer that cannot be installed here is named with the reason, and run.py then leaves it out.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -46,28 +47,38 @@ PEER_LIST = {
 }  # fmt: skip
 
 
-def install(name: str, peer: Peer) -> str | None:
+def install(peer: Peer, folder: Path) -> str | None:
     """Returns the reason when it cannot be installed."""
     python = shutil.which(peer.python)
     if python is None:
         return f"needs {peer.python}, which is not on the PATH"
-    subprocess.run([python, "-m", "venv", str(PEERS / name)], check=True)
-    for step in peer.steps:
-        pip = [str(PEERS / name / "bin/python"), "-m", "pip", "install", "--quiet", *step]
-        done = subprocess.run(pip, capture_output=True, text=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    for command in ([python, "-m", "venv", str(folder)], *([*pip, *step] for step in peer.steps)):
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            return done.stderr.strip().splitlines()[-1]
+            said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            return f"{Path(command[0]).name} ended with status {done.returncode}: {said[-1 if 'pip' in command else 0]}"
     return None
 
 
-def main() -> None:
-    for name in sys.argv[1:] or PEER_LIST:
-        reason = install(name, PEER_LIST[name])
+def main() -> int:
+    """Status 1 when a peer is missing afterwards."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(PEER_LIST)}; all of them")
+    parser.add_argument("--into", type=Path, default=PEERS, help="folder of the environments (%(default)s)")
+    args = parser.parse_args()
+    if unknown := [name for name in args.names if name not in PEER_LIST]:
+        parser.error(f"no peer is called {', '.join(unknown)}; known are {', '.join(PEER_LIST)}")
+    missing = 0
+    for name in args.names or PEER_LIST:
+        reason = install(PEER_LIST[name], args.into.resolve() / name)
         print(f"{name}: {reason or 'installed'}", flush=True)
-    model = PEERS / "tiny-llama"
+        missing += reason is not None
+    model = args.into / "tiny-llama"
     if not model.exists():
         subprocess.run([sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(model)], check=True)
+    return int(missing > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
