@@ -1,7 +1,9 @@
 /* The yardstick: about the least a client can do. N keep-alive streams in a closed loop, epoll, one timestamp per read,
  * HTTP chunks walked (one chunk is one event, as mock_server sends them), nothing else parsed or kept.
  *
- *   epoll_client --port P --streams N --requests M --tokens T [--prompt-tokens K]
+ *   epoll_client --port P --streams N --requests M --tokens T [--prompt-tokens K] [--awake 1]
+ *
+ * --awake 1 never sleeps: then no write of the server has to wake it, which is the dearest part of a write.
  *
  * Prints one JSON line: tokens, CPU per token, TTFT and ITL as seen here, reads that held more than one event. */
 #define _GNU_SOURCE
@@ -16,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static struct { int port, streams, requests, tokens, prompt; } flag = {18000, 1, 1, 16, 16};
+static struct { int port, streams, requests, tokens, prompt, awake; } flag = {18000, 1, 1, 16, 16, 0};
 
 enum where { HEAD, SIZE, DATA, TAIL }; /* TAIL: the CRLF after a chunk */
 
@@ -138,9 +140,9 @@ static void report(double wall_s) {
 
 int main(int argc, char **argv) {
   struct { const char *name; int *value; } flags[] = {{"--port", &flag.port}, {"--streams", &flag.streams}, {"--requests", &flag.requests},
-                                                      {"--tokens", &flag.tokens}, {"--prompt-tokens", &flag.prompt}};
+                                                      {"--tokens", &flag.tokens}, {"--prompt-tokens", &flag.prompt}, {"--awake", &flag.awake}};
   for (int i = 1; i + 1 < argc; i += 2)
-    for (int j = 0; j < 5; j++)
+    for (int j = 0; j < 6; j++)
       if (!strcmp(argv[i], flags[j].name)) *flags[j].value = atoi(argv[i + 1]);
   setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 65536, .rlim_max = 65536});
   build_request();
@@ -154,8 +156,8 @@ int main(int argc, char **argv) {
   for (int i = 0; i < flag.streams && started < flag.requests; i++) send_request(&streams[i]);
   struct epoll_event ready[512];
   while (finished < flag.requests) {
-    int n = epoll_wait(epoll_fd, ready, 512, 30000);
-    if (n == 0) { fprintf(stderr, "epoll_client: nothing for 30 s\n"); return 1; }
+    int n = epoll_wait(epoll_fd, ready, 512, flag.awake ? 0 : 30000);
+    if (n == 0 && !flag.awake) { fprintf(stderr, "epoll_client: nothing for 30 s\n"); return 1; }
     for (int i = 0; i < n; i++) on_readable(ready[i].data.ptr, epoll_fd);
   }
   report((double)(now_ns() - began) / 1e9);

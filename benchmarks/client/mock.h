@@ -21,16 +21,21 @@ struct record { /* one request: a line of --log; ns */
 };
 
 struct conn {
-  int fd, heap_at; /* heap_at: index in the timer heap, -1 when no token is due */
+  int fd, heap_at; /* heap_at: index in the heap of first tokens, -1 when not in it */
   char *in, *out;
   size_t in_len, in_cap, out_off, out_len, out_cap;
-  bool busy, waiting, chat, stream, usage, continuous, token_ids, dead;
+  bool busy, chat, stream, usage, continuous, token_ids, dead;
   int prompt, asked, sent, cut_at; /* tokens */
   int64_t due, previous;           /* ns: of the next token, of the one before */
   uint32_t record;
-  struct conn *next_waiting, *previous_waiting;
-  char model[128], event[1024];
+  struct line *line; /* that it stands in, NULL when in none */
+  struct conn *next, *before;
   int event_at, event_len, id_at, total_at; /* offsets within event */
+  char event[1024], model[128];
+};
+
+struct line { /* first in, first out */
+  struct conn *head, *tail;
 };
 
 struct totals {
@@ -50,7 +55,7 @@ extern int epoll_fd;
 struct conn *next_due(void); /* whose token is due first, NULL when none is */
 void begin(struct conn *c, int64_t now); /* a stream, at once or when a slot is free */
 void end_stream(struct conn *c, enum outcome outcome, int64_t now);
-void send_token(struct conn *c);
+void send_token(struct conn *c, int64_t now); /* now: this instant */
 void respond(struct conn *c, const char *status, const char *type, const char *body);
 void send_bytes(struct conn *c, const char *bytes, size_t len);
 void flush_out(struct conn *c);
