@@ -1,10 +1,17 @@
 """The emulator's two promises, measured: requests simulated per second, and how well HTTP keeps the stated timing.
 
-    python benchmarks/emulator.py                     # both, about 40 s; wants two cores that do nothing else
+    python benchmarks/emulator.py                     # both, about 100 s; wants two cores that do nothing else
     python benchmarks/emulator.py --format json
 
-HTTP: the server on one core, a client that only takes timestamps on another. Every step of the profile lasts the same,
-so each token's stated instant is known; the server reports how far it left from it, the client sees the gaps.
+HTTP: the server on one core, a client that only takes timestamps on another, 20,000 tokens/s over 32 to 256 streams,
+every step of the same length. Two errors, of every token from the first request on, restarts of all streams included:
+
+server    from the instant the model states for the token until the kernel has its bytes (``Lag``)
+client    of the gap between two tokens of a stream as a client sees it: both ends, and the client's own lateness
+
+The model states for the i-th of n tokens of a step: the step's end + (i - (n - 1) / 2) * ``token_interval_s`` (10 µs).
+What no program can do better on this machine is measured beside it: ``machine``, the share of instants at which a
+process on the server's core that does nothing but look at the clock is away for at least another millisecond.
 """
 
 from __future__ import annotations
@@ -15,7 +22,6 @@ import json
 import os
 import re
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,6 +60,20 @@ def simulation(rate: float, input_tokens: int, output_tokens: int) -> dict[str, 
     return {"rate": rate, "input_tokens": input_tokens, "output_tokens": output_tokens, "requests_per_s": round(per_s)}
 
 
+def machine(seconds: float) -> dict[str, float]:
+    """Share of instants at which a busy loop on the server's core was away for another millisecond, and the longest."""
+    pin(0)
+    away_s, longest_s, last_s = 0.0, 0.0, time.monotonic()
+    end_s = last_s + seconds
+    while last_s < end_s:
+        now_s = time.monotonic()
+        longest_s = max(longest_s, now_s - last_s)
+        away_s += max(0.0, now_s - last_s - 1e-3)
+        last_s = now_s
+    pin(1)
+    return {"late_by_1ms_percent": round(100 * away_s / seconds, 3), "longest_ms": round(longest_s * 1e3, 3)}
+
+
 class Client(asyncio.BufferedProtocol):
     """One stream after the other on one connection; keeps the time of every read that held a token."""
 
@@ -72,7 +92,7 @@ class Client(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         now_ns, data = time.monotonic_ns(), self._buffer[:nbytes]
-        if self._last_ns and b'"finish_reason"' in data:
+        if self._last_ns:
             self._gaps_ns.append(now_ns - self._last_ns)
         self._last_ns = now_ns
         if data.endswith(b"0\r\n\r\n"):
@@ -112,7 +132,7 @@ def http(streams: int, seconds: float) -> dict[str, float]:
 
 
 def start(folder: Path, port: int, step_s: float) -> subprocess.Popen[str]:
-    ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e6, "tflops": {"bfloat16": 1e6}}
+    ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e9, "tflops": {"bfloat16": 1e9}}  # all but the overhead takes no time
     constants = {"step_overhead_s": step_s, "sequence_overhead_s": 0, "request_overhead_s": 0}
     (folder / "profile.json").write_text(json.dumps({"accelerator": ideal, "constants": constants}))
     argv = [sys.executable, "-m", "orchestrator", "emulator", "--port", str(port), "--served-model-name", "m"]
@@ -140,38 +160,40 @@ def tokens(port: int) -> float:
 
 
 def report(streams: int, step_s: float, gaps_ns: list[int], output: str, rate: float) -> dict[str, float]:
-    error = re.search(r"mean (\S+) ms; worst token of a step: median (\S+) ms, p99 (\S+) ms", output)
+    error = re.search(r"tokens, mean (\S+) ms, median (\S+) ms, p99 (\S+) ms, max (\S+) ms", output)
     assert error, output[-500:]
-    gaps_ms = sorted(gap / 1e6 for gap in gaps_ns)
+    gaps_ms = np.abs(np.array(gaps_ns) / 1e6 - step_s * 1e3)
     return {
         "streams": streams,
         "tokens_per_s": round(rate),
-        "mean_error_ms": float(error[1]),
-        "worst_token_of_a_step_median_ms": float(error[2]),
-        "worst_token_of_a_step_p99_ms": float(error[3]),
-        "client_mean_gap_error_ms": round(statistics.fmean(gaps_ms) - step_s * 1e3, 4),
-        "client_p99_gap_error_ms": round(gaps_ms[int(len(gaps_ms) * 0.99)] - step_s * 1e3, 4),
+        "server_mean_ms": float(error[1]),
+        "server_p50_ms": float(error[2]),
+        "server_p99_ms": float(error[3]),
+        "server_max_ms": float(error[4]),
+        "client_p50_ms": round(float(np.quantile(gaps_ms, 0.5)), 3),
+        "client_p99_ms": round(float(np.quantile(gaps_ms, 0.99)), 3),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each HTTP measurement")
+    parser.add_argument("--repeats", type=int, default=3, help="of each HTTP measurement, all streams in turn")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     arguments = parser.parse_args()
     pin(1)
     shapes = ((8, 1500, 300), (20, 500, 200), (50, 500, 200))
-    results = {
-        "load_average": os.getloadavg()[0],
-        "simulation": [simulation(*shape) for shape in shapes],
-        "http": [http(streams, arguments.seconds) for streams in STREAMS],
-    }
+    results: dict[str, list[dict[str, float]]] = {
+        "simulation": [simulation(*shape) for shape in shapes], "machine": [], "http": [],
+    }  # fmt: skip
+    for _ in range(arguments.repeats):
+        results["machine"].append(machine(2.0))
+        results["http"] += [http(streams, arguments.seconds) for streams in STREAMS]
+    results["http"].sort(key=lambda row: row["streams"])
     if arguments.format == "json":
         print(json.dumps(results, indent=1))
         return
-    print(f"load average at the start: {results['load_average']:.2f}")
-    for name in ("simulation", "http"):
-        rows: Any = results[name]
+    for name, rows in results.items():
         print(f"\n{name}\n" + "  ".join(rows[0]))
         for row in rows:
             print("  ".join(f"{value:>{len(key)}}" for key, value in row.items()))

@@ -1,11 +1,13 @@
 """Bytes of weights and of KV cache on one rank: what feasibility judges by and what the emulator's timing reads.
 
-The rules are vLLM 0.32's: KV heads are replicated once tensor parallelism exceeds them, MLA's latent and its
-projections are on every rank, layers are dealt to pipeline stages as evenly as they go, a sequence takes whole blocks.
+The rules are vLLM 0.32's: vocabularies are padded, KV heads are replicated once tensor parallelism exceeds them, MLA's
+latent and its projections are on every rank, layers are dealt to pipeline stages as evenly as they go, a sequence takes
+whole blocks.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from orchestrator.catalog.accelerators import Accelerator
@@ -119,18 +121,31 @@ def layers_per_stage(layers: int, stages: int) -> list[int]:
     return counts
 
 
+VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
+
+
 def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism."""
-    tensor, stages = settings.tensor_parallel_size, settings.pipeline_parallel_size
-    kv_share = 1 / min(tensor, facts.shape.num_key_value_heads)
-    inner = parts.layers / tensor + parts.kv_projection * kv_share + parts.replicated
-    inner += parts.experts / max(tensor, expert_parallel_size(settings))
-    counts = layers_per_stage(facts.shape.num_hidden_layers, stages)
-    held = [inner * count / facts.shape.num_hidden_layers for count in counts]
-    held[0] += parts.embedding / tensor
+    """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism, and over the layers with any."""
+    shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
+    padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(facts, settings.dtype)
+    inner = parts.layers / tensor + parts.kv_projection / min(tensor, shape.num_key_value_heads) + parts.replicated
+    experts = parts.experts / max(tensor, expert_parallel_size(settings))
+    counts = layers_per_stage(shape.num_hidden_layers, stages)
+    sparse = _expert_layers(counts, shape.num_hidden_layers - shape.num_moe_layers)
+    held = [
+        inner * count / shape.num_hidden_layers + experts * with_experts / max(1, shape.num_moe_layers)
+        for count, with_experts in zip(counts, sparse, strict=True)
+    ]
+    held[0] += (parts.embedding + padding) / tensor
     if stages > 1 or not parts.tied:
-        held[-1] += parts.lm_head / tensor
+        held[-1] += (parts.lm_head + padding) / tensor
     return max(held)
+
+
+def _expert_layers(counts: list[int], dense: int) -> list[int]:
+    """Layers with experts of every stage, the dense ones being the first as in DeepSeek."""
+    ends = itertools.accumulate(counts)
+    return [min(count, max(0, end - dense)) for count, end in zip(counts, ends, strict=True)]
 
 
 def expert_parallel_size(settings: EngineSettings) -> int:

@@ -19,8 +19,10 @@ FORMAT.update({name: name for name, family in FORMAT.items() if not family})
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
-    "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8",
+    "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
 })  # fmt: skip
+# Engines whose flag names how a checkpoint is stored, and that quantize nothing while they load.
+STORED_ONLY = {"lmdeploy": frozenset({"fp8", "mxfp4"})}
 
 # Applied while loading: the checkpoint must not be quantized already.
 ONLINE_ONLY = frozenset({
@@ -55,3 +57,8 @@ MIN_CAPABILITY: dict[str, dict[str, int]] = {
 BFLOAT16_CAPABILITY = 80
 NATIVE_FP8_CAPABILITY = 89
 NATIVE_FP4_CAPABILITY = 100
+
+
+def needs_checkpoint(engine: str, method: str) -> bool:
+    """Whether ``method`` works on checkpoints made for it alone."""
+    return method in CHECKPOINT_ONLY or method in STORED_ONLY.get(engine, ())

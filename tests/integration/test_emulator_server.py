@@ -302,7 +302,7 @@ def test_sigterm_ends_it_in_mid_stream_and_it_reports_its_timing_error(tmp_path:
         connection.getresponse().readline()
         server.process.terminate()
         assert server.process.wait(10) == 0
-        assert re.search(r"timing error: \d+ steps, mean", server.log.read_text())
+        assert re.search(r"timing error: \d+ tokens, mean", server.log.read_text())
         connection.close()
 
 

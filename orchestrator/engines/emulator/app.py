@@ -110,7 +110,9 @@ class App:
         }
 
     def handle(self, request: Request, connection: Connection) -> None:
-        """Answer one request, now or by the batch."""
+        """Answer one request, now or by the batch. Tokens that are due go first."""
+        for pacer in self.pacers:
+            pacer.catch_up()
         route = self._routes.get((request.method, request.path))
         if route is None:
             known = any(path == request.path for _, path in self._routes)
@@ -286,7 +288,7 @@ class App:
             "vllm:prefix_cache_queries_total": self.prefix.queried_tokens,
             "vllm:prefix_cache_hits_total": self.prefix.hit_tokens,
             "vllm:admission_rejections_total": counters.rejected,
-            "emulator:steps_total": sum(lag.steps for lag in lags),
+            "emulator:streamed_tokens_total": sum(lag.tokens for lag in lags),
             "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
         }
         info = {

@@ -3,7 +3,8 @@
 The same object serves HTTP in real time (one step at a time) and simulates (many equal steps in one jump). Rules, as
 vLLM's scheduler has them: decodes first, one token each; what is left of ``max_num_batched_tokens`` goes to prefill
 chunks in arrival order; a waiting request is admitted when a slot is free and its whole prompt fits the KV cache; when
-a decode finds no room, the newest sequence is preempted, loses its KV and is computed again.
+a decode finds no room, the newest sequence is preempted, loses its KV and is computed again. The tokens of a step leave
+one after the other, ``token_interval_s`` apart, the middle one at the step's end.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Batch:
     def __init__(self, replica: Replica) -> None:
         self.limits, self.costs = replica.limits, replica.costs
         self.overhead_s = replica.request_overhead_s
+        self.interval_s = replica.token_interval_s
         self.clock = 0.0  # end of the last step
         self.step = 0
         self.waiting: deque[Sequence] = deque()
@@ -163,20 +165,21 @@ class Batch:
         self.context += decodes
         self.kv_used += decodes
         finished = self._finished()
+        begun = []
         while self.prefilling and self.prefilling[0].prefilled == self.prefilling[0].base:
             sequence = self.prefilling.popleft()
             if self._first_token(sequence):
                 finished.append(sequence)
+            else:
+                begun.append(sequence)
+        self._spread(finished, begun)
         return finished
 
     def _first_token(self, sequence: Sequence) -> bool:
         """The prefill is done and gave a token; True when that was also the last one."""
-        if sequence.first_token_s != sequence.first_token_s:
-            sequence.first_token_s = self.clock
         remaining = sequence.output_tokens - sequence.emitted - 1
         sequence.start_step = self.step
         if remaining <= 0:
-            sequence.last_token_s = self.clock
             self.kv_used -= sequence.base
             return True
         sequence.finish_step = finish = self.step + remaining
@@ -215,7 +218,9 @@ class Batch:
         self.step += steps
         self.context += steps * count
         self.kv_used += steps * count
-        return self._finished()
+        finished = self._finished()
+        self._spread(finished, [])
+        return finished
 
     def _finished(self) -> list[Sequence]:
         step = self.step
@@ -224,15 +229,31 @@ class Batch:
         heappop(self._finish_steps)
         # Sequences that were preempted or cancelled left their place here behind.
         done = [sequence for sequence in self._finishing.pop(step) if sequence.finish_step == step]
-        clock, decoding = self.clock, self.decoding
+        decoding = self.decoding
         for sequence in done:
-            sequence.last_token_s = clock
             context = sequence.base + step - sequence.start_step
             self.context -= context
             self.kv_used -= context
             self.windowed -= sequence.windowed
             del decoding[sequence]
         return done
+
+    def instant_of(self, place: int, finished: list[Sequence]) -> float:
+        """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then of ``finished``."""
+        given = len(self.decoding) + len(finished)
+        return self.clock + (place - (given - 1) / 2) * self.interval_s
+
+    def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
+        """Note the instants of first and last tokens."""
+        if not finished and not begun:
+            return
+        when_s = self.instant_of(len(self.decoding) - len(begun), finished)
+        for index, sequence in enumerate(begun + finished):
+            if sequence.first_token_s != sequence.first_token_s:  # NaN: no life before a preemption had one
+                sequence.first_token_s = when_s
+            if index >= len(begun):
+                sequence.last_token_s = when_s
+            when_s += self.interval_s
 
     def _context_of(self, sequence: Sequence) -> int:
         return sequence.base + self.step - sequence.start_step

@@ -109,6 +109,7 @@ class Replica:
     limits: Limits
     prediction: memory.Prediction
     request_overhead_s: float
+    token_interval_s: float
 
 
 _CPU_KV_BYTES = 4 * memory.GIB  # where a profile imitates a CPU whose memory is not known
@@ -127,7 +128,8 @@ def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, co
         kv_tokens=prediction.kv_cache_tokens or 0,
         chunked_prefill=settings.enable_chunked_prefill is not False,
     )
-    return Replica(_costs(settings, facts, device, constants), limits, prediction, constants.request_overhead_s)
+    costs = _costs(settings, facts, device, constants)
+    return Replica(costs, limits, prediction, constants.request_overhead_s, constants.token_interval_s)
 
 
 def _costs(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Costs:

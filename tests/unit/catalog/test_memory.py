@@ -113,6 +113,21 @@ def test_the_fullest_stage_counts() -> None:
     assert memory.layers_per_stage(80, 3) == [27, 27, 26]
 
 
+def test_experts_lie_in_the_later_stages_where_the_first_layers_are_dense() -> None:
+    model, parts = facts(DEEPSEEK), memory.weights(facts(DEEPSEEK))
+    two = memory.weight_bytes_per_rank(model, parts, settings(pipeline_parallel_size=2))
+    inner = parts.layers + parts.kv_projection + parts.replicated
+    first, last = inner * 31 / 61 + parts.experts * 28 / 58, inner * 30 / 61 + parts.experts * 30 / 58 + parts.lm_head
+    assert first + parts.embedding < last
+    assert two == pytest.approx(last, rel=1e-3)
+
+
+def test_a_vocabulary_is_padded_to_64_in_the_embedding_and_in_the_head() -> None:
+    even, odd = facts(LLAMA_70B), facts(LLAMA_70B, vocab_size=128256 - 63)
+    held = [memory.weight_bytes_per_rank(one, memory.weights(one), settings()) for one in (even, odd)]
+    assert held[0] == held[1]
+
+
 def test_experts_are_spread_over_expert_parallelism() -> None:
     model, parts = facts(DEEPSEEK), memory.weights(facts(DEEPSEEK))
     tensor = memory.weight_bytes_per_rank(model, parts, settings(tensor_parallel_size=8))

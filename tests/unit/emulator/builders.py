@@ -16,7 +16,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 IDEAL = Constants(
     compute_efficiency=1, bandwidth_efficiency=1, step_overhead_s=0, sequence_overhead_s=0, collective_latency_s=0,
-    request_overhead_s=0,
+    request_overhead_s=0, token_interval_s=0,
 )  # fmt: skip
 
 
