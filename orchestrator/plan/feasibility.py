@@ -195,7 +195,7 @@ def _quantization(case: Case) -> Iterator[Finding]:
     asked, stored = case.settings.quantization, case.facts.quantization
     if asked is None:
         return
-    if stored is None and asked in quant.CHECKPOINT_ONLY:
+    if stored is None and quant.needs_checkpoint(case.settings.engine, asked):
         sentence = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} is {case.facts.dtype}"
         yield Finding("impossible", "quantization", sentence)
     if asked in quant.MOE_ONLY and not case.facts.shape.num_experts:
