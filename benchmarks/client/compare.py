@@ -40,7 +40,8 @@ def _open_loop(truth: Truth, scenario: Scenario) -> Figures:
     span_s = (arrival[-1] - arrival[0]) / 1e9
     counts = np.bincount(((arrival - arrival[0]) // 50_000_000).astype(int))[:-1]
     rate = (len(arrival) - 1) / span_s
-    return {"achieved_over_offered": rate / (scenario.rate or 1), "dispersion": float(counts.var() / counts.mean())}
+    dispersion = float(counts.var() / counts.mean())
+    return {"achieved_over_offered": float(rate / (scenario.rate or 1)), "dispersion": dispersion}
 
 
 def _ttft_from_schedule(truth: Truth, scenario: Scenario) -> float:
@@ -66,6 +67,7 @@ def figures(scenario: Scenario, run: Run, report: Report | None) -> Figures:
         "cpu_us_per_request": run.cpu_between(start, end) / len(truth.arrival) * 1e6,
         "server_lateness_p99_ms": stats["lateness_ms"]["p99"],
         "requests_at_server": stats["requests"],
+        "requests_per_s_to_end": len(truth.arrival) / (run.wall_s - (int(truth.arrival[0]) - run.started_ns) / 1e9),
         "failed_true": stats["errors"] + stats["cuts"],
     }
     if scenario.streams:

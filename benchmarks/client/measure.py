@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,14 +130,59 @@ def _wait(process: subprocess.Popen[bytes], meter: CpuMeter, timeout_s: float) -
     return None
 
 
-def run(command: list[str], env: dict[str, str], port: int, flags: list[str], folder: Path, timeout_s: float) -> Run:
-    """Run one tool against a fresh server. ``folder`` receives logs; the tool's own results are its affair."""
+def _remove(group: Path) -> None:
+    """A cgroup whose last process is just ending is busy for a moment."""
+    for _ in range(50):
+        with suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.1)
+    group.rmdir()
+
+
+@contextmanager
+def cpu_limit(cores: float | None) -> Iterator[list[str]]:
+    """What to put before a command so that it and its children get so many cores (a CPU cgroup, which needs root).
+
+    Raises OSError where there is no such cgroup. The period is 5 ms, so that the limit is no stop of its own.
+    """
+    if cores is None:
+        yield []
+        return
+    old = Path("/sys/fs/cgroup/cpu")
+    group = (old if old.is_dir() else Path("/sys/fs/cgroup")) / f"benchmark-{os.getpid()}"
+    quota, period = str(round(cores * 5000)), "5000"
+    settings = (
+        {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": quota} if old.is_dir() else {"cpu.max": f"{quota} {period}"}
+    )
+    group.mkdir()
+    try:
+        for name, value in settings.items():
+            (group / name).write_text(value)
+        yield ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
+    finally:
+        _remove(group)
+
+
+def run(
+    command: list[str],
+    env: dict[str, str],
+    port: int,
+    flags: list[str],
+    folder: Path,
+    timeout_s: float,
+    cores: float | None = None,
+) -> Run:
+    """Run one tool against a fresh server. ``folder`` receives logs; the tool's own results are its affair.
+
+    ``cores``: how much CPU the tool may use; None: all of its core.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     output = folder / "output.txt"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with server(port, flags, folder), output.open("wb") as sink:
+    with server(port, flags, folder), cpu_limit(cores) as limited, output.open("wb") as sink:
         started = time.monotonic_ns()
-        pinned = ["taskset", "-c", str(CLIENT_CORE), *command]
+        pinned = ["taskset", "-c", str(CLIENT_CORE), *limited, *command]
         process = subprocess.Popen(
             pinned, stdout=sink, stderr=subprocess.STDOUT, env=os.environ | env, cwd=folder, start_new_session=True
         )

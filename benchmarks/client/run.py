@@ -41,7 +41,8 @@ def measure_once(tool: Tool, scenario: Scenario, folder: Path, port: int, cell: 
     (folder / "scenario.json").write_text(json.dumps(dataclasses.asdict(scenario)))
     try:
         command = tool.command(scenario, f"http://127.0.0.1:{port}", folder)
-        done = run(command, tool.env, port, scenario.server_flags(), folder, scenario.timeout_s)
+        cores = scenario.cores_per_client and scenario.cores_per_client * scenario.clients
+        done = run(command, tool.env, port, scenario.server_flags(), folder, scenario.timeout_s, cores)
         report = None
         if done.returncode is None:
             cell.notes.append(f"stopped after {scenario.timeout_s:g} s")
@@ -50,6 +51,9 @@ def measure_once(tool: Tool, scenario: Scenario, folder: Path, port: int, cell: 
             cell.extra = report.extra
     except Unsupported as reason:
         cell.notes.append(str(reason))
+        return
+    except OSError as error:
+        cell.notes.append(f"could not be run here: {error}")
         return
     except (KeyError, ValueError, TypeError) as error:
         cell.notes.append(f"its report could not be read: {error!r}; see {folder}/output.txt")

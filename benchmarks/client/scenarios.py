@@ -20,6 +20,7 @@ class Scenario:
     arrivals: str = "poisson"
     max_in_flight: int | None = None
     clients: int = 1
+    cores_per_client: float | None = None  # of CPU time; None: what is there
     input_tokens: int = 64
     server: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()  # empty: all
@@ -45,6 +46,18 @@ def open_loop(rate: float, clients: int) -> Scenario:
     )
 
 
+def limited(clients: int) -> Scenario:
+    """More streams than clients held to 40 % of a core can keep up with: how much more do two of them carry?
+
+    On two cores, with the server on one of them, two clients cannot have a core each. What a CPU limit cannot show is
+    what they would contend for on a larger machine: memory bandwidth and the kernel's locks.
+    """
+    many = "2 clients" if clients > 1 else "1 client"
+    title = f"{many} at the limit, 40 % of a core for each (a CPU limit, both on core 1)"
+    more = {"tools": ("ours",), "clients": clients, "cores_per_client": 0.4}
+    return closed(f"limit{clients}", title, 500 * clients, 20, 8, ttft_ms=30, itl_ms=10, **more)
+
+
 TALKING = ("ours", "sglang-rust", "vllm", "aiperf", "genai-bench", "guidellm", "inference-perf")  # C only counts
 FAST = ("c", "ours", "sglang-rust", "vllm", "aiperf")
 
@@ -55,10 +68,15 @@ SCENARIOS = (
         "512 streams, 25,000 tokens/s, all streams in step (as an engine's batch sends them)",
         512, 4, 128, ttft_ms=100, itl_ms=20, server=("--spread-ms", "0"), tools=FAST,
     ),
-    closed("streams2048", "2,048 streams, 100,000 tokens/s", 2048, 2, 256, ttft_ms=200, itl_ms=20, tools=FAST),
+    closed(  # spread: 2,048 answers that end within 20 ms would make the server itself 0.1 s late
+        "streams2048", "2,048 streams, 100,000 tokens/s, first tokens spread over 0.4 s",
+        2048, 2, 256, ttft_ms=200, itl_ms=20, server=("--spread-ms", "400"), tools=FAST,
+    ),
     open_loop(400, 1),
     open_loop(1000, 1),
     open_loop(1000, 2),
+    limited(1),
+    limited(2),
     Scenario(
         "slots8", "8 slots (20 requests/s) at twice that rate, at most 16 in flight",
         400, 36, 50, 10, rate=40, arrivals="constant", max_in_flight=16, server=("--slots", "8", "--spread-ms", "0"),

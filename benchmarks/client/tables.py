@@ -52,6 +52,7 @@ OPEN = [
     ("CPU µs/request", _number("cpu_us_per_request", 0)),
     *ERRORS[:2],
 ]
+LIMIT: list[Column] = [("requests/s, first request to end of command", _number("requests_per_s_to_end", 0))]
 SLOTS: list[Column] = [
     ("headline mean TTFT, ms", _number("ttft_headline_ms", 0)),
     ("true mean TTFT from schedule, ms", _number("ttft_from_schedule_true_ms", 0)),
@@ -62,6 +63,8 @@ START: list[Column] = [("seconds to first request", _number("start_s", 2)), ("wh
 
 def _columns(name: str) -> list[Column]:
     special = {"slots8": SLOTS, "failures": FAILURES, "start": START}
+    if name.startswith("limit"):
+        return LIMIT
     return special.get(name, OPEN if name.startswith("open") else STREAMS)
 
 
