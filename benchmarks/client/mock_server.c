@@ -196,8 +196,8 @@ static void serve(int listener) {
   for (int64_t looked = 0, now; !stopping;) {
     now = now_ns();
     struct conn *due = next_due();
-    bool look = now - looked >= LOOK_EVERY;
-    if (!look && due && due->due <= now) {
+    bool behind = due && due->due <= now, look = now - looked >= (behind ? 4 * LOOK_EVERY : LOOK_EVERY);
+    if (!look && behind) {
       send_token(due, now);
       if (due->dead) close_conn(due);
       continue;
