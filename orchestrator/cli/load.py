@@ -97,7 +97,8 @@ def _point(url: str, options: dict[str, Any]) -> tuple[LoadPoint, Probed]:
     extra = point.dialect.extra_body
     candidates = [replace(dialect, extra_body=extra) for dialect in dialects(options["api"])]
     probed = probe(target, candidates, point.tokenizer)
-    return replace(point, targets=(target,), dialect=probed.dialect, vocabulary=probed.vocabulary), probed
+    point = replace(point, targets=(target,), dialect=probed.dialect, vocabulary=probed.vocabulary)
+    return replace(point, count_text=not probed.counts and point.tokenizer is not None), probed
 
 
 def _only_model(url: str, models: list[str] | None) -> str:

@@ -128,7 +128,7 @@ def _count(result: Digest, exchange: Exchange, reads: list[int]) -> None:
     micros = [(stamp - first + 500) // 1000 for stamp in stamps]
     result.gaps_us = array("i", [min(b - a, _MAX_GAP_US) for a, b in pairwise(micros)])
     if not parsed.source:
-        result.tokens_per_chunk = _spread(result.output_tokens or chunks, chunks)
+        result.tokens_per_chunk = spread(result.output_tokens or chunks, chunks)
     elif counted != chunks or tokens.count(1) != chunks:
         result.tokens_per_chunk = array("h", [min(count, _MAX_CHUNK_TOKENS) for _, count in content])
     result.itl_kind = "token" if result.tokens_per_chunk is None else "chunk"
@@ -141,7 +141,7 @@ def _count_coalesced(result: Digest, reads: list[int]) -> None:
     result.coalesced_reads = len(set(shared))
 
 
-def _spread(total: int, chunks: int) -> array[int] | None:
+def spread(total: int, chunks: int) -> array[int] | None:
     """A known total over chunks of unknown counts, as evenly as whole numbers go; None: one each."""
     if total == chunks:
         return None

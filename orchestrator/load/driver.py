@@ -93,6 +93,8 @@ class Driver:
                 pass
             requests, token_events = self._rows.tables()
             stats = self._meter.stats(start_ns, self._transport, host, pid)
+            if self._point.count_text and self._point.tokenizer and self._rows.recount(self._point.tokenizer):
+                requests, token_events = self._rows.tables()  # not in the stats: it happened after the load
             return ClientResult(requests, token_events, stats)
         finally:
             self._transport.close()
@@ -166,6 +168,8 @@ class Driver:
         exchange = Exchange(entry, target, written.wire_bytes, written.prompt_tokens, written.output_tokens, slot)
         if written.prompt is not None:
             exchange.prompt, exchange.parsed = written.prompt, Parsed(texts=[])
+        elif self._point.count_text:
+            exchange.parsed = Parsed(texts=[])
         self._open[exchange] = None
         self._transport.start(exchange)
         self._meter.sent(exchange.started_ns - free_ns)

@@ -45,6 +45,7 @@ class LoadPoint:
     request_timeout_s: float = 600.0
     drain_timeout_s: float = 120.0  # after the last scheduled instant; what is still open then is a row `timeout`
     tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
+    count_text: bool = False  # the engine tells no counts: keep replies and count them with the tokenizer after the run
     vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
     measurement_id: str = ""
     attempt_id: str = ""

@@ -47,6 +47,7 @@ class Probed:
     dialect: Dialect
     vocabulary: tuple[int, int] | None
     notes: tuple[str, ...] = ()
+    counts: bool = True  # the endpoint tells how many tokens it gave
 
 
 def dialects(api: str) -> list[Dialect]:
@@ -103,7 +104,12 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) 
         for vocabulary in vocabularies:
             row = _try(target, dialect, tokenizer, vocabulary)
             if row["status"] == "ok" or row["error_class"] == "wrong_length":
-                return Probed(dialect, vocabulary, tuple(_notes(dialect, candidates[0], row)))
+                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
+                notes = _notes(dialect, candidates[0], row)
+                if not counts:
+                    how = "the tokenizer counts its replies" if tokenizer else "one per streamed event is assumed"
+                    notes.append(f"the endpoint reports no token counts: {how}")
+                return Probed(dialect, vocabulary, tuple(notes), counts)
             said = str(row["error"])
             refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
             if not refused:  # vLLM refuses token ids within a stream of status 200
@@ -147,6 +153,4 @@ def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
         notes.append("the endpoint has no way to fix the output length: requests may end early, see output_tokens")
     elif row["error_class"] == "wrong_length":
         notes.append(f"the endpoint does not keep the output length it is asked for ({row['error']})")
-    if row["output_tokens"] is not None and row["token_count_source"] not in _EXACT:
-        notes.append("the endpoint reports no token counts: one per streamed event is assumed")
     return notes

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.load.digest import Digest
+from orchestrator.load.digest import Digest, spread
 from orchestrator.load.exchange import Exchange
 from orchestrator.load.outcome import Outcome
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.schedule import Entry
+from orchestrator.load.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,7 @@ class Rows:
         self._sessions = sessions
         self._rows: list[tuple[Any, ...]] = []
         self._events: list[tuple[int, array[int], array[int] | None]] = []
+        self._texts: dict[int, tuple[str, int]] = {}  # request_index: reply of uncounted tokens, its chunks
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -63,6 +65,8 @@ class Rows:
                 digest.http_status,
             )
         )
+        if self._point.count_text and digest.source == "chunks":
+            self._texts[exchange.entry.index] = "".join(parsed.texts or ()), digest.chunks
         if digest.gaps_us is not None:
             self._events.append((exchange.entry.index, digest.gaps_us, digest.tokens_per_chunk))
 
@@ -74,6 +78,30 @@ class Rows:
         counts = (lengths[0], None, lengths[1], None, None, None, None, 0, 0, None, None)
         end = (outcome.status, outcome.error_class, outcome.error, None)
         self._rows.append((*self._key(entry, target, phase), *times, *counts, *end))
+
+    def recount(self, tokenizer: str) -> bool:
+        """Count the replies that came without counts with the model's tokenizer. False: there are none."""
+        found = {index: (text, chunks) for index, (text, chunks) in self._texts.items() if text}
+        if not found:
+            return False
+        codes = load_tokenizer(tokenizer).encode_batch([text for text, _ in found.values()], add_special_tokens=False)
+        counts = {index: len(code.ids) for index, code in zip(found, codes, strict=True)}
+        per_chunk = {index: spread(count, found[index][1]) for index, count in counts.items()}
+        self._rows = [self._recounted(row, counts, per_chunk) if row[0] in counts else row for row in self._rows]
+        self._events = [(index, gaps, per_chunk.get(index, own)) for index, gaps, own in self._events]
+        return True
+
+    @staticmethod
+    def _recounted(
+        row: tuple[Any, ...], counts: dict[int, int], per_chunk: dict[int, array[int] | None]
+    ) -> tuple[Any, ...]:
+        kind = "token" if per_chunk[row[0]] is None else "chunk"
+        changed: dict[str, Any] = {"output_tokens": counts[row[0]], "output_tokens_counted": counts[row[0]]}
+        changed |= {"token_count_source": "tokenizer", "itl_kind": kind}
+        from orchestrator.results.schemas import REQUESTS
+
+        named = dict(zip(REQUESTS.names[2:], row, strict=True))
+        return tuple((named | changed).values())
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """``requests`` and ``token_events`` in the schemas of results/schemas.py, ordered by request_index."""

@@ -17,7 +17,7 @@ WINDOW = 256  # reads looked at in one step: about 0.3 ms
 def can_settle(exchange: Exchange, wire: Wire, least: int = MIN_READS) -> bool:
     """Whether at least so many reads may be plain. Replies that are needed as text stay whole."""
     enough = len(exchange.parts) - exchange.odd >= least
-    return enough and wire.has_choices and exchange.mark != b"" and exchange.prompt is None
+    return enough and wire.has_choices and exchange.mark != b"" and exchange.parsed.texts is None
 
 
 def settle(exchange: Exchange, wire: Wire) -> None:

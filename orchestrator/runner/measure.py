@@ -62,6 +62,7 @@ class Measurer:
         self._launch_id, self._renew = launch_id, renew
         self.clients = clients
         self.spans: list[Span] = []
+        self._count_text = False
 
     def load_point(self, point: Point, seed: int) -> LoadPoint:
         """The clients' view of a point."""
@@ -81,6 +82,7 @@ class Measurer:
             request_timeout_s=point.request_timeout_s,
             drain_timeout_s=point.drain_timeout_s,
             tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
+            count_text=self._count_text,
         )
 
     def smoke(self, point: Point) -> None:
@@ -102,6 +104,9 @@ class Measurer:
         try:
             self._wait(run, point, probe, time.time_ns())
             requests, _ = self._collect(probe, run.reports())
+            self._count_text = (
+                "chunks" in requests["token_count_source"].to_pylist()
+            )  # neither usage nor token ids came
             if _engine_errors(requests) and (gone := self._died_after()) is not None:
                 raise EngineDied(gone)
         except ClientLost:

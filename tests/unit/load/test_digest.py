@@ -158,7 +158,7 @@ def test_settled_reads_are_dropped_and_nothing_else() -> None:
 def test_what_is_not_plain_is_never_settled(odd: str) -> None:
     made: Any = stream(*range(1_000_000, 101_000_000, 1_000_000))
     wire = WIRES["tgi"] if odd == "no choices" else WIRE
-    made.prompt = object() if odd == "reply needed" else None
+    made.parsed.texts = [] if odd == "reply needed" else None
     made.mark = b"" if odd == "not chunked" else made.mark
     assert not can_settle(made, wire)
 
