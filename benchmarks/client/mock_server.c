@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { MAX_FD = 65536, MAX_BODY = 64 << 20 };
-enum { LOOK_EVERY = 25000, AWAKE = 60000, IDLE = 100000000 }; /* ns: looks at sockets, awake before a token, asleep at most */
+enum { LOOK_EVERY = 25000, AWAKE = 10000, IDLE = 100000000 }; /* ns: looks at sockets, awake before a token, asleep at most */
 static const char *const OUTCOMES[] = {"open", "done", "error", "cut", "aborted"};
 
 struct flags flag = {
