@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.analysis.engine_side import summarize
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import Observed, describe, merge, observe
 from orchestrator.analysis.slo import Verdicts, format_slo, judge
@@ -36,6 +37,7 @@ class Measurement:
     attempts: int
     observed: Observed
     verdicts: Verdicts | None
+    engine_side: dict[str, float | None] | None = None  # what the engines said of themselves
 
     @property
     def ok(self) -> bool:
@@ -155,6 +157,7 @@ def _measurement(store: Store, manifest: Manifest, row: Row, attempts: int, slo:
         attempts=attempts,
         observed=observe(requests, events, window),
         verdicts=judge(requests, events, slo, window) if slo is not None and row["status"] == "ok" else None,
+        engine_side=summarize(store.read_manifests("engine_metrics", [manifest])),
     )
 
 
@@ -204,6 +207,7 @@ def _metrics(point: Point, slo: Slo | None) -> Row:
 
 def _repeat_object(one: Measurement, slo: Slo | None) -> Row:
     found = {name: one.row[name] for name in _REPEAT_FIELDS} | {"attempts": one.attempts} | describe(one.observed)
+    found["engine_side"] = one.engine_side
     if slo is not None:
         verdicts = [one.verdicts.met] if one.verdicts else []
         found["slo"] = _slo_object(slo, [one] if one.verdicts else [], share_interval(verdicts))

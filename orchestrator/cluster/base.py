@@ -15,6 +15,7 @@ from orchestrator.errors import Failure
 from orchestrator.load.point import ClientStats, LoadPoint, Progress
 from orchestrator.results.store import FilePart
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,14 @@ class Agent(Protocol):
 
     def between_points(self) -> None:
         """Empty the prefix cache where the engine can."""
+        ...
+
+    def begin_metrics(self) -> None:
+        """Read the engine's /metrics from now on, where it has them."""
+        ...
+
+    def end_metrics(self) -> list[Sample]:
+        """What was read since ``begin_metrics``, in order of time."""
         ...
 
     def stop(self) -> Stopped: ...

@@ -36,6 +36,7 @@ from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.priority import lower_niceness
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 
@@ -65,6 +66,7 @@ class EngineHost:
         self._settings: EngineSettings | None = None
         self._node: Node | None = None
         self._key = ""
+        self._sampler: Sampler | None = None
         self._phase: Phase = "start"
 
     def seat(self, node_id: str, address: str) -> Seat:
@@ -117,6 +119,21 @@ class EngineHost:
         assert self._engine and self._node
         if self._engine.reset_path:
             reset_prefix_cache(f"http://{self._node.bind}:{self._node.port}", self._engine.reset_path, self._key)
+
+    def begin_metrics(self) -> None:
+        """Read the engine's /metrics from now on, where it has them."""
+        assert self._engine and self._node
+        if not self._engine.metrics_path:
+            return
+        url = f"http://{self._node.bind}:{self._node.port}{self._engine.metrics_path}"
+        names = {metric.column: metric.name for metric in self._engine.metrics}
+        self._sampler = Sampler(lambda: read(url, names, self._key))
+        self._sampler.start()
+
+    def end_metrics(self) -> list[Sample]:
+        """What was read since ``begin_metrics``, in order of time."""
+        sampler, self._sampler = self._sampler, None
+        return sampler.stop() if sampler else []
 
     def stop(self) -> Stopped:
         """End the process and everything it started; the log comes along."""

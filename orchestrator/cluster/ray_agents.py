@@ -16,6 +16,7 @@ from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
 from orchestrator.engines.base import Node
 from orchestrator.errors import Failure
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import Sample
 
 STOP_LIMIT_S = 120.0
 
@@ -45,6 +46,12 @@ class AgentActor:
 
     def between_points(self) -> None:
         self._host.between_points()
+
+    def begin_metrics(self) -> None:
+        self._host.begin_metrics()
+
+    def end_metrics(self) -> list[Sample]:
+        return self._host.end_metrics()
 
     def stop(self) -> Stopped:
         return self._host.stop()
@@ -94,6 +101,12 @@ class RayAgent:
 
     def between_points(self) -> None:
         call(self._actor, "between_points")
+
+    def begin_metrics(self) -> None:
+        call(self._actor, "begin_metrics")
+
+    def end_metrics(self) -> list[Sample]:
+        return call(self._actor, "end_metrics")  # type: ignore[no-any-return]
 
     def stop(self) -> Stopped:
         return call(self._actor, "stop", limit_s=STOP_LIMIT_S)  # type: ignore[no-any-return]

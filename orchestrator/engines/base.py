@@ -41,28 +41,9 @@ class Command:
     notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each
 
 
-# What engines count, under one name each. An engine without one of them leaves it out.
-COLUMNS = {
-    "running": "requests in the batch now",
-    "waiting": "requests in its queue now",
-    "kv_usage": "share of the KV cache in use now, 0 to 1",
-    "preemptions_total": "requests taken out of the batch for want of KV cache",
-    "prefix_query_tokens_total": "prompt tokens looked up in the prefix cache",
-    "prefix_hit_tokens_total": "prompt tokens found there",
-    "queue_time_s_sum": "seconds requests waited in its queue, all together",
-    "queue_time_count": "requests in that sum",
-    "ttft_s_sum": "seconds from arrival to the first token, all together",
-    "ttft_count": "requests in that sum",
-    "spec_draft_tokens_total": "tokens proposed by speculative decoding",
-    "spec_accepted_tokens_total": "of these, accepted",
-    "prompt_tokens_total": "prompt tokens computed",
-    "generation_tokens_total": "tokens generated",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One engine metric and the normalized column, of COLUMNS, that it fills."""
+    """One metric of the engine and the column of the table ``engine_metrics`` that it fills."""
 
     column: str
     name: str  # Prometheus name

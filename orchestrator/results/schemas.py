@@ -183,6 +183,27 @@ SELFCHECKS = _schema(
     ("client_version", _S, False, "version of this program"),
 )
 
+ENGINE_METRICS = _schema(
+    "engine_metrics",
+    *_KEY,
+    ("replica", _I16, False, "replica that told"),
+    ("unix_ns", _I64, False, "wall clock of the replica's node at the reading"),
+    ("running", _F, True, "requests in the batch now"),
+    ("waiting", _F, True, "requests in its queue now"),
+    ("kv_usage", _F, True, "share of the KV cache in use now, 0 to 1"),
+    ("preemptions_total", _F, True, "requests taken out of the batch for want of KV cache"),
+    ("prefix_query_tokens_total", _F, True, "prompt tokens looked up in the prefix cache"),
+    ("prefix_hit_tokens_total", _F, True, "prompt tokens found there"),
+    ("queue_time_s_sum", _F, True, "seconds requests waited in its queue, all together"),
+    ("queue_time_count", _F, True, "requests in that sum"),
+    ("ttft_s_sum", _F, True, "seconds from arrival to the first token, all together"),
+    ("ttft_count", _F, True, "requests in that sum"),
+    ("spec_draft_tokens_total", _F, True, "tokens proposed by speculative decoding"),
+    ("spec_accepted_tokens_total", _F, True, "of these, accepted"),
+    ("prompt_tokens_total", _F, True, "prompt tokens computed"),
+    ("generation_tokens_total", _F, True, "tokens generated"),
+)
+
 TABLES: dict[str, pa.Schema] = {
     "requests": REQUESTS,
     "token_events": TOKEN_EVENTS,
@@ -191,4 +212,5 @@ TABLES: dict[str, pa.Schema] = {
     "launches": LAUNCHES,
     "events": EVENTS,
     "selfchecks": SELFCHECKS,
+    "engine_metrics": ENGINE_METRICS,
 }

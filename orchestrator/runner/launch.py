@@ -26,6 +26,7 @@ from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Phase
 from orchestrator.runner.hosts import HostBook
 from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import Sample
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
@@ -123,6 +124,20 @@ class Replicas:
         for placement in self._placements:
             with suppress(AgentLost):
                 placement.agents[0].between_points()
+
+    def begin_metrics(self) -> None:
+        """Read every replica's /metrics from now on."""
+        for placement in self._placements:
+            with suppress(AgentLost):
+                placement.agents[0].begin_metrics()
+
+    def end_metrics(self) -> dict[int, list[Sample]]:
+        """By replica; a lost one has none."""
+        samples = {}
+        for index, placement in enumerate(self._placements):
+            with suppress(AgentLost):
+                samples[index] = placement.agents[0].end_metrics()
+        return samples
 
 
 def _lost(what: str, error: AgentLost, agents: Sequence[Agent]) -> Failure:

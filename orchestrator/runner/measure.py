@@ -20,7 +20,7 @@ from orchestrator.results.store import FilePart
 from orchestrator.runner.events import Event, Phase
 from orchestrator.runner.hosts import held_against
 from orchestrator.runner.launch import Interrupted, Replicas, Site
-from orchestrator.runner.rows import commit_point
+from orchestrator.runner.rows import commit_point, write_engine_metrics
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
 SETTLE_S = 30.0  # for clients to report after an abort
@@ -104,9 +104,8 @@ class Measurer:
         try:
             self._wait(run, point, probe, time.time_ns())
             requests, _ = self._collect(probe, run.reports())
-            self._count_text = (
-                "chunks" in requests["token_count_source"].to_pylist()
-            )  # neither usage nor token ids came
+            sources = requests["token_count_source"].to_pylist()
+            self._count_text = "chunks" in sources  # neither usage nor token ids came
             if _engine_errors(requests) and (gone := self._died_after()) is not None:
                 raise EngineDied(gone)
         except ClientLost:
@@ -158,6 +157,7 @@ class Measurer:
         except ClientLost as error:
             self._commit_bare(point, measurement, _lost(error))
             raise
+        self._replicas.begin_metrics()
         started_unix_ns = time.time_ns() + int(START_LEAD_S * 1e9)
         run = self.clients.start(START_LEAD_S)
         ended: EngineDied | ClientLost | None = None
@@ -173,6 +173,8 @@ class Measurer:
         self.spans.append(Span(started_unix_ns, min(ended_ns, window_end_ns)))
         reports = run.reports()
         requests, parts = self._collect(load, reports)
+        keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
+        parts += write_engine_metrics(self._site.store, self._replicas.end_metrics(), **keys)
         stats = [report.stats for report in reports.values()]
         verdict = judge(requests, stats, load)
         verdict = held_against(verdict, requests, stats, self.clients.addresses, self._site.hosts.by_address())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,8 +17,9 @@ from orchestrator.load.point import ClientStats
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.model import Deployment, Measurement, Plan, Point
 from orchestrator.results.manifest import Kind
-from orchestrator.results.schemas import DEPLOYMENTS, LAUNCHES, POINTS, SELFCHECKS
+from orchestrator.results.schemas import DEPLOYMENTS, ENGINE_METRICS, LAUNCHES, POINTS, SELFCHECKS
 from orchestrator.results.store import FilePart, Manifest, Store
+from orchestrator.telemetry.engine_metrics import Sample
 
 UNMEASURED = Verdict("unmeasured", [], {})
 
@@ -69,6 +70,22 @@ def commit_selfcheck(store: Store, row: dict[str, Any]) -> None:
     table = pa.Table.from_pylist([row], schema=SELFCHECKS)
     part = store.write_part("selfchecks", table, measurement_id=key, attempt_id=key, writer="driver")
     _commit(store, "selfcheck", key, key, [part], row)
+
+
+def write_engine_metrics(
+    store: Store, samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
+) -> list[FilePart]:
+    """What the engines said of themselves during an attempt, by replica; no part when none said anything."""
+    keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
+    rows = [
+        {**keys, "replica": replica, "unix_ns": sample.unix_ns, **sample.values}
+        for replica, taken in samples.items()
+        for sample in taken
+    ]
+    if not rows:
+        return []
+    table = pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
+    return [store.write_part("engine_metrics", table, writer="driver", **keys)]
 
 
 def commit_point(

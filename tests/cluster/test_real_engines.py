@@ -69,6 +69,19 @@ def test_token_counts_come_from_the_engine_and_are_what_was_asked(swept: Path) -
     assert {row["token_count_source"] for row in good} <= {"usage", "token_ids", "continuous_usage"}
 
 
+def test_vllm_counted_the_tokens_that_we_counted(swept: Path) -> None:
+    told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
+    sides = [repeat["engine_side"] for one in told if one["engine"] == "vllm" for repeat in one["repeats"]]
+    for point in of(swept, "points", engine="vllm"):
+        if point["status"] != "ok":
+            continue
+        readings = [row for row in rows(swept, "engine_metrics") if row["attempt_id"] == point["attempt_id"]]
+        counters = [row["generation_tokens_total"] for row in sorted(readings, key=lambda row: row["unix_ns"])]
+        requests = [row for row in rows(swept, "requests") if row["attempt_id"] == point["attempt_id"]]
+        assert counters[-1] - counters[0] == sum(row["output_tokens"] or 0 for row in requests)
+        assert counters[-1] - counters[0] in [side["generation_tokens"] for side in sides if side]
+
+
 def test_the_spread_replica_ran_on_two_nodes_with_one_core_each(swept: Path) -> None:
     launch = next(row for row in of(swept, "launches", nnodes=2) if row["status"] == "ok")
     seats = json.loads(launch["placement_json"])

@@ -83,6 +83,7 @@ def test_results_and_best_print_one_json_document(swept: tuple[Path, Path]) -> N
     points = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
     assert len(points) == 16
     assert all(point["requests"]["failed"] == 0 and point["ttft_ms"]["p99"] > 0 for point in points)
+    assert all(repeat["engine_side"]["generation_tokens"] > 0 for point in points for repeat in point["repeats"])
     best = orchestrator("best", str(results), "--slo", "ttft<=1s,tpot<=200ms,attainment>=0.9", "--format", "json")
     assert json.loads(best.stdout)
     assert best.returncode == 0

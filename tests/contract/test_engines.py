@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.base import COLUMNS, Command, Engine, Node
+from orchestrator.engines.base import Command, Engine, Node
 from orchestrator.engines.endpoint import Endpoint
 from orchestrator.engines.lightllm import Lightllm
 from orchestrator.engines.llama_cpp import LlamaCpp
@@ -19,6 +19,7 @@ from orchestrator.engines.tensorrt_llm import TensorrtLlm
 from orchestrator.engines.tgi import Tgi
 from orchestrator.engines.transformers import Transformers
 from orchestrator.engines.vllm import Vllm
+from orchestrator.results.schemas import ENGINE_METRICS
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 # mypy checks the protocol here
@@ -82,7 +83,9 @@ def test_it_says_what_it_is(name: str) -> None:
     assert made.metrics_path is None or made.metrics_path.startswith("/")
     assert made.reset_path is None or made.reset_path.startswith("/")
     assert len({metric.column for metric in made.metrics}) == len(made.metrics)
-    assert {metric.column for metric in made.metrics} <= COLUMNS.keys(), "one name for one thing, whatever the engine"
+    assert {metric.column for metric in made.metrics} <= set(ENGINE_METRICS.names), (
+        "one name for one thing, whatever the engine"
+    )
     assert not made.metrics or made.metrics_path is not None
     assert made.emulated == (name == "emulator")
     assert made.launches == (name != "endpoint")

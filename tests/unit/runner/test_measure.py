@@ -27,6 +27,7 @@ from orchestrator.runner.hosts import HostBook
 from orchestrator.runner.launch import Site
 from orchestrator.runner.measure import EngineDied, Measurer
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.telemetry.engine_metrics import Sample
 
 EXPERIMENT = """
 version: 1
@@ -89,6 +90,11 @@ class World:
         return self.deaths.pop(0) if self.deaths else None
 
     def between_points(self) -> None: ...
+
+    def begin_metrics(self) -> None: ...
+
+    def end_metrics(self) -> dict[int, list[Sample]]:
+        return {0: [Sample(1, {"running": 2.0})]}
 
     # as a cluster
     def most_clients(self) -> int:
@@ -173,6 +179,7 @@ def test_a_valid_point_is_committed_once(run: Callable[..., Failure | None], wor
     assert run("valid") is None
     assert [one.status for one in commits(world)] == ["ok"]
     assert world.store.done() == {plan.measurements()[0].measurement_id}
+    assert world.store.read("engine_metrics").column("running").to_pylist() == [2.0]
 
 
 def test_a_client_bound_point_is_repeated_with_twice_the_clients_up_to_the_clusters_limit(

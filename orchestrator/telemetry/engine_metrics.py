@@ -1,0 +1,85 @@
+"""An engine's own /metrics while it is loaded: normalized samples, one every few seconds.
+
+The names are the engine's (``Engine.metrics``), the columns are one vocabulary for all of them; what an engine does not
+tell is null, never zero.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+INTERVAL_S = 5.0  # rendering /metrics takes the API server's time, which is measured
+READ_LIMIT_S = 5.0
+RATIOS = frozenset({"kv_usage"})  # of several series (one per data-parallel rank) the mean is meant, else the sum
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading. ``values``: column -> value, without those that the engine did not tell."""
+
+    unix_ns: int
+    values: Mapping[str, float]
+
+
+def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
+    """Prometheus text -> columns. ``names``: column -> the engine's name of it. Raises ValueError on other text."""
+    wanted = {name: column for column, name in names.items()}
+    found: dict[str, list[float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if (column := wanted.get(sample.name)) is not None:
+                found.setdefault(column, []).append(sample.value)
+    return {column: sum(many) / (len(many) if column in RATIOS else 1) for column, many in found.items()}
+
+
+def read(url: str, names: Mapping[str, str], api_key: str = "") -> Sample | None:
+    """One reading of ``url``; None when the engine did not answer with metrics."""
+    parts = urlsplit(url)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=READ_LIMIT_S)) as connection:
+        try:
+            connection.request("GET", parts.path, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            values = normalize(text, names) if answer.status == 200 else {}
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+    return Sample(time.time_ns(), values) if values else None
+
+
+class Sampler:
+    """Reads in a thread of its own from ``start`` to ``stop``, at both and every ``interval_s`` between them."""
+
+    def __init__(self, take: Callable[[], Sample | None], interval_s: float = INTERVAL_S) -> None:
+        self._take, self._interval_s = take, interval_s
+        self._samples: list[Sample] = []
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first reading is over when this returns, so that it lies before the load."""
+        self._keep()
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """The last reading, and all of them in order of time."""
+        self._done.set()
+        self._thread.join()
+        self._keep()
+        return self._samples
+
+    def _run(self) -> None:
+        while not self._done.wait(self._interval_s):
+            self._keep()
+
+    def _keep(self) -> None:
+        if (sample := self._take()) is not None:
+            self._samples.append(sample)

@@ -1,0 +1,107 @@
+"""Engine metrics: text becomes columns, one reading at each end, nothing invented."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from orchestrator.telemetry.engine_metrics import Sample, Sampler, normalize, read
+
+NAMES = {
+    "running": "vllm:num_requests_running",
+    "kv_usage": "vllm:kv_cache_usage_perc",
+    "ttft_count": "vllm:ttft_count",
+}
+TEXT = """\
+# HELP vllm:num_requests_running Requests in the batch.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+# TYPE vllm:ttft histogram
+vllm:ttft_bucket{le="0.1"} 5
+vllm:ttft_bucket{le="+Inf"} 9
+vllm:ttft_count 9
+vllm:ttft_sum 0.5
+# TYPE other gauge
+other 1
+"""
+
+
+def test_series_add_up_and_shares_are_averaged():
+    assert normalize(TEXT, NAMES) == {"running": 7.0, "kv_usage": 0.5, "ttft_count": 9.0}
+
+
+def test_what_is_not_told_is_left_out():
+    assert normalize(TEXT, {"waiting": "vllm:num_requests_waiting"}) == {}
+
+
+def test_text_that_is_no_metrics_is_refused():
+    with pytest.raises(ValueError):
+        normalize("<html>not found</html>", NAMES)
+
+
+@pytest.fixture
+def engine():
+    """A server whose answer a test chooses, and the Authorization headers it was sent."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.keys.append(self.headers.get("Authorization"))
+            self.send_response(self.server.status)
+            self.end_headers()
+            self.wfile.write(self.server.text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.status, server.text, server.keys = 200, TEXT, []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_reading_of_a_server_has_its_values_and_our_key(engine):
+    sample = read(f"http://127.0.0.1:{engine.server_port}/metrics", NAMES, "secret")
+    assert sample.values["running"] == 7.0
+    assert engine.keys == ["Bearer secret"]
+
+
+@pytest.mark.parametrize(("status", "text"), [(404, TEXT), (200, "<html>"), (200, ""), (200, "other 1\n")])
+def test_no_metrics_are_no_reading(engine, status, text):
+    engine.status, engine.text = status, text
+    assert read(f"http://127.0.0.1:{engine.server_port}/metrics", NAMES) is None
+
+
+def test_a_server_that_is_gone_is_no_reading():
+    assert read("http://127.0.0.1:9/metrics", NAMES) is None
+
+
+def test_the_sampler_reads_at_both_ends_and_between():
+    taken, third = [], threading.Event()
+
+    def take():
+        taken.append(Sample(len(taken), {}))
+        if len(taken) == 3:
+            third.set()
+        return taken[-1]
+
+    sampler = Sampler(take, interval_s=0.001)
+    sampler.start()
+    assert taken, "the first reading lies before the load"
+    assert third.wait(10)
+    samples = sampler.stop()
+    assert samples == taken and len(samples) >= 4
+    assert threading.active_count() == 1 or not sampler._thread.is_alive()
+
+
+def test_readings_that_failed_leave_no_samples():
+    sampler = Sampler(lambda: None)
+    sampler.start()
+    assert sampler.stop() == []
