@@ -109,10 +109,18 @@ class App:
             ("POST", "/"): self._compat_generate,
         }
 
-    def handle(self, request: Request, connection: Connection) -> None:
-        """Answer one request, now or by the batch. Tokens that are due go first."""
+    def accept(self) -> Connection:
+        """A new client. The loop accepts all that wait in one go, so tokens that are due go in between."""
+        self._catch_up()
+        return Connection(self.handle)
+
+    def _catch_up(self) -> None:
         for pacer in self.pacers:
             pacer.catch_up()
+
+    def handle(self, request: Request, connection: Connection) -> None:
+        """Answer one request, now or by the batch. Tokens that are due go first."""
+        self._catch_up()
         route = self._routes.get((request.method, request.path))
         if route is None:
             known = any(path == request.path for _, path in self._routes)

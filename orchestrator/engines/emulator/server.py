@@ -19,7 +19,6 @@ from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines.emulator import model
 from orchestrator.engines.emulator.app import App
-from orchestrator.engines.emulator.http import Connection
 from orchestrator.engines.emulator.profile import Faults, Profile, device_of, facts_of
 from orchestrator.engines.emulator.serving import Serving, four_bytes
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -160,7 +159,7 @@ async def _serve(options: Options, serving: Serving) -> int:
         loop.add_signal_handler(number, stop.set)
     app = App(serving, loop, log)
     try:
-        server = await loop.create_server(lambda: Connection(app.handle), options.host, options.port, backlog=4096)
+        server = await loop.create_server(app.accept, options.host, options.port, backlog=4096)
     except OSError as error:
         log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}")
         return 1

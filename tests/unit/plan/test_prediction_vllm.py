@@ -52,15 +52,12 @@ def config(model_type: str, architecture: str, **more: Any) -> dict[str, Any]:
 
 
 LLAMA = config("llama", "LlamaForCausalLM")
-ONE_KV_HEAD = LLAMA | {"num_key_value_heads": 1}
 QWEN3_MOE = config("qwen3_moe", "Qwen3MoeForCausalLM", **QWEN_EXPERTS)
 DEEPSEEK = config("deepseek_v2", "DeepseekV2ForCausalLM", **LATENTS)
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": (LLAMA, {}),
     "llama-tied": (LLAMA | {"tie_word_embeddings": True}, {}),
-    "llama-float32": (LLAMA, {"dtype": "float32"}),
-    "llama-biases": (LLAMA | {"attention_bias": True, "mlp_bias": True}, {}),
-    "mistral": (config("mistral", "MistralForCausalLM", sliding_window=None), {}),
+    "llama-biases-float32": (LLAMA | {"attention_bias": True, "mlp_bias": True}, {"dtype": "float32"}),
     "mixtral": (config("mixtral", "MixtralForCausalLM", num_local_experts=4, num_experts_per_tok=2), {}),
     "qwen2": (config("qwen2", "Qwen2ForCausalLM"), {}),
     "qwen3-tied": (config("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=True), {}),
@@ -69,23 +66,28 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gemma3": (config("gemma3_text", "Gemma3ForCausalLM", tie_word_embeddings=True, **GEMMA), {}),
     "phi3": (config("phi3", "Phi3ForCausalLM", original_max_position_embeddings=1024, pad_token_id=0), {}),
     "deepseek-v2": (DEEPSEEK, {}),
-    "llama-tp2": (LLAMA, {"tensor_parallel_size": 2}),
     "llama-tied-pp2": (LLAMA | {"tie_word_embeddings": True}, {"pipeline_parallel_size": 2}),
-    "one-kv-head-tp2": (ONE_KV_HEAD, {"tensor_parallel_size": 2}),
-    "qwen3-moe-tp2": (QWEN3_MOE, {"tensor_parallel_size": 2}),
-    "qwen3-moe-ep2": (QWEN3_MOE, {"tensor_parallel_size": 2, "enable_expert_parallel": True}),
+    "qwen3-moe-one-kv-head-ep2": (
+        QWEN3_MOE | {"num_key_value_heads": 1},
+        {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    ),
 }
 
+# A plugin of vLLM, so that its worker processes have it too.
+PLUGIN = """
+import os
+def install():
+    from vllm.model_executor.model_loader import base_loader
+    finish = base_loader.process_weights_after_loading
+    def weigh(model, *rest):
+        size = sum(part.numel() * part.element_size() for part in model.parameters())
+        os.write(1, f"WEIGHTS {size}\\n".encode())
+        return finish(model, *rest)
+    base_loader.process_weights_after_loading = weigh
+"""
 ENGINES = """
 import json, os, sys, traceback
 from vllm import LLM, ModelRegistry
-from vllm.model_executor.model_loader import base_loader
-finish = base_loader.process_weights_after_loading
-def weigh(model, *rest):
-    size = sum(part.numel() * part.element_size() for part in model.parameters())
-    os.write(1, f"WEIGHTS {size}\\n".encode())
-    return finish(model, *rest)
-base_loader.process_weights_after_loading = weigh
 for line in sys.stdin:
     name, folder, architecture, options = json.loads(line)
     os.write(1, f"CASE {name}\\n".encode())
@@ -103,11 +105,22 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Said:
-    """What one engine holds: bytes of parameters of every rank, tokens of KV cache; and the end of its log."""
+    """What one engine holds: bytes of parameters of every rank, KV tokens and concurrency; and the end of its log."""
 
     weight_bytes: list[int]
     kv_cache_tokens: int | None
+    max_concurrency: float
     log: str
+
+
+def plugin(folder: Path) -> Path:
+    """A folder that PYTHONPATH makes an installed package of."""
+    about = folder / "weigh-1.dist-info"
+    about.mkdir()
+    (folder / "weigh.py").write_text(PLUGIN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weigh\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nweigh = weigh:install\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +133,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
         lines.append(json.dumps([name, str(folder), model["architectures"][0], given]))
     env = {
         "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "fork", "VLLM_CPU_KVCACHE_SPACE": KV_GIB,
+        "VLLM_CPU_KVCACHE_SPACE": KV_GIB, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "PYTHONPATH": str(plugin(tmp_path_factory.mktemp("plugin"))),
     }  # fmt: skip
     process = subprocess.Popen(
         [str(PYTHON), "-c", ENGINES], env=os.environ | env, start_new_session=True, text=True,
@@ -136,9 +150,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
 
 
 def said_in(log: str) -> Said:
-    tokens = re.search(r"KV cache size: ([\d,]+) tokens", log)
+    cache = re.search(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for [\d,]+ tokens per request: (\S+)x", log)
     weights = [int(size) for size in re.findall(r"WEIGHTS (\d+)", log)]
-    return Said(weights, int(tokens[1].replace(",", "")) if tokens else None, log[-3000:])
+    tokens, concurrency = (int(cache[1].replace(",", "")), float(cache[2])) if cache else (None, 0.0)
+    return Said(weights, tokens, concurrency, log[-3000:])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -156,3 +171,4 @@ def test_weights_and_kv_tokens_are_what_real_vllm_holds(name: str, said: dict[st
     )
     assert predicted["weight_bytes"] == pytest.approx(max(held.weight_bytes), rel=0.02)
     assert predicted["kv_cache_tokens"] == pytest.approx(held.kv_cache_tokens, rel=0.05)
+    assert predicted["max_concurrency"] == pytest.approx(held.max_concurrency, rel=0.05)
