@@ -204,7 +204,7 @@ class Cluster(Protocol):
     def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` client processes. ``avoid``: node ids with engines; the higher the number, the later it is taken.
 
-        Raises PlacementError; InputError when a client's node cannot reach the results.
+        Raises PlacementError, also when a client's node cannot reach the results.
         """
         ...
 

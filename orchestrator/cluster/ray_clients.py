@@ -131,7 +131,8 @@ class RayClients:
 
     def selfcheck(self, members: Sequence[int], limit_s: float) -> list[dict[str, Any]]:
         refs = [self._members[index].actor.selfcheck.remote(limit_s) for index in members]
-        return [_found(ref, limit_s + CALL_LIMIT_S) for ref in refs]
+        ray.wait(refs, num_returns=len(refs), timeout=limit_s + CALL_LIMIT_S)
+        return [_found(ref) for ref in refs]
 
     def start(self, lead_s: float, write: bool = True) -> RayClientRun:
         start_ns = time.time_ns() + int(lead_s * 1e9)
@@ -149,9 +150,10 @@ class RayClients:
             self._pool.give_back(self._members, reusable=not still_loading)
 
 
-def _found(ref: Any, limit_s: float) -> dict[str, Any]:
+def _found(ref: Any) -> dict[str, Any]:
+    """What is there by now, or why there is nothing."""
     try:
-        return dict(ray.get(ref, timeout=limit_s))
+        return dict(ray.get(ref, timeout=0))
     except RayError as error:
         return {"error": first_line(error)}
 
@@ -217,7 +219,7 @@ class ClientPool:
                 if member.local and self._store.is_local:
                     continue
                 if problem := ray.get(member.actor.reach_problem.remote(self._store), timeout=CALL_LIMIT_S):
-                    raise InputError(f"node {member.address}: {problem}")
+                    raise PlacementError(f"no client on node {member.address}: {problem}")
         except RayError as error:
             raise PlacementError(f"a load client did not start: {first_line(error)}") from error
 

@@ -166,7 +166,7 @@ SELFCHECKS = _schema(
     ("engines_starting", _I32, False, "engine ranks that were starting on this host meanwhile: it could do more alone"),
     ("cpus", _I32, True, "cores of the host"),
     ("clients", _I32, True, "client processes of the check"),
-    ("events_per_s", _F, True, "highest rate of streamed events kept up with exactly, of those tried"),
+    ("events_per_s", _F, True, "highest rate of streamed events kept up with exactly, of those tried; 0: none"),
     ("limited_by", _S, True, "what ended the search for that rate: client | server | nothing | time"),
     ("cpu_us_per_event", _F, True, "client CPU at that rate"),
     ("cpu_share", _F, True, "of a core, at that rate"),

@@ -24,7 +24,7 @@ class ClientDesk:
     def borrow(self, deployment_id: str, count: int | None = None, *, starting: bool = False) -> Clients:
         """``count`` clients (None: as many as a point begins with). ``starting``: the deployment's engine is, now.
 
-        Raises PlacementError, InputError.
+        Raises PlacementError.
         """
         where = self._where()
         wanted = min(self._first, self._cluster.most_clients()) if count is None else count
@@ -61,9 +61,8 @@ class ClientDesk:
 
 def _avoid(deployment_id: str, where: Mapping[str, Nodes]) -> dict[str, int]:
     """Nodes that clients keep off: those of other launches more than this one's own."""
-    return {
-        node: 1 if owner == deployment_id else 2
-        for owner, nodes in where.items()
-        for replica in nodes
-        for node in replica
-    }
+    avoid: dict[str, int] = {}
+    for owner, nodes in where.items():
+        for node in itertools.chain(*nodes):
+            avoid[node] = max(avoid.get(node, 0), 1 if owner == deployment_id else 2)
+    return avoid

@@ -28,7 +28,7 @@ LIMIT_S = 4.0  # with the start of its process it is over in five seconds
 class HostBook:
     """Self-checks by address, each host once per sweep. Shared by the launches of a sweep; thread-safe.
 
-    Nobody measures with a host that is not in it yet, so a check never disturbs a point.
+    Nobody measures with a host that is not in it yet, so a check never disturbs a point of the host's own clients.
     """
 
     def __init__(self, store: Store, journal: Journal) -> None:
@@ -41,6 +41,8 @@ class HostBook:
 
         A host that cannot be checked is a row too, and an event: it is told, and does not stop the sweep.
         """
+        if all(address in self._rows for address in clients.addresses):
+            return  # without waiting for a check of other hosts
         with self._lock:
             new: dict[str, int] = {}
             for index, address in enumerate(clients.addresses):

@@ -132,9 +132,10 @@ class Replicas:
                 placement.agents[0].begin_metrics()
 
     def end_metrics(self) -> dict[int, list[Sample]]:
-        """By replica; a lost one has none."""
-        samples = {}
+        """By replica; of a lost one there are none."""
+        samples: dict[int, list[Sample]] = {}
         for index, placement in enumerate(self._placements):
+            samples[index] = []
             with suppress(AgentLost):
                 samples[index] = placement.agents[0].end_metrics()
         return samples

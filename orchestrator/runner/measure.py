@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from orchestrator.cluster.base import ClientLost, ClientReport, ClientRun, Clients
 from orchestrator.engines import ENGINES
-from orchestrator.errors import Failure, FailureClass, InputError
+from orchestrator.errors import Failure, FailureClass, InputError, ResultsError
 from orchestrator.load.lost import lost_requests
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.validity import judge
@@ -173,8 +173,7 @@ class Measurer:
         self.spans.append(Span(started_unix_ns, min(ended_ns, window_end_ns)))
         reports = run.reports()
         requests, parts = self._collect(load, reports)
-        keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
-        parts += write_engine_metrics(self._site.store, self._replicas.end_metrics(), **keys)
+        parts += self._engine_metrics(load)
         stats = [report.stats for report in reports.values()]
         verdict = judge(requests, stats, load)
         verdict = held_against(verdict, requests, stats, self.clients.addresses, self._site.hosts.by_address())
@@ -217,6 +216,15 @@ class Measurer:
             parts.append(self._site.store.write_part("requests", rows, writer=f"client{index}-lost", **keys))
             tables.append(rows)
         return pa.concat_tables(tables), parts
+
+    def _engine_metrics(self, load: LoadPoint) -> list[FilePart]:
+        """What the engines said of themselves; that it cannot be stored does not cost the measurement."""
+        keys = {"measurement_id": load.measurement_id, "attempt_id": load.attempt_id}
+        try:
+            return write_engine_metrics(self._site.store, self._replicas.end_metrics(), **keys)
+        except ResultsError as error:
+            self._tell("no_engine_metrics", str(error))
+            return []
 
     def _died_after(self) -> Failure | None:
         """A server may outlive its engine for seconds and answer 5xx: look again before errors are believed."""

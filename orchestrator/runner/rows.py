@@ -75,14 +75,18 @@ def commit_selfcheck(store: Store, row: dict[str, Any]) -> None:
 def write_engine_metrics(
     store: Store, samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
 ) -> list[FilePart]:
-    """What the engines said of themselves during an attempt, by replica; no part when none said anything."""
+    """What the engines said of themselves during an attempt, by replica; no part when none said anything.
+
+    A replica that said nothing beside others that did has a row of nulls: sums over the others are not the whole.
+    """
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
+    silent = Sample(time.time_ns(), {})
     rows = [
         {**keys, "replica": replica, "unix_ns": sample.unix_ns, **sample.values}
         for replica, taken in samples.items()
-        for sample in taken
+        for sample in taken or [silent]
     ]
-    if not rows:
+    if not any(samples.values()):
         return []
     table = pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
     return [store.write_part("engine_metrics", table, writer="driver", **keys)]

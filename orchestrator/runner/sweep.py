@@ -107,7 +107,7 @@ class Sweep:
         self._tell(
             "sweep", f"{total} measurements to do, {skipped} already done", data={"total": total, "skipped": skipped}
         )
-        for text in self._cluster.check_nodes():
+        for text in self._cluster.check_nodes() if total else ():
             self._tell("node_silent", text)
         interrupted = False
         try:

@@ -84,6 +84,7 @@ def test_a_lower_bound_is_called_one() -> None:
     assert "at least 1,000 events/s" in host_sentence(row)
     assert "1 engine rank(s) starting beside it" in host_sentence(row)
     assert "at least" not in host_sentence(row | {"limited_by": "client"})
+    assert "kept up with no rate" in host_sentence(row | {"events_per_s": 0.0})
 
 
 def requests(events: int, client: int = 0) -> pa.Table:
