@@ -21,8 +21,11 @@ def host_sentence(row: Mapping[str, Any]) -> str:
         return f"client host {row['address']}: the self-check failed: {row['reason']}"
     more = "" if row["limited_by"] == "client" else "at least "
     beside = f", {row['engines_starting']} engine rank(s) starting beside it" if row["engines_starting"] else ""
+    rate = f"keeps up with {more}{row['events_per_s']:,.0f} events/s"
+    if not row["events_per_s"]:
+        rate = "kept up with no rate that was tried"
     return (
-        f"client host {row['host']} ({row['address']}): one client keeps up with {more}{row['events_per_s']:,.0f} "
-        f"events/s; it adds {row['ttft_error_mean_ms']:+.2f} ms to the mean TTFT and sends within "
-        f"{row['send_lag_p99_ms']:.2f} ms (p99); self-check of {row['took_s']:.1f} s{beside}"
+        f"client host {row['host']} ({row['address']}): one client {rate}; it adds {row['ttft_error_mean_ms']:+.2f} ms "
+        f"to the mean TTFT and sends within {row['send_lag_p99_ms']:.2f} ms (p99); "
+        f"self-check of {row['took_s']:.1f} s{beside}"
     )

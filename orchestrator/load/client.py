@@ -19,7 +19,6 @@ from orchestrator.load.descriptors import make_room_for_sockets
 from orchestrator.load.driver import Driver
 from orchestrator.load.http import parse_url
 from orchestrator.load.point import ClientResult, LoadPoint, Progress
-from orchestrator.load.priority import first_in_line
 from orchestrator.load.schedule import Schedule
 from orchestrator.load.tokens import prompter
 from orchestrator.load.wire import WIRES
@@ -73,7 +72,7 @@ class LoadClient:
             raise RuntimeError("prepare a point before running it")
         if self._aborted.is_set():
             driver.abort()
-        with _quiet_memory(), first_in_line():
+        with _quiet_memory():
             try:
                 return driver.run(start_ns, socket.gethostname(), os.getpid())
             finally:

@@ -20,6 +20,7 @@ from orchestrator.load.meter import Meter
 from orchestrator.load.outcome import failed
 from orchestrator.load.point import ClientResult, LoadPoint, Progress
 from orchestrator.load.poller import Poller
+from orchestrator.load.priority import first_in_line
 from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.settle import can_settle, settle
@@ -85,9 +86,10 @@ class Driver:
         self._start_ns = start_ns
         self._rows = Rows(self._point, self._client, start_ns, self._kind.sessions)
         try:
-            self._wait_for_start()
-            self._meter.start(start_ns, time.monotonic_ns())
-            self._loop()
+            with first_in_line():
+                self._wait_for_start()
+                self._meter.start(start_ns, time.monotonic_ns())
+                self._loop()
             self._give_up_open()
             while self._digest_step():
                 pass

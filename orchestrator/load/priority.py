@@ -31,7 +31,7 @@ def first_in_line() -> Iterator[str]:
         yield "rr"
     finally:
         with suppress(OSError):
-            os.sched_setscheduler(0, policy, param)
+            os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, param)  # clearing that flag takes CAP_SYS_NICE
 
 
 def lower_niceness(wanted: int) -> None:

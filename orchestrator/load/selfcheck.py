@@ -89,7 +89,7 @@ def selfcheck(clients: int = 1, limit_s: float | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "client_version": __version__,
         "clients": clients,
-        "events_per_s": found.events_per_s,
+        "events_per_s": found.events_per_s if found.sustained else 0.0,
         "limited_by": limited_by,
         "cpu_us_per_event": found.cpu_us_per_event,
         "cpu_share": found.cpu_share,

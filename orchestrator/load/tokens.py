@@ -99,9 +99,12 @@ def load_tokenizer(path: str) -> Any:
     if not file.is_file():
         raise InputError(f"no tokenizer at {path!r}: give a folder with tokenizer.json, or that file")
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for a malformed file
         raise InputError(f"{str(file)!r} is not a tokenizer: {error}") from None
+    tokenizer.no_truncation()  # a file may carry both from training, and every count would be theirs
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def prompter(point: LoadPoint) -> Prompter:

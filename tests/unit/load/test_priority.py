@@ -22,7 +22,8 @@ def test_the_thread_is_real_time_inside_and_what_it_was_afterwards():
         before = os.sched_getscheduler(0)
         with priority.first_in_line() as how:
             inside = os.sched_getscheduler(0)
-        return before, how, inside & ~os.SCHED_RESET_ON_FORK, os.sched_getscheduler(0)
+        flag = ~os.SCHED_RESET_ON_FORK
+        return before & flag, how, inside & flag, os.sched_getscheduler(0) & flag
 
     before, how, inside, after = in_a_thread(work)
     assert (how, inside) in (("rr", os.SCHED_RR), ("nice", before))

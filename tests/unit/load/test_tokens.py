@@ -78,3 +78,15 @@ def test_a_missing_or_broken_tokenizer_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="is not a tokenizer"):
         load_tokenizer(str(tmp_path))
+
+
+def test_truncation_and_padding_of_the_file_are_not_ours(folder: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    plain, loaded = load_tokenizer(str(folder)), load_tokenizer(str(tmp_path))
+    texts = ["fox", "the quick brown fox jumps over the lazy dog"]
+    found = [len(code.ids) for code in loaded.encode_batch_fast(texts)]
+    assert found == [len(plain.encode(text).ids) for text in texts]
+    assert found[1] > 4
