@@ -26,7 +26,8 @@ def in_container(command: Command, settings: EngineSettings, hardware: Hardware,
     """
     if settings.image is None:
         return command
-    env = {"HF_HOME": os.path.expanduser(CACHE)} | command.env
+    node_has = {name: os.environ[name] for name in ("HF_HOME", "HF_HUB_CACHE") if os.environ.get(name)}
+    env = {"HF_HOME": os.path.expanduser(CACHE)} | node_has | command.env
     caches = tuple(env[name] for name in CACHES if os.path.isabs(env.get(name, "")))
     command = replace(command, env=env, folders=caches)  # podman and apptainer refuse to mount what is not there
     writable = dict.fromkeys((*caches, node.workdir), "rw")

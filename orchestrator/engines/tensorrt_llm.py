@@ -102,7 +102,6 @@ class TensorrtLlm:
         Metric("running", "trtllm_num_requests_running"),
         Metric("waiting", "trtllm_num_requests_waiting"),
         Metric("kv_usage", "trtllm_kv_cache_utilization"),
-        Metric("preemptions_total", "trtllm_num_paused_requests"),
         Metric("queue_time_s_sum", "trtllm_request_queue_time_seconds_sum"),
         Metric("queue_time_count", "trtllm_request_queue_time_seconds_count"),
         Metric("ttft_s_sum", "trtllm_time_to_first_token_seconds_sum"),

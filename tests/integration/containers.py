@@ -17,7 +17,7 @@ import tarfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,16 +63,17 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
     path = _script(runtime, program, home, folder)
     made = Host(runtime, image, path)
     try:
-        _import(made, home, folder)
-        made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}")
-    try:
+        try:
+            _import(made, home, folder)
+            made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}")
         yield made
     finally:
-        for name in made.containers():
-            made.ask("rm", "--force", name)
-        made.ask("rmi", "--force", image)
+        with suppress(subprocess.CalledProcessError):  # there is nothing to remove where nothing works
+            for name in made.containers():
+                made.ask("rm", "--force", name)
+            made.ask("rmi", "--force", image)
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float) -> bool:
