@@ -40,26 +40,27 @@ import pyarrow.dataset as ds
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".engines/vllm/bin/vllm"
 LIMITS = {"output_throughput": 0.05, "ttft_ms": 0.10, "tpot_ms": 0.10}
+KEY = "OPENAI_API_KEY"  # vllm bench serve sends what it finds there
 ENV = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": str(ROOT)}
 
 Figures = dict[str, float]
 
 
 @contextmanager
-def engine(model: Path, port: int, log: Path, cores: str) -> Iterator[str]:
-    """A vLLM server on `cores` (as taskset takes them); yields its URL.
+def engine(args: argparse.Namespace, log: Path) -> Iterator[str]:
+    """A vLLM server on its cores; yields its URL.
 
     Raises RuntimeError when it is not ready within 5 minutes.
     """
     command = [
-        "taskset", "--cpu-list", cores, str(VLLM), "serve", str(model), "--host", "127.0.0.1", "--port", str(port),
-        "--served-model-name", "tiny",
+        "taskset", "--cpu-list", args.engine_cores, str(VLLM), "serve", str(args.model.resolve()),
+        "--host", "127.0.0.1", "--port", str(args.port), "--served-model-name", args.served,
         "--dtype", "float32", "--max-model-len", "1024", "--no-enable-prefix-caching",
     ]  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=ENV, start_new_session=True)
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://127.0.0.1:{args.port}"
         _wait_until_ready(url, process, log)
         yield url
     finally:
@@ -91,7 +92,7 @@ def vllm_bench(url: str, args: argparse.Namespace, seed: int, folder: Path) -> F
     """One run of `vllm bench serve`."""
     command = [
         str(VLLM), "bench", "serve", "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions",
-        "--model", "tiny", "--tokenizer", str(args.model), "--dataset-name", "random", "--seed", str(seed),
+        "--model", args.served, "--tokenizer", str(args.model), "--dataset-name", "random", "--seed", str(seed),
         "--random-input-len", str(args.input_tokens), "--random-output-len", str(args.output_tokens),
         "--num-prompts", str(args.requests), "--max-concurrency", str(args.concurrency), "--request-rate", "inf",
         "--ignore-eos", "--temperature", "0", "--percentile-metrics", "ttft,tpot,itl,e2el", "--disable-tqdm",
@@ -113,10 +114,10 @@ def ours(url: str, args: argparse.Namespace, seed: int, folder: Path) -> Figures
     """One run of `orchestrator load`."""
     results = folder / "results"
     command = [
-        sys.executable, "-m", "orchestrator", "load", url, "--model", "tiny", "--tokenizer", str(args.model),
+        sys.executable, "-m", "orchestrator", "load", url, "--model", args.served, "--tokenizer", str(args.model),
         "--concurrency", str(args.concurrency), "--requests", str(args.requests), "--seed", str(seed),
         "--input-tokens", str(args.input_tokens), "--output-tokens", str(args.output_tokens),
-        "--results", str(results), "--format", "json",
+        "--results", str(results), "--format", "json", *(("--api-key-env", KEY) if KEY in ENV else ()),
     ]  # fmt: skip
     said = json.loads(_run(command, folder / "ours.txt", args.client_cores))
     _all_ok("orchestrator load", said["requests"]["ok"], args.requests)
@@ -179,6 +180,7 @@ def markdown(result: dict[str, dict[str, float]]) -> str:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, default=ROOT / ".demo/model")
+    parser.add_argument("--served", default="tiny", help="name the model is served by")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--requests", type=int, default=160)
@@ -200,7 +202,7 @@ def main() -> int:
     if not args.model.exists():
         subprocess.run([sys.executable, str(ROOT / "scripts/make_tiny_model.py"), str(args.model)], check=True)
     pairs: list[tuple[Figures, Figures]] = []
-    with engine(args.model.resolve(), args.port, output / "engine.log", args.engine_cores) as url:
+    with engine(args, output / "engine.log") as url:
         for number in range(-1, args.pairs):  # the first pair warms engine and files, and is not counted
             folder = output / f"pair{number}"
             folder.mkdir()

@@ -31,9 +31,9 @@ CPU = Hardware(name="cpu")
 CORES = tuple(sorted(os.sched_getaffinity(0))) if sys.platform == "linux" else ()
 
 
-def script(name: str) -> ModuleType:
-    """A file of scripts/ as a module."""
-    spec = util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+def script(name: str, folder: str = "scripts") -> ModuleType:
+    """A file of scripts/, or of another folder of the repository, as a module."""
+    spec = util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = util.module_from_spec(spec)

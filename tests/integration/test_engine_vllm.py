@@ -99,6 +99,22 @@ def test_every_metric_that_we_read_is_there(vllm: Running) -> None:
     assert {name for name in wanted - found if "spec_decode" not in name} == set()
 
 
+def test_vllms_own_client_counts_and_times_the_same(
+    vllm: Running, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreement = script("run", "benchmarks/agreement")
+    monkeypatch.setitem(agreement.ENV, agreement.KEY, vllm.key)
+    args = agreement.parse(["--model", str(model), "--served", vllm.name, "--requests", "40"])
+    theirs = agreement.vllm_bench(vllm.base_url, args, 1, tmp_path)
+    ours = agreement.ours(vllm.base_url, args, 2, tmp_path)
+    assert ours["output_tokens"] == theirs["output_tokens"] == args.output_tokens
+    assert ours["input_tokens"] == args.input_tokens
+    assert theirs["input_tokens"] == pytest.approx(args.input_tokens, rel=0.01)
+    # Far apart, for a machine that does other things: benchmarks/agreement measures how near they are.
+    for name in agreement.LIMITS:
+        assert 0.4 < ours[name] / theirs[name] < 2.5, (name, ours, theirs)
+
+
 def test_the_key_is_in_no_command_line_and_not_in_the_log(vllm: Running) -> None:
     pid = vllm.processes[0].pid
     assert pid is not None
