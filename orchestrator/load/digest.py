@@ -123,7 +123,8 @@ def _count(result: Digest, exchange: Exchange, reads: list[int]) -> None:
     events = zip([*exchange.settled, *[times[read] for read in reads]], tokens, strict=True)
     content = sorted([event for event in events if event[1]], key=_STAMP)
     stamps = [event[0] for event in content]
-    result.first_token_ns, result.last_token_ns = first, _ = stamps[0], stamps[-1]
+    first = stamps[0]
+    result.first_token_ns, result.last_token_ns = first, stamps[-1]
     # rounded as positions, so that the gaps' rounding does not add up
     micros = [(stamp - first + 500) // 1000 for stamp in stamps]
     result.gaps_us = array("i", [min(b - a, _MAX_GAP_US) for a, b in pairwise(micros)])

@@ -17,11 +17,12 @@ WINDOW = 256  # reads looked at in one step: about 0.3 ms
 def can_settle(exchange: Exchange, wire: Wire, least: int = MIN_READS) -> bool:
     """Whether at least so many reads may be plain. Replies that are needed as text stay whole."""
     enough = len(exchange.parts) - exchange.odd >= least
-    return enough and wire.has_choices and exchange.mark != b"" and exchange.parsed.texts is None
+    return enough and wire.read_choices is not None and exchange.mark != b"" and exchange.parsed.texts is None
 
 
 def settle(exchange: Exchange, wire: Wire) -> None:
-    """One window of reads: those that are plain go into ``settled`` and ``parsed``, the others stay."""
+    """One window of reads: plain ones go into ``settled`` and ``parsed``, the others stay. Needs ``can_settle``."""
+    assert wire.read_choices is not None
     at = exchange.odd
     parts, times = exchange.parts[at : at + WINDOW], exchange.times[at : at + WINDOW]
     found = uniform_reads(parts)

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.analysis.overhead import overhead_share
 from orchestrator.cluster.base import Clients, Cluster
 from orchestrator.engines import ENGINES
-from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError
+from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError, PlacementError
 from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment, Measurement, Plan
 from orchestrator.results.ids import new_ulid
@@ -249,6 +249,11 @@ class Sweep:
             raise  # wrong for every launch alike
         except (Interrupted, KeyboardInterrupt):
             return
+        except PlacementError as error:  # engines have their place by now
+            launch.record.failure = Failure(
+                FailureClass.INFRA, "no_client", f"The cluster gave no load client: {error}."
+            )
+            self._start_failed(todo, launch.record.failure, launch_id)
         except Exception as error:
             text = f"The launch failed in this program: {type(error).__name__}: {error}."
             launch.record.failure = Failure(FailureClass.INFRA, "internal", text)

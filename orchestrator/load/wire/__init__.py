@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -42,7 +43,6 @@ class Wire(Protocol):
 
     path: ClassVar[str]  # where engines usually serve it
     takes_token_ids: ClassVar[bool]  # the API has a place for a prompt of token ids
-    has_choices: ClassVar[bool]  # events hold their content in choices[0] and may be counted in any order
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         """The JSON body of one request for a stream of ``output_tokens`` tokens."""
@@ -52,8 +52,10 @@ class Wire(Protocol):
         """Adds decoded events to ``parsed``, one entry of ``parsed.tokens`` each. An event may be any JSON value."""
         ...
 
-    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
-        """The same for events of which only the choice is at hand (``has_choices``): they hold no usage, no error."""
+    @property
+    def read_choices(self) -> Callable[[list[Any], Parsed], None] | None:
+        """The same for events of which only ``choices[0]`` is at hand: they hold no usage, no error, and may be counted
+        in any order. None: events of this API have no choices."""
         ...
 
 

@@ -12,7 +12,7 @@ from orchestrator.spec.dialect import Dialect
 
 class LlamaCpp:
     path = "/completion"
-    has_choices = False
+    read_choices = None
     takes_token_ids = True
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
@@ -42,9 +42,6 @@ class LlamaCpp:
             if parsed.texts is not None:
                 parsed.texts.append(str(text))
                 parsed.token_ids = (parsed.token_ids or []) + ids
-
-    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
-        raise NotImplementedError("events of this API have no choices")
 
 
 def _read_end(event: dict[str, Any], parsed: Parsed) -> None:

@@ -34,7 +34,6 @@ def _called(call: dict[str, Any]) -> str:
 
 class OpenAiChat:
     path = "/v1/chat/completions"
-    has_choices = True
     takes_token_ids = False
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:

@@ -18,7 +18,6 @@ def _piece(choice: dict[str, Any]) -> str | None:
 
 class OpenAiCompletions:
     path = "/v1/completions"
-    has_choices = True
     takes_token_ids = True
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:

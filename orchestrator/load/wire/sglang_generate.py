@@ -14,7 +14,7 @@ from orchestrator.spec.dialect import Dialect
 
 class SglangGenerate:
     path = "/generate"
-    has_choices = False
+    read_choices = None
     takes_token_ids = True
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
@@ -37,9 +37,6 @@ class SglangGenerate:
             _read_meta(meta, parsed)
             if parsed.texts is not None:
                 _collect(event, parsed)
-
-    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
-        raise NotImplementedError("events of this API have no choices")
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:

@@ -13,7 +13,7 @@ from orchestrator.spec.dialect import Dialect
 
 class Tgi:
     path = "/generate_stream"
-    has_choices = False
+    read_choices = None
     takes_token_ids = False
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
@@ -37,9 +37,6 @@ class Tgi:
                 parsed.input_tokens = prompt_tokens
             if parsed.texts is not None:
                 parsed.texts.append(str(text))
-
-    def read_choices(self, choices: list[Any], parsed: Parsed) -> None:
-        raise NotImplementedError("events of this API have no choices")
 
 
 def _read_end(event: dict[str, Any], parsed: Parsed) -> None:
