@@ -37,7 +37,7 @@ class ClientDesk:
         return clients
 
     def begin_check(self, deployment_id: str) -> threading.Thread:
-        """Check the hosts that the deployment's clients will have while its engine starts: it then costs no time."""
+        """Check the hosts that the deployment's clients will have while its engine starts: it then costs least."""
 
         def check() -> None:
             try:

@@ -22,7 +22,7 @@ from orchestrator.results.store import Store
 from orchestrator.runner.events import Event, Journal
 from orchestrator.runner.rows import commit_selfcheck
 
-LIMIT_S = 4.0  # with the start of its process it is over in five seconds
+LIMIT_S = 2.5  # with the start of its process it is over in three seconds
 
 
 class HostBook:

@@ -229,11 +229,13 @@ class Sweep:
         """One launch of a deployment: as many of its measurements as its engine survives. Failures become rows."""
         deployment, launch_id = todo.deployment, new_ulid()
         self._tell("launch", f"{deployment.label}: launch {launch_id}", deployment.label, launch_id)
-        checks: list[threading.Thread] = []
+        # Where its engines will sit is known unless Ray has to find a place: the check then begins before they have it.
+        checks = [self._desk.begin_check(deployment.id)] if nodes else []
 
         def on_placed(found: Nodes) -> None:
             self._placed(deployment, found)
-            checks.append(self._desk.begin_check(deployment.id))
+            if not checks:
+                checks.append(self._desk.begin_check(deployment.id))
 
         launch = Launch(self._site, deployment, nodes, launch_id, on_placed)
         try:

@@ -82,6 +82,37 @@ def test_a_rate_is_sustained_only_when_it_was_reached_exactly(change: dict[str, 
     assert not replace(GOOD, **change).sustained
 
 
+@pytest.mark.parametrize(
+    ("sustained", "late_ms", "rate", "limited_by"),
+    [
+        ({50_000.0, 25_000.0}, 0.1, 50_000.0, "time"),
+        ({25_000.0, 12_500.0}, 0.1, 25_000.0, "client"),
+        ({12_500.0}, 30.0, 12_500.0, "server"),
+        (set(), 0.1, None, "client"),
+    ],
+)
+def test_under_a_limit_the_rates_come_from_above(
+    sustained: set[float], late_ms: float, rate: float | None, limited_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stream(port: int, pipe: Any, clients: int, rate: float, level_s: float) -> Trial:
+        achieved = rate if rate in sustained else 0.5 * rate
+        return replace(GOOD, events_per_s=rate, achieved_per_s=achieved, server_late_p99_ms=late_ms)
+
+    monkeypatch.setattr(selfcheck, "_stream", stream)
+    found = selfcheck._quick(0, None, 1, float("inf"))  # type: ignore[arg-type]
+    assert (found[0] and found[0].events_per_s, found[1]) == (rate, limited_by)
+    assert selfcheck._quick(0, None, 1, 0.0) == (None, "time")  # type: ignore[arg-type]
+
+
+def test_a_limit_makes_it_short_and_tells_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "QUICK_RATES", (6_000.0,))
+    whole = {"events_per_s", "limited_by", "ttft_error_ms", "itl_error_ms", "send_lag_p99_ms", "cpu_us_per_event"}
+    found = selfcheck.selfcheck(1, limit_s=3.0)
+    assert whole <= set(found)
+    assert found["took_s"] < 8
+    json.dumps(found)
+
+
 def test_a_late_server_is_not_held_against_the_client() -> None:
     assert replace(GOOD, server_late_p99_ms=30.0).servers_fault
     assert not GOOD.servers_fault
