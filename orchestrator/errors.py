@@ -5,6 +5,7 @@ OrchestratorError
 │   └── ProblemsError     several problems found at once, each with its place in a file
 ├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
+│   └── NoRoom            it never can: its nodes are too few or too small, and nothing adds any
 └── ResultsError          the results store is unreadable or refuses a write
 
 A failed *request* is never an exception: it is a row in ``requests``.
@@ -84,6 +85,10 @@ class EngineFailure(OrchestratorError):
 
 class PlacementError(OrchestratorError):
     """The cluster could not give what a deployment needs, or lost it."""
+
+
+class NoRoom(PlacementError):
+    """Its nodes cannot hold what a deployment needs, even when idle, and no autoscaler adds any."""
 
 
 class ResultsError(OrchestratorError):

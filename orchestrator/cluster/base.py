@@ -37,6 +37,12 @@ class Bundle:
     cpus: float
 
 
+def describe(bundles: Sequence[Bundle]) -> str:
+    """What one replica asks for, in words."""
+    one = f"{bundles[0].gpus} GPUs" if bundles[0].gpus else f"{bundles[0].cpus:g} CPUs"
+    return f"{len(bundles)} nodes with {one} each" if len(bundles) > 1 else f"one node with {one}"
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """Where one agent sits, as it found itself: ``devices`` sorted GPU ids, ``cores`` this process may use."""
@@ -178,6 +184,10 @@ class Cluster(Protocol):
     """A cluster that can place replicas and clients. Every wait has a limit."""
 
     def machines(self) -> list[Machine]: ...
+    def grows(self) -> bool:
+        """Whether an autoscaler may add nodes."""
+        ...
+
     def check_nodes(self) -> list[str]:
         """See that the nodes can run this program and write results, before anything starts.
 
@@ -196,8 +206,8 @@ class Cluster(Protocol):
     ) -> Placement:
         """One agent per bundle, each on its own node when there are several. ``nodes``: node ids, None = anywhere.
 
-        Raises PlacementError when the time is over, ``stopped`` says so, or no node can ever hold it and none is
-        being added.
+        Raises PlacementError when the time is over or ``stopped`` says so, NoRoom when no node can ever hold it and
+        none is being added.
         """
         ...
 

@@ -14,13 +14,13 @@ from ray._private.state import state as global_state
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.base import AgentLost, Bundle, Machine
+from orchestrator.cluster.base import AgentLost, Bundle, Machine, describe
 from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_agents import AgentActor, RayAgent, RayPlacement, call, release
 from orchestrator.cluster.ray_clients import ClientPool, RayClients
 from orchestrator.cluster.ray_errors import first_line
 from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
-from orchestrator.errors import InputError, PlacementError
+from orchestrator.errors import InputError, NoRoom, PlacementError
 from orchestrator.results.store import Store
 
 INFEASIBLE_S = 5.0
@@ -67,6 +67,9 @@ class RayCluster:
             for node in alive
         ]
 
+    def grows(self) -> bool:
+        return _autoscales()
+
     def place(
         self,
         launch_id: str,
@@ -85,7 +88,7 @@ class RayCluster:
         )
         actors: list[Any] = []
         try:
-            _await_group(group, _describe(bundles), timeout_s, stopped)
+            _await_group(group, describe(bundles), timeout_s, stopped)
             actors += [self._agent(group, rank, launch_id, bundle) for rank, bundle in enumerate(bundles)]
             seats = [call(actor, "seat") for actor in actors]
         except AgentLost as error:
@@ -125,7 +128,7 @@ def _await_group(group: PlacementGroup, what: str, timeout_s: float, stopped: Ca
         if waited_s >= timeout_s:
             raise PlacementError(f"no place for {what} within {timeout_s:g} s")
         if waited_s >= INFEASIBLE_S and _infeasible(group) and not _autoscales():
-            raise PlacementError(f"no node of this cluster can hold {what}, and it has no autoscaler to add one")
+            raise NoRoom(f"no node of this cluster can hold {what}, and it has no autoscaler to add one")
 
 
 def _infeasible(group: PlacementGroup) -> bool:
@@ -139,8 +142,3 @@ def _autoscales() -> bool:
         return global_state.get_cluster_config() is not None
     except Exception:
         return True
-
-
-def _describe(bundles: Sequence[Bundle]) -> str:
-    one = f"{bundles[0].gpus} GPUs" if bundles[0].gpus else f"{bundles[0].cpus:g} CPUs"
-    return f"{len(bundles)} node(s) with {one} each" if len(bundles) > 1 else f"one node with {one}"

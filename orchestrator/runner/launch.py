@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.catalog.accelerators import find
-from orchestrator.cluster.base import Agent, AgentLost, Bundle, Cluster, Placement, Ready
+from orchestrator.cluster.base import Agent, AgentLost, Bundle, Cluster, Placement, Ready, describe
 from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Node
 from orchestrator.engines.readiness import wait_ready
-from orchestrator.errors import EngineFailure, Failure, FailureClass, PlacementError, ResultsError
+from orchestrator.errors import EngineFailure, Failure, FailureClass, NoRoom, PlacementError, ResultsError
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.store import Store
-from orchestrator.runner.admission import Need, Nodes
+from orchestrator.runner.admission import Need, Nodes, fit
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Phase
 from orchestrator.runner.hosts import HostBook
@@ -30,6 +30,8 @@ from orchestrator.telemetry.engine_metrics import Sample
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
+ROOM_S = 5.0  # nodes of a cluster that is just starting, or one that was lost, may join within it
+NO_ROOM = "no_room"
 
 
 def need_of(deployment: Deployment, exclusive: bool) -> Need:
@@ -180,7 +182,8 @@ class Launch:
         except EngineFailure as error:
             failure = error.failure
         except PlacementError as error:
-            failure = Failure(FailureClass.INFRA, "no_place", f"The cluster gave no place: {error}.")
+            kind = NO_ROOM if isinstance(error, NoRoom) else "no_place"
+            failure = Failure(FailureClass.INFRA, kind, f"The cluster gave no place: {error}.")
         except AgentLost as error:
             failure = _lost("was lost at start", error, _agents(self._placements))
         except BaseException:
@@ -203,6 +206,8 @@ class Launch:
         began = time.monotonic()
         self._phase("place")
         need = need_of(self._deployment, exclusive=False)
+        if not self._nodes:
+            self._await_room(need)
         for replica in range(need.replicas):
             placement = self._site.cluster.place(
                 self.record.launch_id,
@@ -216,6 +221,16 @@ class Launch:
             self._placed_at = self._placed_at or time.monotonic()
         self.record.placed_s = time.monotonic() - began
         self._on_placed(tuple(tuple(agent.seat.node_id for agent in one.agents) for one in self._placements))
+
+    def _await_room(self, need: Need) -> None:
+        """See that the nodes could hold it: Ray would wait for the bundle that is one too many until the timeout."""
+        cluster, end_s = self._site.cluster, time.monotonic() + ROOM_S
+        while not cluster.grows() and fit(need, machines := cluster.machines(), ()) is None:
+            if time.monotonic() > end_s:
+                what = describe(need.bundles) if need.replicas == 1 else f"{need.replicas} x {describe(need.bundles)}"
+                raise NoRoom(f"this cluster of {len(machines)} node(s) cannot hold {what}, and it has no autoscaler")
+            if self._site.stop.wait(0.5):
+                raise PlacementError("the sweep was stopped")
 
     def _start(self) -> Replicas:
         check_accelerators(self._deployment.hardware, _agents(self._placements))

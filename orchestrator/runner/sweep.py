@@ -23,7 +23,7 @@ from orchestrator.runner.clients import ClientDesk
 from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Listener, Phase
 from orchestrator.runner.hosts import HostBook
-from orchestrator.runner.launch import Interrupted, Launch, Record, Replicas, Site, need_of
+from orchestrator.runner.launch import NO_ROOM, Interrupted, Launch, Record, Replicas, Site, need_of
 from orchestrator.runner.measure import EngineDied, Measurer, Span
 from orchestrator.runner.rows import commit_launch, commit_point
 from orchestrator.spec.units import format_duration
@@ -50,12 +50,16 @@ class Todo:
     retries: dict[tuple[str, FailureClass], int] = field(default_factory=dict)
     start_estimate_s: float = START_ESTIMATE_S
     shun: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
+    had_room: bool = False  # the cluster could hold it once: what is missing now may come back
 
     def again(self, key: str, failure: Failure) -> bool:
-        """Count a failure; True when its class allows another try. Each class counts apart."""
+        """Count a failure; True when its class allows another try. Each class counts apart.
+
+        A cluster that never had room for it is not asked again.
+        """
         count = (key, failure.failure_class)
         self.retries[count] = self.retries.get(count, 0) + 1
-        return self.retries[count] <= RETRIES[failure.failure_class]
+        return self.retries[count] <= RETRIES[failure.failure_class] and (failure.kind != NO_ROOM or self.had_room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,14 @@ class Sweep:
 
     def _todos(self, done: set[str]) -> tuple[list[Todo], int]:
         todos, skipped = [], 0
+        machines = self._cluster.machines()
         for deployment in self._plan.runnable():
             every = self._plan.measurements(deployment.id)
             rest = [one for one in every if one.measurement_id not in done]
             skipped += len(every) - len(rest)
             if rest:
-                todos.append(Todo(self._on_this_cluster(deployment), rest))
+                here = self._on_this_cluster(deployment)
+                todos.append(Todo(here, rest, had_room=fit(need_of(here, False), machines, ()) is not None))
         return todos, skipped
 
     def _on_this_cluster(self, deployment: Deployment) -> Deployment:
@@ -192,7 +198,9 @@ class Sweep:
         ]
         machines = self._cluster.machines()
         if (found := choose(waiting, machines, running, time.monotonic())) is not None:
-            return queue[found[0].key], found[1]
+            todo = queue[found[0].key]
+            todo.had_room = True
+            return todo, found[1]
         # What could never fit the nodes of now may fit those an autoscaler adds: ask Ray, one at a time, with a limit.
         if not running:
             for job in waiting:

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.errors import Failure, FailureClass
 from orchestrator.plan.model import Deployment
+from orchestrator.runner.launch import NO_ROOM
 from orchestrator.runner.sweep import RETRIES, Todo
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -24,6 +25,13 @@ def failure(kind: FailureClass) -> Failure:
 def test_a_class_is_tried_again_as_often_as_the_table_says(todo: Todo, kind: FailureClass) -> None:
     answers = [todo.again("start", failure(kind)) for _ in range(RETRIES[kind] + 2)]
     assert answers == [True] * RETRIES[kind] + [False, False]
+
+
+def test_what_the_cluster_never_had_room_for_is_not_asked_again(todo: Todo) -> None:
+    no_room = Failure(FailureClass.INFRA, NO_ROOM, "The cluster gave no place.")
+    assert not todo.again("start", no_room)
+    todo.had_room = True  # a node was lost, and may come back
+    assert todo.again("start", no_room)
 
 
 def test_lost_infrastructure_is_not_held_against_the_configuration(todo: Todo) -> None:
