@@ -15,6 +15,7 @@ from orchestrator.errors import InputError, Problem, ProblemsError
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
     from orchestrator.load.probe import Probed
+    from orchestrator.spec.load import Workload
 
 EXAMPLES = """
 \b
@@ -23,6 +24,7 @@ Examples:
   orchestrator load http://127.0.0.1:8000 --concurrency 32 --requests 500 --input-tokens 512 --output-tokens 128
   orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 --requests 100 --input-tokens 200
       --output-tokens 200 --tokenizer ./tokenizer.json --format json
+  orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
 
 \b
 Latencies count from when a request was due; a request that was late in being sent is not forgiven. Failed requests are
@@ -42,7 +44,8 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--requests", type=click.IntRange(min=1), help="Stop after so many requests.")
 @click.option("--duration", help="Stop after so long, like 30s.")
 @click.option("--warmup", default="0s", show_default=True, help="Requests due in it are rows but no figures.")
-@click.option("--input-tokens", type=click.IntRange(min=1), required=True)
+@click.option("--input-tokens", type=click.IntRange(min=1), help="Of random prompts.")
+@click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
 @click.option("--output-tokens", type=click.IntRange(min=1), required=True)
 @click.option("--api", type=click.Choice(["completions", "chat", "tgi", "llama_cpp", "sglang"]), default="completions")
 @click.option("--tokenizer", type=click.Path(), help="Folder or tokenizer.json: text prompts of exact length.")
@@ -71,7 +74,10 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         click.echo(f"note: {note}", err=True)
     with Watch(point) as watch:
         requests, token_events, stats, verdict = run_local(point, clients, watch.on_progress)
-    found = document(point, clients, requests, token_events, stats, verdict, probed.notes)
+    notes = [*probed.notes, *_repeats(point, len(requests))]
+    for note in notes[len(probed.notes) :]:
+        click.echo(f"note: {note}", err=True)
+    found = document(point, clients, requests, token_events, stats, verdict, notes)
     print_document(found | {"results": results}, form)  # before storing: a full disk must not cost the answer
     if store is not None:
         from orchestrator.cli.load_results import write
@@ -101,6 +107,21 @@ def _point(url: str, options: dict[str, Any]) -> tuple[LoadPoint, Probed]:
     return replace(point, count_text=not probed.counts and point.tokenizer is not None), probed
 
 
+def _repeats(point: LoadPoint, requests: int) -> list[str]:
+    """What a user should know who sent the same prompts several times."""
+    if point.workload.prompts is None:
+        return []
+    from orchestrator.load.workloads.file import read_prompts
+
+    prompts = len(read_prompts(point.workload.prompts))
+    if requests <= prompts:
+        return []
+    times = -(-requests // prompts)
+    return [
+        f"{requests} requests of {prompts} prompts: each sent up to {times} times; a prefix cache answers faster"
+    ]
+
+
 def _only_model(url: str, models: list[str] | None) -> str:
     if models is None or len(models) != 1:
         raise InputError(f"{url} lists {', '.join(models or []) or 'no models'}: name one with --model")
@@ -112,7 +133,6 @@ def _checked(url: str, options: dict[str, Any], problems: list[str]) -> LoadPoin
     from orchestrator.load.point import LoadPoint, Target
     from orchestrator.load.probe import dialects
     from orchestrator.results.ids import digest, new_ulid
-    from orchestrator.spec.load import Lengths, Workload
 
     base = _url(url, problems)
     duration_s = _seconds("--duration", options["duration"], problems)
@@ -124,16 +144,12 @@ def _checked(url: str, options: dict[str, Any], problems: list[str]) -> LoadPoin
     api_key = _api_key(options["api_key_env"], problems)
     extra = _extra_body(options["extra_body"], problems)
     tokenizer = _tokenizer(options["tokenizer"], problems)
+    workload = _workload(options, problems)
     if problems:
         return None
     assert level is not None
     assert arrivals is not None
-    workload = Workload(
-        name="load",
-        input_tokens=Lengths(fixed=options["input_tokens"]),
-        output_tokens=Lengths(fixed=options["output_tokens"]),
-        api=options["api"] if options["api"] in ("completions", "chat", "tgi") else "native",
-    )
+    assert workload is not None
     point = LoadPoint(
         targets=(Target(base, options["model"] or "", api_key=api_key),),
         dialect=replace(dialects(options["api"])[0], extra_body=extra),
@@ -191,6 +207,26 @@ def _level(options: dict[str, Any], problems: list[str]) -> tuple[Any, Any]:
     if options["max_in_flight"] is not None:
         problems.append("--max-in-flight is for --rate; --concurrency is itself the number in flight")
     return Level(control="concurrency", value=concurrency), arrivals
+
+
+def _workload(options: dict[str, Any], problems: list[str]) -> Workload | None:
+    from orchestrator.load.workloads import problems as workload_problems
+    from orchestrator.spec.load import Lengths, Workload
+
+    length, file = options["input_tokens"], options["prompt_file"]
+    if (length is None) == (file is None):
+        problems.append("give one of --input-tokens (random prompts) and --prompt-file")
+        return None
+    workload = Workload(
+        name="load",
+        kind="random" if file is None else "file",
+        input_tokens=None if length is None else Lengths(fixed=length),
+        prompts=None if file is None else str(Path(file).absolute()),
+        output_tokens=Lengths(fixed=options["output_tokens"]),
+        api=options["api"] if options["api"] in ("completions", "chat", "tgi") else "native",
+    )
+    problems += [f"--prompt-file: {problem}" for problem in workload_problems(workload)]
+    return workload
 
 
 def _api_key(name: str | None, problems: list[str]) -> str | None:

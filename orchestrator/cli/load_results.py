@@ -33,6 +33,7 @@ def write(
     verdict: Verdict,
 ) -> None:
     """The rows, the point, its deployment, and the manifests that make them true."""
+    from orchestrator.plan.identity import workload_content
     from orchestrator.plan.model import Deployment, Measurement, Plan, Point
     from orchestrator.results.ids import digest, new_ulid
     from orchestrator.results.schemas import EVENTS
@@ -49,7 +50,8 @@ def write(
         status="planned",
     )
     fields = {name: getattr(point, name) for name in Point.model_fields if hasattr(point, name)}
-    point_id = digest([deployment.id, fields, point.dialect.path])
+    named = fields | {"workload": workload_content(point.workload)}
+    point_id = digest([deployment.id, named, point.dialect.path])
     planned = Point(point_id=point_id, deployment_id=deployment.id, **fields)
     plan = Plan(name=EXPERIMENT, experiment_digest="", deployments=(deployment,), points=(planned,))
     measurement = Measurement(

@@ -120,7 +120,7 @@ def _input_error(rows: _Rows) -> float:
     """Relative error of prompt lengths, after what a chat template or a BOS token adds to every prompt of its turn."""
     asked, seen = rows.column("input_tokens_asked"), rows.column("input_tokens")
     turns = np.nan_to_num(rows.column("turn"))
-    known = ~np.isnan(seen)
+    known = ~np.isnan(seen) & (asked > 0)
     if not known.any():
         return 0.0
     off = np.full(len(seen), np.nan)

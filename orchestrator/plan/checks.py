@@ -75,7 +75,9 @@ def request_tokens(workload: Workload) -> tuple[int, int | None]:
     return least, workload.shared_prefix_tokens + turns * sum(high or 0 for _, high in bounds)
 
 
-def _bounds(lengths: Lengths) -> tuple[int, int | None]:
+def _bounds(lengths: Lengths | None) -> tuple[int, int | None]:
+    if lengths is None:
+        return 1, None  # prompts of a file, whose tokens nobody counted
     if lengths.fixed is not None:
         return lengths.fixed, lengths.fixed
     if lengths.uniform is not None:

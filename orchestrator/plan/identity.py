@@ -1,7 +1,7 @@
 """Names that stay: what a deployment, a point and a measurement are, as hashes (docs/architecture.md, "Identity").
 
 Nothing that depends on where the files lie goes in: settings are hashed as the experiment file says them, a local model
-by its content, a trace by its content, an engine in a local environment with the version found there.
+by its content, traces and prompts by theirs, an engine in a local environment with the version found there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ def hardware_class(hardware: Hardware) -> dict[str, Any]:
 
 def load_digest(workload: Workload, level: Level, rules: dict[str, Any]) -> str:
     """What a point asks of any deployment. ``rules``: arrivals (with the trace's content), warm-up, length, limits."""
-    return digest({"workload": workload, "level": level, "client": __version__, **rules})
+    return digest({"workload": workload_content(workload), "level": level, "client": __version__, **rules})
+
+
+def workload_content(workload: Workload) -> dict[str, Any]:
+    """What a workload asks: with the content of its file in place of its path."""
+    content = {"prompts": file_digest(workload.prompts)} if workload.prompts else {}
+    return workload.model_dump(mode="json", exclude={"prompts"}) | content
 
 
 def point_id(deployment: str, load: str) -> str:
@@ -67,7 +73,7 @@ def measurement_id(point: str, repeat: int, seed: int) -> str:
 @lru_cache(maxsize=4096)
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:
     """The schedule's seed (48 bits): the same on every deployment, so that they are compared on the same requests."""
-    return int(digest([experiment_seed, workload, level, repeat])[:12], 16)
+    return int(digest([experiment_seed, workload_content(workload), level, repeat])[:12], 16)
 
 
 def model_digest(folder: str) -> str | None:

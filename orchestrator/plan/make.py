@@ -13,6 +13,7 @@ from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.load.workloads import WORKLOADS
+from orchestrator.load.workloads import problems as workload_problems
 from orchestrator.plan import identity
 from orchestrator.plan.checks import placement_problems, workload_mismatch
 from orchestrator.plan.feasibility import assess
@@ -69,12 +70,13 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     paths = Paths(experiment.folder)
     engines = _engines(experiment)
     arrivals = _arrivals(experiment, paths)
+    workloads = _workloads(experiment, paths)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
-    loads = _loads(experiment, arrivals)
+    loads = _loads(experiment, workloads, arrivals)
     deployments, points = [], []
     for one, label in zip(candidates, names, strict=True):
-        verdict = _judge(one, engines[one.settings.engine], experiment.spec.workloads, cluster_nodes)
+        verdict = _judge(one, engines[one.settings.engine], workloads, cluster_nodes)
         deployments.append(_deployment(one, label, verdict))
         if deployments[-1].runs:
             points += [_point(one.id, load, experiment) for load in loads if load.workload.name not in verdict.unserved]
@@ -135,6 +137,22 @@ def _arrivals(experiment: Experiment, paths: Paths) -> Arrivals:
     if found:
         raise ProblemsError([experiment.document.problem(("load", "arrivals"), text) for text in found])
     return arrivals
+
+
+def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
+    """With paths resolved. Raises ProblemsError for prompts that cannot be read."""
+    out, found = [], []
+    for index, workload in enumerate(experiment.spec.workloads):
+        try:
+            resolved = workload.model_copy(update={"prompts": paths.path(workload.prompts)} if workload.prompts else {})
+            wrong = workload_problems(resolved)
+            out.append(resolved)
+        except ValueError as error:
+            wrong = [str(error)]
+        found += [experiment.document.problem(("workloads", index), text) for text in wrong]
+    if found:
+        raise ProblemsError(found)
+    return out
 
 
 def _candidates(experiment: Experiment, paths: Paths, engines: Mapping[str, Engine]) -> Iterator[_Candidate]:
@@ -231,14 +249,14 @@ def _deployment(one: _Candidate, label: str, verdict: _Verdict) -> Deployment:
     )
 
 
-def _loads(experiment: Experiment, arrivals: Arrivals) -> list[_Load]:
+def _loads(experiment: Experiment, workloads: Sequence[Workload], arrivals: Arrivals) -> list[_Load]:
     """Every workload at every level."""
     drawn = arrivals.model_dump(mode="json", exclude_defaults=True)
     if arrivals.trace is not None:
         drawn["trace"] = identity.file_digest(arrivals.trace)
     rules = {name: value for name, value in _rules(experiment).items() if value is not None}
     out = []
-    for workload in experiment.spec.workloads:
+    for workload in workloads:
         for level in experiment.spec.load.points():
             open_loop = {"arrivals": drawn} if level.control == "request_rate" else {}
             out.append(_Load(workload, level, arrivals, identity.load_digest(workload, level, rules | open_loop)))

@@ -42,7 +42,7 @@ REQUESTS = _schema(
     ("first_token_ns", _I64, True, "first event with content"),
     ("last_token_ns", _I64, True, "last event with content"),
     ("done_ns", _I64, False, "when its outcome was known"),
-    ("input_tokens_asked", _I32, False, "prompt length we meant to send"),
+    ("input_tokens_asked", _I32, False, "prompt length we meant to send; 0: a prompt file's, not known before"),
     ("input_tokens", _I32, True, "prompt length the engine reported"),
     ("output_tokens_asked", _I32, False, "output length asked for"),
     ("output_tokens", _I32, True, "N of all formulas: the engine's count where it gives one, else ours"),

@@ -58,12 +58,21 @@ class Workload(Strict):
 
     name: str = Field(min_length=1)
     kind: str = "random"
-    input_tokens: Lengths
+    input_tokens: Lengths | None = None  # None where prompts come from a file
     output_tokens: Lengths
     turns: int = Field(default=1, ge=1)  # conversations: requests of one session, each with the history before it
     think_time: Duration = 0.0  # between a turn's end and the next turn
     shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
     api: Literal["completions", "chat", "tgi", "native"] = "completions"
+    prompts: str | None = None  # file: text, a prompt per line, or JSONL with "prompt" and perhaps "output_tokens"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Workload:
+        if (self.input_tokens is None) == (self.prompts is None):
+            raise ValueError("give one of: input_tokens, prompts (a file)")
+        if self.prompts is not None and (self.turns > 1 or self.shared_prefix_tokens):
+            raise ValueError("prompts are sent as they are: turns and shared_prefix_tokens do not go with them")
+        return self
 
 
 def _pair(value: Any) -> Any:

@@ -92,6 +92,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
     [
         (("--model", "other", "--rate", "1"), "does not serve 'other'; it lists: m1"),
         ((), "one of --rate"),
+        (("--rate", "1", "--prompt-file", "/nowhere"), "one of --input-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
     ],
 )
@@ -100,6 +101,24 @@ def test_bad_input_is_status_2(args: tuple[str, ...], said: str) -> None:
         done = load(url(server.port), "--requests", "2", *QUICK, *args)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Is it?", "output_tokens": 3}\n{"prompt": "Why?\\nBecause."}\n')
+    args = ("--prompt-file", str(file), "--output-tokens", "5", "--concurrency", "1", "--requests", "3")
+    with serving(answer_openai) as server:
+        done = load(url(server.port), *args, "--format", "json")
+        sent = [request.json for request in server.requests if request.body][-3:]
+    assert done.returncode == 0, done.stderr
+    assert [(one["prompt"], one["max_tokens"]) for one in sent] == [
+        ("Is it?", 3), ("Why?\nBecause.", 5), ("Is it?", 3)
+    ]  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["prompt_file"] == str(file)
+    assert found["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
+    assert any("3 requests of 2 prompts" in note for note in found["notes"])
+    assert "3 requests of 2 prompts" in done.stderr
 
 
 def test_an_endpoint_that_is_not_there_is_bad_input() -> None:

@@ -28,7 +28,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request's input: a shared prefix, earlier turns, the new message. ``tokens`` is the length meant."""
+    """One request's input: a shared prefix, earlier turns, the new message. ``tokens``: length meant, 0 if unknown."""
 
     prefix: Content | None
     earlier: tuple[Exchanged, ...]
@@ -61,7 +61,7 @@ class Kind(Protocol):
     def output_tokens(self, session: int, turn: int) -> int: ...
 
     def input_tokens(self, session: int, turn: int) -> int:
-        """The length asked for when no turn before it is known to have answered."""
+        """The length asked for when no turn before it is known to have answered; 0 where nobody knows it."""
         ...
 
 
@@ -70,5 +70,20 @@ WORKLOADS: Registry[type[Kind]] = Registry(
     {
         "random": "orchestrator.load.workloads.random:Random",
         "conversations": "orchestrator.load.workloads.conversations:Conversations",
+        "file": "orchestrator.load.workloads.file:File",
     },
 )
+
+
+def problems(workload: Workload) -> list[str]:
+    """What keeps a workload of a known kind from being sent; reads its file where it has one."""
+    if (workload.kind == "file") != (workload.prompts is not None):
+        return ["'prompts' belongs to kind 'file', and kind 'file' needs it"]
+    if workload.prompts is not None:
+        from orchestrator.load.workloads.file import read_prompts
+
+        try:
+            read_prompts(workload.prompts)
+        except ValueError as error:
+            return [str(error)]
+    return []

@@ -30,10 +30,12 @@ class SessionLengths:
     """Input and output token counts of every (session, turn) of a point."""
 
     def __init__(self, workload: Workload, turns: int, seed: int) -> None:
+        asked = workload.input_tokens or Lengths(fixed=1)  # prompts of a file have their own
+
         def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             rng = stream(seed, LENGTH_STREAM, number)
             size = (BLOCK, turns)
-            return draw(workload.input_tokens, size, rng), draw(workload.output_tokens, size, rng)
+            return draw(asked, size, rng), draw(workload.output_tokens, size, rng)
 
         self._block = lru_cache(maxsize=16)(block)
 

@@ -174,6 +174,20 @@ def test_a_trace_is_known_by_its_content(tmp_path: Path) -> None:
     assert found[0] == found[2] != found[1]
 
 
+def test_prompts_are_known_by_their_content_and_not_by_their_place(tmp_path: Path) -> None:
+    workload = {"name": "w", "kind": "file", "prompts": "p.txt", "output_tokens": 1}
+    found = []
+    for folder, text in (("a", "one\n"), ("b", "two\n"), ("c", "one\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "p.txt").write_text(text)
+        plan = planned(tmp_path / folder / "x.yaml", workloads=[workload])
+        assert plan.points[0].workload.prompts == str(tmp_path / folder / "p.txt")
+        found.append(ids(plan))
+    assert found[0] == found[2]
+    assert found[0][0] == found[1][0]
+    assert not set(found[0][1]) & set(found[1][1])
+
+
 def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path: Path) -> None:
     found = []
     for name in ("here", "there"):

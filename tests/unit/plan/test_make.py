@@ -219,6 +219,13 @@ def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
     assert point.arrivals.trace == str(tmp_path / "arrivals.txt")
 
 
+def test_prompts_that_cannot_be_read_are_a_problem_with_its_place() -> None:
+    workload = {"name": "a", "kind": "file", "prompts": "nowhere.txt", "output_tokens": 1}
+    assert "nowhere.txt' cannot be read: No such file" in only_problem(workloads=[workload])[1]
+    unset = workload | {"prompts": "${NO_SUCH_FOLDER_AT_ALL}/p"}
+    assert "NO_SUCH_FOLDER_AT_ALL" in only_problem(workloads=[unset])[1]
+
+
 def test_a_variable_that_is_not_set_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
     found = only_problem(model={"id": "${NO_SUCH_FOLDER}/model"})
