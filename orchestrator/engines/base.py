@@ -43,10 +43,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of the engine and the column of the table ``engine_metrics`` that it fills."""
+    """One metric of the engine and the column of the table ``engine_metrics`` that it fills.
+
+    ``name``: its Prometheus name. ``name{label="value"}`` takes the series with that label only (``""``: without it);
+    ``one + other`` is the sum of both.
+    """
 
     column: str
-    name: str  # Prometheus name
+    name: str
 
 
 class Engine(Protocol):

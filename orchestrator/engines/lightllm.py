@@ -1,6 +1,7 @@
-"""LightLLM (``python -m lightllm.server.api_server``), flags as of July 2025; GPUs, local model folders.
+"""LightLLM (``python -m lightllm.server.api_server``), as of July 2025 (commit fc72ffab); GPUs, local model folders.
 
-It takes no API key and lists no models, so readiness is proven by the owner of the listening socket alone.
+It takes no API key and lists no models, so readiness is proven by the owner of the listening socket alone. Its HTTP
+server opens once the model is loaded, and ``/health`` generates two tokens before it says 200.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ REASONS = {
     "cpu_offload_gb": "LightLLM keeps all weights on the GPUs",
     "distributed_executor_backend": "LightLLM has one way to start its ranks; leave it out",
 }
+MAX_MODEL_LEN, CHUNK = 16384, 4096  # its own defaults
 PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
 
 
@@ -76,10 +78,13 @@ class Lightllm:
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("running", "lightllm_batch_current_size"),
         Metric("waiting", "lightllm_queue_size"),
-        Metric("queue_time_s_sum", "lightllm_request_queue_duration_bucket_sum"),
-        Metric("queue_time_count", "lightllm_request_queue_duration_bucket_count"),
+        # its lightllm_request_queue_duration_bucket is declared and never filled
+        Metric("prefix_query_tokens_total", "lightllm_request_input_length_sum"),
+        Metric("prefix_hit_tokens_total", "lightllm_cache_length_sum"),
         Metric("ttft_s_sum", "lightllm_request_first_token_duration_sum"),
         Metric("ttft_count", "lightllm_request_first_token_duration_count"),
+        Metric("prompt_tokens_total", "lightllm_request_input_length_sum"),
+        Metric("generation_tokens_total", "lightllm_request_generated_tokens_sum"),
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
@@ -93,7 +98,11 @@ class Lightllm:
         ]
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-        return flags.left_open(settings, PINS)
+        pins = flags.left_open(settings, PINS)
+        if settings.enable_chunked_prefill is False and "max_num_batched_tokens" in pins:
+            longest = settings.max_model_len or MAX_MODEL_LEN  # a whole prompt must fit into one batch
+            pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], longest)
+        return pins
 
     def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
         pins = self.pinned(settings, hardware)
@@ -139,23 +148,31 @@ class Lightllm:
         return flags.package_version(settings, "lightllm")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        # lightllm/common/mem_manager.py: said only where it chooses the size itself
-        match = re.search(r"(\d+) is the profiled max_total_token_num", log)
-        return {"kv_cache_tokens": int(match[1])} if match else {}
+        # lightllm/common/mem_manager.py where it chooses the size itself, else lightllm/server/api_start.py
+        if sizes := PROFILED.search(log):
+            tokens = int(sizes[2])
+            return {"kv_cache_tokens": tokens, "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20))}
+        given = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
+        return {"kv_cache_tokens": int(given[1])} if given else {}
+
+
+PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
 
 
 def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
-    spec = settings.speculative
+    spec, tokens = settings.speculative, settings.max_num_batched_tokens or pins["max_num_batched_tokens"]
+    chunked = settings.enable_chunked_prefill is not False
     arguments = flags.pairs(
         {
             "--running_max_req_size": settings.max_num_seqs or pins["max_num_seqs"],
-            "--batch_max_tokens": settings.max_num_batched_tokens or pins["max_num_batched_tokens"],
+            "--batch_max_tokens": tokens,
+            "--chunked_prefill_size": tokens if chunked and tokens < CHUNK else None,  # never above the batch
             "--mtp_mode": "deepseekv3" if spec else None,
             "--mtp_draft_model_dir": spec.model if spec else None,
             "--mtp_step": spec.num_speculative_tokens if spec else None,
         }
     )
-    if settings.enable_chunked_prefill is False:
+    if not chunked:
         arguments.append("--disable_chunked_prefill")
     if settings.enable_prefix_caching is False:
         arguments.append("--disable_dynamic_prompt_cache")
@@ -174,4 +191,14 @@ def _value_problems(settings: EngineSettings) -> list[str]:
         found.append(
             "data_parallel_size: LightLLM wants it equal to tensor_parallel_size, or 1 (multi-head latent attention)"
         )
+    off = [field for field in ("enable_prefix_caching", "enable_chunked_prefill") if getattr(settings, field) is False]
+    if off == ["enable_prefix_caching"]:
+        found.append(
+            "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
+        )
+    if off and settings.guided_decoding_backend not in (None, "none"):
+        found.append(f"guided_decoding_backend: LightLLM needs {' and '.join(off)} on for it")
+    longest, tokens = settings.max_model_len or MAX_MODEL_LEN, settings.max_num_batched_tokens
+    if settings.enable_chunked_prefill is False and tokens and tokens < longest:
+        found.append(f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split")
     return found

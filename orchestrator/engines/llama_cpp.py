@@ -1,7 +1,8 @@
-"""llama.cpp (``llama-server``), flags of 2026; GGUF models on CPUs and GPUs of one node.
+"""llama.cpp (``llama-server``), flags of 2026, run at commit 0c1e5709; GGUF models on CPUs and GPUs of one node.
 
 Its context is one buffer for all slots, so its size is the KV capacity: ``kv_cache_tokens``, or ``max_model_len`` times
-``max_num_seqs``. It would shrink what does not fit; that is switched off, so that what is measured was asked for.
+``max_num_seqs``. It would shrink what does not fit; that is switched off, so that what is measured was asked for. Its
+HTTP server opens first and says 503 while the model loads.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class LlamaCpp:
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("running", "llamacpp:requests_processing"),
         Metric("waiting", "llamacpp:requests_deferred"),
+        Metric("prefix_query_tokens_total", "llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total"),
+        Metric("prefix_hit_tokens_total", "llamacpp:prompt_tokens_cached_total"),
         Metric("spec_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total"),
         Metric("spec_accepted_tokens_total", "llamacpp:spec_decode_num_accepted_tokens_total"),
         Metric("prompt_tokens_total", "llamacpp:prompt_tokens_total"),
@@ -150,13 +153,19 @@ class LlamaCpp:
         return None if settings.image else (flags.program(settings, "llama-server"), "--version")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        # src/llama-context.cpp, llama-model.cpp and llama-kv-cache.cpp: one line per device for weights and cache
+        """Bytes only with ``extra_args: {--log-verbosity: 4}``, where it also writes a line per slot and request."""
+        # tools/server/server-context.cpp, src/llama-model.cpp and src/llama-kv-cache.cpp
         found: dict[str, float | int | str] = {}
-        if match := re.search(r"n_ctx +(?:=|is) (\d+)", log):
-            found["kv_cache_tokens"] = int(match[1])
+        if match := re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log):
+            slots = 1 if match[3] == "true" else int(match[1])  # of one buffer for all, or each of its own
+            found |= {"kv_cache_tokens": slots * int(match[2]), "max_model_len": int(match[2])}
         for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
-            if sizes := re.findall(rf"\b{what} buffer size = +([\d.]+) MiB", log):
-                found[name] = round(sum(map(float, sizes)) * (1 << 20))
+            devices: dict[str, float] = {}
+            for buffer, size in re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", log):
+                device = "CPU" if buffer.startswith("CPU") else buffer  # CPU, CPU_Mapped and CPU_REPACK are one memory
+                devices[device] = devices.get(device, 0.0) + float(size)
+            if devices:
+                found[name] = round(max(devices.values()) * (1 << 20))
         return found
 
 

@@ -1,11 +1,13 @@
-"""LMDeploy (``lmdeploy serve api_server``), flags as of 0.18; GPUs.
+"""LMDeploy (``lmdeploy serve api_server``), as its 0.18 reads; GPUs.
 
 It has two backends and falls back from one to the other in silence, so the backend is always said: turbomind, or
-pytorch through ``extra_args: {--backend: pytorch}``. Several nodes are turbomind's own launch.
+pytorch through ``extra_args: {--backend: pytorch}``. Several nodes are turbomind's own launch. Its HTTP server opens
+once the model is loaded; its gauges are refreshed every 10 s.
 """
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from orchestrator.engines import flags
@@ -64,6 +66,9 @@ REASONS = {
 PINS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "lora_modules")
+# turbomind then describes its cache at the start and once in so many steps, that is never again.
+CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
+UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 
 
@@ -80,6 +85,7 @@ class Lmdeploy:
         Metric("running", "lmdeploy:num_requests_running"),
         Metric("waiting", "lmdeploy:num_requests_waiting"),
         Metric("kv_usage", "lmdeploy:gpu_cache_usage_perc"),
+        Metric("prefix_query_tokens_total", "lmdeploy:request_prompt_tokens_sum"),  # told with the next one
         Metric("prefix_hit_tokens_total", "lmdeploy:cached_tokens_total"),
         Metric("queue_time_s_sum", "lmdeploy:request_queue_time_seconds_sum"),
         Metric("queue_time_count", "lmdeploy:request_queue_time_seconds_count"),
@@ -118,7 +124,7 @@ class Lmdeploy:
             *flags.rendezvous(settings, node),
             *flags.extra_arguments(settings),
         ]
-        env = flags.environment(settings, hardware, node)
+        env = flags.environment(settings, hardware, node) | CACHE_LINE
         waits = (
             ("a full queue makes requests wait; LMDeploy never refuses one",) if settings.max_num_queued_reqs else ()
         )
@@ -139,7 +145,14 @@ class Lmdeploy:
         return flags.package_version(settings, "lmdeploy")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}  # it names its cache only at the log level where it also writes a line per request
+        """turbomind says the size of its cache, not what a token takes of it; pytorch says both, but only at the log
+        level where it also writes lines per request (pytorch/engine/executor/base.py)."""
+        found: dict[str, float | int | str] = {}
+        if match := re.search(r"\[cache\] region=([\d.]+)(\w+)", log):  # src/turbomind/memory/stats.cc
+            found["kv_cache_bytes"] = round(float(match[1]) * (1 << UNITS[match[2]]))
+        if "Fallback to pytorch engine because" in log:  # lmdeploy/archs.py
+            found["backend"] = "pytorch"
+        return found
 
 
 def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:

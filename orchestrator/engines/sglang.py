@@ -1,4 +1,7 @@
-"""SGLang (``sglang serve``), flags as of 0.5.23; GPUs, one node or several by its own multi-node launch."""
+"""SGLang (``sglang serve``), as its 0.5.23 reads; GPUs, one node or several by its own multi-node launch.
+
+Its HTTP server opens once the model is loaded and says 503 until a request of its own has passed.
+"""
 
 from __future__ import annotations
 
@@ -98,13 +101,15 @@ class Sglang:
     metrics_path: ClassVar[str | None] = "/metrics"
     reset_path: ClassVar[str | None] = "/flush_cache"
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("running", "sglang:num_running_reqs"),
-        Metric("waiting", "sglang:num_queue_reqs"),
+        # Every pipeline stage tells the same requests; with priorities each is told under its own once more.
+        Metric("running", 'sglang:num_running_reqs{pp_rank="0",priority=""}'),
+        Metric("waiting", 'sglang:num_queue_reqs{pp_rank="0",priority=""}'),
         Metric("kv_usage", "sglang:token_usage"),
-        Metric("preemptions_total", "sglang:num_retracted_requests_total"),
+        Metric("preemptions_total", 'sglang:num_retracted_requests_total{pp_rank="0"}'),
+        Metric("prefix_query_tokens_total", "sglang:prompt_tokens_total"),  # counts cached tokens too
         Metric("prefix_hit_tokens_total", "sglang:cached_tokens_total"),
-        Metric("queue_time_s_sum", "sglang:queue_time_seconds_sum"),
-        Metric("queue_time_count", "sglang:queue_time_seconds_count"),
+        Metric("queue_time_s_sum", 'sglang:queue_time_seconds_sum{pp_rank="0"}'),
+        Metric("queue_time_count", 'sglang:queue_time_seconds_count{pp_rank="0"}'),
         Metric("ttft_s_sum", "sglang:time_to_first_token_seconds_sum"),
         Metric("ttft_count", "sglang:time_to_first_token_seconds_count"),
         Metric("prompt_tokens_total", "sglang:prompt_tokens_total"),
@@ -170,14 +175,26 @@ class Sglang:
         return flags.package_version(settings, "sglang")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
+        # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and kv_pool_runtime.py
         found: dict[str, float | int | str] = {}
-        if match := re.search(r"max_total_num_tokens=(\d+)", log):
-            found["kv_cache_tokens"] = int(match[1])
-        if match := re.search(r"context_len=(\d+)", log):
-            found["max_model_len"] = int(match[1])
-        if match := re.search(r"Load weight end\..*?mem usage=([\d.]+) GB", log):
-            found["weight_bytes"] = round(float(match[1]) * (1 << 30))  # it writes GB and means GiB
+        if match := re.search(r"\bmax_total_num_tokens=(\d+), .*\bcontext_len=(\d+)", log):
+            found |= {"kv_cache_tokens": int(match[1]), "max_model_len": int(match[2])}
+        if sizes := re.findall(r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", log):
+            found["weight_bytes"] = _gib(max(map(float, sizes)))
+        caches: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
+        for rank, sizes_of_one in CACHE.findall(log):
+            caches[rank] = caches.get(rank, 0.0) + sum(map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_one)))
+        if caches:
+            found["kv_cache_bytes"] = _gib(max(caches.values()))
         return found
+
+
+# "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00 GB, V size: 1.00 GB"
+CACHE = re.compile(r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M)
+
+
+def _gib(size: float) -> int:
+    return round(size * (1 << 30))  # it writes GB and means GiB
 
 
 def _port(node: Node) -> int:

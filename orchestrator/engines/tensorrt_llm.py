@@ -1,7 +1,9 @@
-"""TensorRT-LLM (``trtllm-serve``, PyTorch backend), options as of 1.2; one node.
+"""TensorRT-LLM (``trtllm-serve``, PyTorch backend), as its 1.2 reads; one node.
 
 Everything but the address goes into one YAML file: releases differ in whether that file or the command line wins, so
-nothing is said twice. It takes no API key; over several nodes it needs an MPI launcher of its own.
+nothing is said twice. It takes no API key; over several nodes it needs an MPI launcher of its own. Its HTTP server
+opens once the model is loaded. Its ``/metrics`` is JSON that is gone once read; the Prometheus metrics are elsewhere.
+Those of 1.3 are asked for as well: what a release does not have stays null.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ ON_THE_COMMAND_LINE = {
     "--pp_size": "pipeline_parallel_size",
     "--pipeline_parallel_size": "pipeline_parallel_size",
     "--ep_size": "enable_expert_parallel",
+    "--moe_expert_parallel_size": "enable_expert_parallel",
     "--max_batch_size": "max_num_seqs",
     "--max_num_tokens": "max_num_batched_tokens",
     "--max_seq_len": "max_model_len",
@@ -102,12 +105,16 @@ class TensorrtLlm:
         Metric("running", "trtllm_num_requests_running"),
         Metric("waiting", "trtllm_num_requests_waiting"),
         Metric("kv_usage", "trtllm_kv_cache_utilization"),
+        Metric("prefix_query_tokens_total", "trtllm_prompt_tokens_total"),
+        Metric("prefix_hit_tokens_total", "trtllm_prompt_cached_tokens_total"),
         Metric("queue_time_s_sum", "trtllm_request_queue_time_seconds_sum"),
         Metric("queue_time_count", "trtllm_request_queue_time_seconds_count"),
         Metric("ttft_s_sum", "trtllm_time_to_first_token_seconds_sum"),
         Metric("ttft_count", "trtllm_time_to_first_token_seconds_count"),
         Metric("spec_draft_tokens_total", "trtllm_spec_decode_num_draft_tokens_total"),
         Metric("spec_accepted_tokens_total", "trtllm_spec_decode_num_accepted_tokens_total"),
+        Metric("prompt_tokens_total", "trtllm_prompt_tokens_total"),
+        Metric("generation_tokens_total", "trtllm_generation_tokens_total"),
     )
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
@@ -163,7 +170,10 @@ class TensorrtLlm:
 
     def reported(self, log: str) -> dict[str, float | int | str]:
         # It makes a small cache first to see what a step needs, then the one it serves with: the last counts.
+        # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
         found: dict[str, float | int | str] = {}
+        if sizes := re.findall(r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", log):
+            found["weight_bytes"] = round(max(map(float, sizes)) * (1 << 30))
         for gib, tokens in re.findall(r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)", log):
             found |= {"kv_cache_tokens": int(tokens), "kv_cache_bytes": round(float(gib) * (1 << 30))}
         for length in re.findall(r"\bmax_seq_len=(\d+), max_num_requests=", log):

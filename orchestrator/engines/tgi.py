@@ -1,7 +1,8 @@
-"""Text Generation Inference (``text-generation-launcher``), flags as of 3.3.7, its last release.
+"""Text Generation Inference (``text-generation-launcher``), as its 3.3.7 reads, its last release.
 
 Archived by its authors; still what many results are compared with. One node, tensor parallelism only. The length of an
-answer cannot be forced over HTTP: what was asked and what came are both in the rows.
+answer cannot be forced over HTTP: what was asked and what came are both in the rows. Its HTTP server opens after the
+warm-up; a full queue is answered with 429.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Tgi:
         Metric("waiting", "tgi_queue_size"),
         Metric("queue_time_s_sum", "tgi_request_queue_duration_sum"),
         Metric("queue_time_count", "tgi_request_queue_duration_count"),
+        Metric("spec_accepted_tokens_total", "tgi_request_skipped_tokens_sum"),  # tokens beyond the first of every step
         Metric("prompt_tokens_total", "tgi_request_input_length_sum"),
         Metric("generation_tokens_total", "tgi_request_generated_tokens_sum"),
     )

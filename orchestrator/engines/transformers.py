@@ -100,7 +100,9 @@ class Transformers:
         return None if settings.image else (flags.program(settings, "transformers"), "version")
 
     def reported(self, log: str) -> dict[str, float | int | str]:
-        return {}  # its own log level is warning, and it says nothing of its size there
+        """Nothing: its cache is made by the first request, when it is long ready, and told at a level below its own
+        (generation/continuous_batching/cache.py); of its weights it says nothing at any."""
+        return {}
 
 
 def pinned(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:

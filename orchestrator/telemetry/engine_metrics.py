@@ -7,6 +7,7 @@ tell is null, never zero.
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 INTERVAL_S = 5.0  # rendering /metrics takes the API server's time, which is measured
 READ_LIMIT_S = 5.0
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 RATIOS = frozenset({"kv_usage"})  # of several series (one per data-parallel rank) the mean is meant, else the sum
 
 
@@ -30,14 +32,33 @@ class Sample:
 
 
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Prometheus text -> columns. ``names``: column -> the engine's name of it. Raises ValueError on other text."""
-    wanted = {name: column for column, name in names.items()}
-    found: dict[str, list[float]] = {}
+    """Prometheus text -> columns. ``names``: column -> the engine's name of it, in the terms of ``Metric.name``.
+
+    A column is left out where the text lacks one of its names. Raises ValueError on other text.
+    """
+    terms = {column: [_term(term) for term in expression.split(" + ")] for column, expression in names.items()}
+    wanted: dict[str, list[tuple[str, dict[str, str]]]] = {}
+    for column, of_column in terms.items():
+        for name, labels in of_column:
+            wanted.setdefault(name, []).append((column, labels))
+    found: dict[str, dict[str, list[float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if (column := wanted.get(sample.name)) is not None:
-                found.setdefault(column, []).append(sample.value)
-    return {column: sum(many) / (len(many) if column in RATIOS else 1) for column, many in found.items()}
+            for column, labels in wanted.get(sample.name, ()):
+                if all(sample.labels.get(label, "") == value for label, value in labels.items()):
+                    found.setdefault(column, {}).setdefault(sample.name, []).append(sample.value)
+    return {column: _one(column, by_name) for column, by_name in found.items() if len(by_name) == len(terms[column])}
+
+
+def _term(text: str) -> tuple[str, dict[str, str]]:
+    """``name{label="value"}`` -> the name, and what its labels must be; an absent label is the empty text."""
+    name, _, labels = text.partition("{")
+    return name, dict(_LABEL.findall(labels))
+
+
+def _one(column: str, by_name: Mapping[str, list[float]]) -> float:
+    values = [value for many in by_name.values() for value in many]
+    return sum(values) / (len(values) if column in RATIOS else 1)
 
 
 def read(url: str, names: Mapping[str, str], api_key: str = "") -> Sample | None:

@@ -120,11 +120,19 @@ def test_golden_lmdeploy_0_18() -> None:
 
 
 def test_golden_lightllm() -> None:
-    made = command("lightllm", tensor_parallel_size=2, max_model_len=8192, enable_prefix_caching=False)
+    off = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
+    made = command("lightllm", tensor_parallel_size=2, max_model_len=9000, **off)
     assert shlex.join(made.argv) == (
         "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L --host 127.0.0.1 "
-        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 8192 --running_max_req_size 1000 "
-        "--batch_max_tokens 8192 --disable_dynamic_prompt_cache"
+        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 --running_max_req_size 1000 "
+        "--batch_max_tokens 9000 --disable_chunked_prefill --disable_dynamic_prompt_cache"
+    )
+    # server/api_start.py: a batch holds a whole chunk, or, where prompts are not split, a whole prompt
+    assert "--batch_max_tokens 640 --chunked_prefill_size 640" in shlex.join(
+        command("lightllm", max_num_batched_tokens=640).argv
+    )
+    assert "--batch_max_tokens 16384 --disable_chunked_prefill" in shlex.join(
+        command("lightllm", enable_chunked_prefill=False).argv
     )
     assert command("lightllm", enable_expert_parallel=True).env["MOE_MODE"] == "EP"
 
@@ -181,6 +189,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"load_format": "dummy"}, "cannot serve without the checkpoint's own weights"),
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
     ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
+    ("lightllm", {"enable_prefix_caching": False}, "LightLLM splits prompts only with it"),
+    (
+        "lightllm",
+        {"enable_chunked_prefill": False, "guided_decoding_backend": "xgrammar"},
+        "guided_decoding_backend: LightLLM needs enable_chunked_prefill on for it",
+    ),
+    ("lightllm", {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "must hold a whole prompt (16384)"),
     ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
     ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "has no method"),
     ("lightllm", {"image": "x"}, "nothing would prove that the server"),
@@ -209,49 +224,3 @@ def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
     assert "one rank on a CPU" in "\n".join(
         ENGINES["llama_cpp"]().problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "log", "expected"),
-    [
-        (  # 0.5.23: sglang/srt/model_executor/model_runner.py, sglang/srt/managers/scheduler.py
-            "sglang",
-            "Load weight end. elapsed=3.1 s, type=LlamaForCausalLM, avail mem=60.1 GB, mem usage=14.99 GB.\n"
-            "max_total_num_tokens=123456, chunked_prefill_size=8192, max_running_requests=1024, context_len=8192",
-            {"kv_cache_tokens": 123456, "max_model_len": 8192, "weight_bytes": round(14.99 * 2**30)},
-        ),
-        (  # commit 00dc8057: src/llama-model.cpp, src/llama-context.cpp, src/llama-kv-cache.cpp
-            "llama_cpp",
-            "print_info: n_ctx_train      = 131072\n"
-            "load_tensors:   CPU_Mapped model buffer size =   420.50 MiB\n"
-            "load_tensors:        CUDA0 model buffer size =  6378.40 MiB\n"
-            "llama_context: n_ctx         = 8192\n"
-            "llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB\n"
-            "llama_kv_cache:      CUDA1 KV buffer size =   512.00 MiB",
-            {"kv_cache_tokens": 8192, "weight_bytes": round(6798.9 * 2**20), "kv_cache_bytes": 1024 * 2**20},
-        ),
-        (  # v3.3.7: backends/v3/src/lib.rs:137, server/text_generation_server/models/flash_causal_lm.py:1565
-            "tgi",
-            "INFO text_generation_launcher: KV-cache blocks: 49920, size: 1\n"
-            "INFO text_generation_router_v3: backends/v3/src/lib.rs:137: Setting max batch total tokens to 49920",
-            {"kv_cache_tokens": 49920},
-        ),
-        (  # commit fc72ffab: lightllm/common/mem_manager.py:72
-            "lightllm",
-            "INFO 07-11 11:11:21 [mem_manager.py:72] 55.1 GB space is available after load the model weight\n"
-            "0.125 MB is the size of one token kv cache\n"
-            "451379 is the profiled max_total_token_num with the mem_fraction 0.9\n",
-            {"kv_cache_tokens": 451379},
-        ),
-        (  # release 1.2: kvCacheManager.cpp (allocatePools), pyexecutor/py_executor_creator.py; the first is a trial
-            "tensorrt_llm",
-            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).\n"
-            "[TRT-LLM] [I] max_seq_len=8224, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n"
-            "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 2.25 GiB for max tokens in paged KV cache (262112).\n"
-            "[TRT-LLM] [I] max_seq_len=262145, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n",
-            {"kv_cache_tokens": 262112, "kv_cache_bytes": round(2.25 * 2**30), "max_model_len": 262145},
-        ),
-    ],
-)
-def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str, log: str, expected: dict[str, Any]) -> None:
-    assert ENGINES[name]().reported(log) == expected

@@ -38,6 +38,20 @@ def test_what_is_not_told_is_left_out():
     assert normalize(TEXT, {"waiting": "vllm:num_requests_waiting"}) == {}
 
 
+def test_a_label_chooses_a_series_and_an_absent_label_is_empty():
+    text = 'n{pp_rank="0",priority=""} 2\nn{pp_rank="0",priority="7"} 1\nn{pp_rank="1",priority=""} 2\n'
+    assert normalize(text, {"running": 'n{pp_rank="0",priority=""}'}) == {"running": 2.0}
+    assert normalize("n 3\n", {"running": 'n{priority=""}'}) == {"running": 3.0}
+    assert normalize(text, {"running": 'n{pp_rank="9"}'}) == {}
+
+
+def test_one_name_may_fill_two_columns_and_two_names_one():
+    text = "computed_total 5\ncached_total 3\n"
+    names = {"prompt": "computed_total", "query": "computed_total + cached_total", "hit": "cached_total"}
+    assert normalize(text, names) == {"prompt": 5.0, "query": 8.0, "hit": 3.0}
+    assert normalize("computed_total 5\n", names) == {"prompt": 5.0}, "a part is not the whole"
+
+
 def test_text_that_is_no_metrics_is_refused():
     with pytest.raises(ValueError):
         normalize("<html>not found</html>", NAMES)
