@@ -36,41 +36,60 @@ _BAD, _CRASH, _INFRA = FailureClass.BAD_CONFIG, FailureClass.ENGINE_CRASH, Failu
 # The first that matches anywhere in the log wins, so causes stand before what they lead to.
 SIGNATURES = (
     _signature(
-        "gpu_dirty", _INFRA, r"Free memory on device .* less than desired",
+        "gpu_dirty", _INFRA,
+        r"Free memory on device .* less than desired|Some GPUs may be occupied by other processes",
         "another process still holds memory of the GPU: {cause}",
     ),
     _signature(
         "oom_kv", _BAD,
         r"No available memory for the cache blocks|To serve at least one request"
         r"|Not enough memory\. Please try to increase --mem-fraction-static"
-        r"|Not enough memory to handle \d+ prefill tokens"
+        r"|SWA pool \(\d+ tokens\) cannot hold even one request"
+        r"|Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)"
         r"|Available memory on node .* less than desired|allocation is less than requested memory for kv"
-        r"|component could not be created: KV cache",
+        r"|component could not be created: KV cache"
+        r"|No enough gpu memory for (?:kv cache|state cache|runtime)"
+        r"|-[\d.]+ GB space is available after load the model weight|check max len infer fail"
+        r"|failed to allocate buffer for kv cache",
         "there is no room left for the KV cache: {cause}",
     ),
     _signature(
         "oom_load", _BAD,
         r"CUDA out of memory|torch\.OutOfMemoryError|OutOfMemoryError:|cudaMalloc failed: out of memory"
-        r"|insufficient GPU memory|DefaultCPUAllocator: can't allocate memory|failed to allocate .* buffer",
+        r"|CUDA error: out of memory|(?:Prefill|Decode) out of memory|failed due to insufficient GPU memory"
+        r"|DefaultCPUAllocator: can't allocate memory"
+        r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer of size)",
         "it ran out of memory: {cause}",
     ),
     _signature(
         "bad_flag", _BAD,
-        r"unrecognized arguments?:|invalid choice:|error: argument |No such option|unexpected argument",
+        r"unrecognized arguments?:|invalid choice:|error: argument |error: the following arguments are required"
+        r"|No such option|Error: Invalid value for|error: unexpected argument|error: invalid (?:value|argument)"
+        r"|error while handling argument",
         "it refused its command line: {cause}",
     ),
     _signature(
         "bad_quant", _BAD,
         r"Unknown quantization method|Cannot find the config file for|does not match the quantization"
-        r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]",
+        r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]"
+        r"|is not supported for quantization method|For quantized MoE models, please make sure"
+        r"|mismatched quant (?:method|group size)|unsupported quant[_ ]config|QuantMethod '.*' not supported"
+        r"|[Uu]nsupported quant[_ ]mode|quantization is not supported for AutoModel",
         "the quantization does not fit the model or the device: {cause}",
+    ),
+    _signature(
+        "bad_model", _BAD,
+        r"Model architectures .* are not supported|Unsupported model type|Model type .* is not supported"
+        r"|[Uu]nknown model architecture|Unknown architecture for AutoModel|turbomind does not support",
+        "this engine does not know this kind of model: {cause}",
     ),
     _signature(
         "no_model", _BAD,
         r"HFValidationError|RepositoryNotFound|GatedRepo|LocalEntryNotFound|DownloadError|error loading model"
         r"|Invalid repository ID or local directory|does not appear to have a file named|Repo id must"
         r"|is not a local folder and is not a valid model|Can't load the configuration of"
-        r"|No such file or directory: '[^']*config\.json",
+        r"|No such file or directory: '[^']*config\.json|Cannot find any model weights with|No local weights found in"
+        r"|failed to resolve commit for|Could not find model architecture from config",
         "the model cannot be found or read: {cause}",
     ),
     _signature("disk_full", _INFRA, r"No space left on device", "a disk of the node is full: {cause}"),
@@ -89,7 +108,9 @@ SIGNATURES = (
         "it compiles kernels and found no C++ compiler on the node: {cause}",
     ),
     _signature(
-        "port_taken", _INFRA, r"[Aa]ddress already in use|EADDRINUSE",
+        "port_taken", _INFRA,
+        r"[Aa]ddress already in use|EADDRINUSE|couldn't bind HTTP server socket|at \d+ is not available in \d+ seconds"
+        r"|Connection in use: \(|port \d+ has been used",
         "a port it was given is taken by another program: {cause}",
     ),
     _signature(
@@ -106,27 +127,47 @@ SIGNATURES = (
         "its ranks lost or never found each other: {cause}",
     ),
     _signature(
-        "bad_config", _BAD, r"Value error, |ArgumentValidation|ValueError: |NotImplementedError: |is not supported",
+        "bad_config", _BAD,
+        r"Value error, |ArgumentValidation|ValueError: |NotImplementedError: |AssertionError: |NotEnoughCUDADevices"
+        r"|validation errors? for \w+|[Ee]rror\b.* not supported|only supports sm\d+"
+        r"|assert .*% self\.tp_world_size_ == 0",
         "it refused this configuration: {cause}",
     ),
     _signature(
         "engine_dead", _CRASH,
-        r"EngineDeadError|died unexpectedly|Received sigquit|Shard \d+ crashed|cb_worker_dead|EngineCore encountered",
+        r"EngineDeadError|died unexpectedly|cb_worker_dead|EngineCore encountered"
+        r"|Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ \(pid=\d+\) crashed"
+        r"|could finish the model loading|Initialization failed\. warmup error"
+        r"|Shard \d+ (?:crashed|failed to start)|Webserver Crashed|Executor worker returned error"
+        r"|init func \w+ : (?!init ok)|kill all process consecutive_failures",
         "it died: {cause}",
     ),
 )  # fmt: skip
 # Signatures that only mean something before an engine serves: later the same words come from a single request.
-_START_ONLY = frozenset({"bad_config", "bad_flag", "no_model", "oom_kv", "gpu_dirty", "port_taken", "bad_quant"})
-_NOTICE = re.compile(r"(\([^)]*pid=\d+\) )?(INFO|WARNING|DEBUG)\b")
-# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", SGLang's and TGI's time stamps.
+_START_ONLY = frozenset(
+    {"bad_config", "bad_flag", "bad_model", "no_model", "oom_kv", "gpu_dirty", "port_taken", "bad_quant"}
+)
+_NOTICE = re.compile(
+    r"(\([^)]*pid=\d+\) )?(INFO|WARNING|DEBUG)\b"  # vLLM, LightLLM
+    r"|\[\d{4}-\d\d-\d\d [^]]+\] "  # SGLang names no level; what ends it is a traceback, without a time
+    r"|\d{4}-\S+ +(INFO|WARN|DEBUG) "  # TGI
+    r"|\d{4}-\S+ \S+ - \w+ - (INFO|WARNING|DEBUG) "  # LMDeploy
+    r"|(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]"
+    r"|[\d.]+ [IWD] "  # llama.cpp
+)
+# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", the others' time stamps and levels.
 _PREFIX = re.compile(
-    r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+\]? )?(\[[\w.]+:\d+\] )?"
+    r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+( ?[DTPE]P\d+)*\]? )?(E )?"
+    r"(- \w+ - ERROR - )?(\[[\w.]+:\d+\] )?"
 )
 
 
 _PYDANTIC = re.compile(r" \[type=\w+, input_value=.*")
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<message>.*))?$")
-_CONSEQUENCE = re.compile(r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed")
+_CONSEQUENCE = re.compile(
+    r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed"
+    r"|could finish the model loading|Executor worker returned error"
+)
 _CODE = re.compile(r"raise |File \"|return |[\w.]+ = |[\w.]+\($")
 
 
@@ -143,11 +184,15 @@ def classify(phase: Phase, log: str, exit_status: int | None, expected_stop: boo
         if phase == "run" and signature.kind in _START_ONLY:
             continue
         loose = signature.kind == "bad_config"  # engines say of many things in passing that they are not supported
-        matching = [line for line in lines if signature.pattern.search(line) and not (loose and _NOTICE.match(line))]
+        matching = [line for line in lines if signature.pattern.search(line) and not (loose and _in_passing(line))]
         if matching:
             sentence = _introduction(phase) + signature.sentence.format(cause=_cause_of(signature, matching, lines))
             return Failure(signature.failure_class, signature.kind, sentence, tail)
     return _without_signature(phase, lines, exit_status, tail)
+
+
+def _in_passing(line: str) -> bool:
+    return _NOTICE.match(line) is not None or _CONSEQUENCE.search(line) is not None
 
 
 def cause(line: str) -> str:

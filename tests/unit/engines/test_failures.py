@@ -14,8 +14,9 @@ from orchestrator.engines.failures import SIGNATURES, cause, classify, root_exce
 from orchestrator.errors import Failure, FailureClass
 
 PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "
-# Lines as the engines wrote them (vLLM 0.32, SGLang 0.5.23, TGI 3.3.7, docker): kind, class, line.
-SEEN = [line.split("\t") for line in Path(__file__).with_name("failure_lines.tsv").read_text().splitlines()]
+# Lines as the engines write them: kind, class, where it stands in the source (or `seen` of a real one), line.
+ROWS = [line.split("\t") for line in Path(__file__).with_name("failure_lines.tsv").read_text().splitlines()]
+SEEN = [pytest.param(kind, group, line, id=f"{kind}, {source}") for kind, group, source, line in ROWS]
 
 
 def failure(phase: str, log: str, status: int | None) -> Failure:
@@ -35,7 +36,28 @@ def test_what_engines_said_before_is_recognized(kind: str, failure_class: str, l
 
 
 def test_every_signature_has_an_example() -> None:
-    assert {signature.kind for signature in SIGNATURES} - {kind for kind, _, _ in SEEN} <= {"driver"}
+    assert {signature.kind for signature in SIGNATURES} - {kind for kind, *_ in ROWS} <= {"driver"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-11-21T18:12:51.123456Z  INFO text_generation_launcher: Error: alibi is not supported, it is left out",
+        "2026-11-21 18:12:51,123 - lmdeploy - WARNING - base.py:71 - Error: PD prefix caching is not supported.",
+        "[2026-11-21 18:12:51 TP0] Warning: ValueError: x is not supported here",
+        "[11/21/2026-18:12:51] [TRT-LLM] [W] Advanced sampling is not supported for MTP yet - this will be added soon.",
+        "INFO 07-11 11:11:21 [start_utils.py:34] init func start_router_process : init ok",
+        "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.",
+    ],
+)
+def test_what_an_engine_says_in_passing_is_no_refusal(line: str) -> None:
+    assert failure("start", line, 1).kind in ("died_at_start", "engine_dead")
+    assert failure("start", f"{line}\nValueError: no such thing", 1).kind == "bad_config"
+
+
+def test_the_cause_is_told_without_an_engines_time_stamps() -> None:
+    said = {line: failure("start", line, 1).sentence.partition(": ")[2] for *_, line in ROWS}
+    assert not [sentence for sentence in said.values() if "2026" in sentence or "0.00.0" in sentence]
 
 
 def test_a_cause_wins_over_what_it_leads_to() -> None:
