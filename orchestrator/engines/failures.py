@@ -130,7 +130,7 @@ SIGNATURES = (
         "bad_config", _BAD,
         r"Value error, |ArgumentValidation|ValueError: |NotImplementedError: |AssertionError: |NotEnoughCUDADevices"
         r"|validation errors? for \w+|[Ee]rror\b.* not supported|only supports sm\d+"
-        r"|assert .*% self\.tp_world_size_ == 0",
+        r"|assert .*% self\.tp_world_size_ == 0|failed to create context with model",
         "it refused this configuration: {cause}",
     ),
     _signature(
