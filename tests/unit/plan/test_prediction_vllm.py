@@ -1,7 +1,8 @@
 """Predicted weights and KV tokens against what real vLLM holds and reports, for small models of many architectures.
 
 vLLM for the CPU logs its KV tokens but not its weights, so each rank's own parameters are added up as soon as they are
-loaded, before the CPU's kernels pack them into buffers of their own. One process imports vLLM and forks for each case.
+loaded, before the CPU's kernels pack them into buffers of their own. One process imports vLLM and forks for each case
+and its ranks; a case is over as soon as it has said its KV tokens.
 """
 
 from __future__ import annotations
@@ -86,8 +87,12 @@ def install():
     base_loader.process_weights_after_loading = weigh
 """
 ENGINES = """
-import json, os, sys, traceback
+import json, multiprocessing, os, sys, traceback
 from vllm import LLM, ModelRegistry
+from vllm.v1.executor import multiproc_executor
+from vllm.v1.executor.abstract import Executor
+multiproc_executor.get_mp_context = lambda: multiprocessing.get_context("fork")
+Executor.initialize_from_config = lambda *_: os._exit(0)  # caches and warm-up, when sizes are known
 for line in sys.stdin:
     name, folder, architecture, options = json.loads(line)
     os.write(1, f"CASE {name}\\n".encode())
