@@ -17,6 +17,8 @@ from orchestrator.results.store import FilePart
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.engine_metrics import Sample
 
+ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:

@@ -12,9 +12,7 @@ from typing import Any
 
 from orchestrator.analysis.overhead import overhead_share
 from orchestrator.cluster.base import Clients, Cluster
-from orchestrator.engines import ENGINES
 from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError, PlacementError
-from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment, Measurement, Plan
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
@@ -24,6 +22,7 @@ from orchestrator.runner.cores import CoreBook
 from orchestrator.runner.events import Event, Journal, Listener, Phase
 from orchestrator.runner.hosts import HostBook
 from orchestrator.runner.launch import NO_ROOM, Interrupted, Launch, Record, Replicas, Site, need_of
+from orchestrator.runner.left_out import check_same, on_this_cluster
 from orchestrator.runner.measure import EngineDied, Measurer, Span
 from orchestrator.runner.rows import commit_launch, commit_point
 from orchestrator.spec.units import format_duration
@@ -105,8 +104,8 @@ class Sweep:
         """Measure everything that has no ok commit yet."""
         began_ns = time.time_ns()
         done = self._store.done()
-        self._store.write_plan(self._plan.to_json())
         todos, skipped = self._todos(done)
+        self._store.write_plan(self._plan.to_json())
         total = sum(len(todo.open) for todo in todos)
         self._tell(
             "sweep", f"{total} measurements to do, {skipped} already done", data={"total": total, "skipped": skipped}
@@ -127,24 +126,16 @@ class Sweep:
     def _todos(self, done: set[str]) -> tuple[list[Todo], int]:
         todos, skipped = [], 0
         machines = self._cluster.machines()
-        for deployment in self._plan.runnable():
+        deployments = [on_this_cluster(one, machines) for one in self._plan.runnable()]
+        check_same(self._store, deployments)
+        for deployment in deployments:
             every = self._plan.measurements(deployment.id)
             rest = [one for one in every if one.measurement_id not in done]
             skipped += len(every) - len(rest)
             if rest:
-                here = self._on_this_cluster(deployment)
-                todos.append(Todo(here, rest, had_room=fit(need_of(here, False), machines, ()) is not None))
+                room = fit(need_of(deployment, False), machines, ()) is not None
+                todos.append(Todo(deployment, rest, had_room=room))
         return todos, skipped
-
-    def _on_this_cluster(self, deployment: Deployment) -> Deployment:
-        """``hardware`` left out means what the cluster has: GPUs where there are any, else CPU cores."""
-        hardware, engine = deployment.hardware, ENGINES[deployment.settings.engine]
-        if hardware.accelerator != ANY.accelerator or not engine.launches:
-            return deployment
-        gpus = any(machine.gpus for machine in self._cluster.machines())
-        if gpus and not engine.emulated:
-            return deployment
-        return deployment.model_copy(update={"hardware": hardware.model_copy(update={"accelerator": "cpu"})})
 
     def _admit(self, todos: Sequence[Todo]) -> None:
         """Start what fits, in order, until nothing is left or the budget is used up."""
