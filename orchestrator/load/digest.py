@@ -9,7 +9,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, compress, pairwise
-from operator import itemgetter
+
+import numpy as np
 
 from orchestrator.load.exchange import Exchange
 from orchestrator.load.framing import Body, unwrap
@@ -20,7 +21,6 @@ from orchestrator.load.wire import UNKNOWN, Parsed, Wire
 from orchestrator.load.wire.sse import Events, decode_one, split
 from orchestrator.spec.dialect import Dialect
 
-_STAMP = itemgetter(0)
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
 
@@ -119,19 +119,21 @@ def _count(result: Digest, exchange: Exchange, reads: list[int]) -> None:
     if not chunks:
         return
     _count_coalesced(result, list(compress(reads, tokens[len(exchange.settled) :])))
-    times = exchange.times
-    events = zip([*exchange.settled, *[times[read] for read in reads]], tokens, strict=True)
-    content = sorted([event for event in events if event[1]], key=_STAMP)
-    stamps = [event[0] for event in content]
-    first = stamps[0]
-    result.first_token_ns, result.last_token_ns = first, stamps[-1]
+    at_ns = np.array([*exchange.settled, *map(exchange.times.__getitem__, reads)], np.int64)
+    held = np.array(tokens, np.int64)
+    if exchange.settled:  # those that were not settled stand between them
+        order = np.argsort(at_ns, kind="stable")
+        at_ns, held = at_ns[order], held[order]
+    content = held != 0
+    stamps = at_ns[content]
+    result.first_token_ns, result.last_token_ns = int(stamps[0]), int(stamps[-1])
     # rounded as positions, so that the gaps' rounding does not add up
-    micros = [(stamp - first + 500) // 1000 for stamp in stamps]
-    result.gaps_us = array("i", [min(b - a, _MAX_GAP_US) for a, b in pairwise(micros)])
+    micros = (stamps - stamps[0] + 500) // 1000
+    result.gaps_us = array("i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes())
     if not parsed.source:
         result.tokens_per_chunk = spread(result.output_tokens or chunks, chunks)
     elif counted != chunks or tokens.count(1) != chunks:
-        result.tokens_per_chunk = array("h", [min(count, _MAX_CHUNK_TOKENS) for _, count in content])
+        result.tokens_per_chunk = array("h", np.minimum(held[content], _MAX_CHUNK_TOKENS).astype(np.int16).tobytes())
     result.itl_kind = "token" if result.tokens_per_chunk is None else "chunk"
 
 

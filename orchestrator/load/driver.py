@@ -20,7 +20,7 @@ from orchestrator.load.meter import Meter
 from orchestrator.load.outcome import failed
 from orchestrator.load.point import ClientResult, LoadPoint, Progress
 from orchestrator.load.poller import Poller
-from orchestrator.load.priority import first_in_line
+from orchestrator.load.priority import Priority, first_in_line
 from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.settle import can_settle, settle
@@ -65,6 +65,7 @@ class Driver:
         self._long: list[Exchange] = []  # streams with enough reads to settle some of them
         self._digesting: tuple[Exchange, Iterator[Digest | None]] | None = None
         self._meter = Meter(client)
+        self._priority = Priority("nice")
         self._aborting = False
         self._failed = 0
         self._done = 0
@@ -86,7 +87,7 @@ class Driver:
         self._start_ns = start_ns
         self._rows = Rows(self._point, self._client, start_ns, self._kind.sessions)
         try:
-            with first_in_line():
+            with first_in_line() as self._priority:
                 self._wait_for_start()
                 self._meter.start(start_ns, time.monotonic_ns())
                 self._loop()
@@ -145,6 +146,7 @@ class Driver:
     def _beat(self, now: int, late_ns: int) -> None:
         """What needs no better precision than the heartbeat."""
         self._meter.beat(late_ns, len(self._open))
+        self._priority.look(now, time.thread_time_ns())
         if self._meter.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
             self._long = [exchange for exchange in self._open if can_settle(exchange, self._wire, LONG_READS)]

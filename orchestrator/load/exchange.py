@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.load.http import Head
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import Parsed
 from orchestrator.load.workloads import Prompt
-
-
-def _not_connected(size: int) -> bytes:
-    raise AssertionError("read before the request was sent")
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +28,6 @@ class Exchange:
     output_tokens: int
     slot: int | None = None  # closed loop: which of the requests kept in flight
     prompt: Prompt | None = None  # kept only where the next turn needs it
-    recv: Callable[[int], bytes] = _not_connected
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     odd: int = 0  # so many first parts were looked at and could not be settled

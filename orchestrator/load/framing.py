@@ -16,6 +16,7 @@ from orchestrator.load.http import BadHttp, Head
 MAX_CHUNK_LINE_BYTES = 4096
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 
+LAST_READS = 16  # looked at for one whole chunk
 EVENT_END = b"}\n\n\r\n"  # of a chunk that is one event
 _LARGEST = 8192
 _NEVER = b"\xff"  # no text begins with it
@@ -39,18 +40,14 @@ def chunk_line(read: bytes) -> bytes | None:
     return start.partition(b"data")[0] if read.startswith(start) and read.endswith(EVENT_END) else None
 
 
-def without_event_chunks(reads: Sequence[bytes]) -> bytes:
-    """The raw response without those reads that are exactly one chunk with one event: mostly its two ends.
-
-    Leaving out whole chunks changes nothing about where a chunked body ends, and this is most of it.
+def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
+    """What came after the last read that is exactly one chunk with one event, where a chunk begins; None: not among the
+    last few. It says where a chunked body ends as well as the whole response does, for a fraction of the price.
     """
-    starts, most = _STARTS, len(_STARTS)
-    odd = [
-        read
-        for read in reads
-        if not (read.endswith(EVENT_END) and len(read) < most and read.startswith(starts[len(read)]))
-    ]
-    return b"".join(odd)
+    for back in range(2, min(len(reads), LAST_READS) + 1):
+        if chunk_line(reads[-back]) is not None:
+            return b"".join(reads[1 - back :])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +77,16 @@ class Body:
 def unwrap(raw: bytes, head: Head) -> Body:
     """Takes the framing off what has come so far. Raises BadHttp when it is broken."""
     if head.chunked:
-        return _plain_chunks(raw, head.size) or _any_chunks(raw, head.size)
+        return unwrap_chunks(raw, head.size)
     body = raw[head.size :] if head.length is None else raw[head.size : head.size + head.length]
     whole = head.length is not None and len(body) == head.length
     size = head.size + len(body)
     return Body(body, [len(body)], [size], whole, size)
+
+
+def unwrap_chunks(raw: bytes, at: int = 0) -> Body:
+    """The same for a chunked body, or its rest from the start of a chunk at byte ``at`` of ``raw``."""
+    return _plain_chunks(raw, at) or _any_chunks(raw, at)
 
 
 def _plain_chunks(raw: bytes, at: int) -> Body | None:

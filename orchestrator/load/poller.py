@@ -14,7 +14,7 @@ import socket
 import time
 
 READ, WRITE = select.POLLIN, select.POLLOUT  # the same bits as EPOLLIN and EPOLLOUT
-MAX_EVENTS = 256  # one batch; bounds how long a timer or a send waits behind reads
+MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token waits behind reads
 
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
@@ -39,18 +39,28 @@ class _Timer:
 
 
 class Poller:
-    """Level-triggered readiness. ``wait`` and the registrations belong to one thread, ``wake`` to any."""
+    """Level-triggered readiness. ``wait`` and the registrations belong to one thread, ``wake`` to any.
+
+    Descriptors can be put first (where there is epoll): they stand in a set of their own, inside of the other one, and
+    under more events than one batch holds they are not found behind all the rest. ``first_fd``, when it is ready or
+    a batch is full, says to ask ``first``.
+    """
 
     def __init__(self) -> None:
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
         self._set_at = 0
+        self._put_first: set[int] = set()
+        self.first_fd = -1
         self._epoll: select.epoll | None = None
         if hasattr(select, "epoll"):
             self._epoll = select.epoll()
             self._timer = _Timer()
             self._epoll.register(self._timer.fd, READ)
+            self._first_epoll = select.epoll()
+            self.first_fd = self._first_epoll.fileno()
+            self._epoll.register(self.first_fd, READ)
             self._set: select.epoll | select.poll = self._epoll
         else:
             self._set = select.poll()
@@ -63,7 +73,26 @@ class Poller:
         self._set.modify(fd, mask)
 
     def unregister(self, fd: int) -> None:
+        self.put_back(fd)
         self._set.unregister(fd)
+
+    def put_first(self, fd: int) -> None:
+        """From now on what is to be read there is found by ``first``. For a registered descriptor."""
+        if self._epoll is not None and fd not in self._put_first:
+            self._epoll.unregister(fd)
+            self._first_epoll.register(fd, READ)
+            self._put_first.add(fd)
+
+    def put_back(self, fd: int) -> None:
+        """Undoes ``put_first``; nothing else if it was not called."""
+        if fd in self._put_first:
+            self._put_first.remove(fd)
+            self._first_epoll.unregister(fd)
+            self._set.register(fd, READ)
+
+    def first(self) -> list[tuple[int, int]]:
+        """Those put first that are ready. Does not wait."""
+        return self._first_epoll.poll(0, MAX_EVENTS) if self._epoll is not None else []
 
     def wait(self, until_ns: int) -> list[tuple[int, int]]:
         """Descriptors that are ready, (fd, mask) each, or some that are ours and to be passed over.
@@ -96,6 +125,7 @@ class Poller:
     def close(self) -> None:
         if self._epoll is not None:
             self._epoll.close()
+            self._first_epoll.close()
             os.close(self._timer.fd)
         self._wake_in.close()
         self._wake_out.close()

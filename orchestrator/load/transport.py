@@ -8,18 +8,23 @@ calls everything here.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from orchestrator.load.connection import LOCAL_LIMITS, Connection, Endpoint
 from orchestrator.load.exchange import Exchange
-from orchestrator.load.framing import END_MARK, unwrap, without_event_chunks
+from orchestrator.load.framing import END_MARK, since_event_chunk, unwrap, unwrap_chunks
 from orchestrator.load.http import BadHttp, parse_head
-from orchestrator.load.poller import READ, WRITE, Poller
+from orchestrator.load.poller import MAX_EVENTS, READ, WRITE, Poller
 
 READ_BYTES = 4_096  # made new for every read: 64 KiB cost a seventh of all CPU in malloc and page faults
+FIRST_READS = 3  # headers, a role, a token: read before what streams that are under way have to say
 LARGEST_READ_BYTES = 65_536  # one that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream silent for so long is looked at more closely
 CONNECT_TIMEOUT_NS = 30_000_000_000
+
+Stream = tuple[Exchange, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
+# an exchange, how to read, where a read's time and bytes go: looked up once, not for every read
 
 
 class Transport:
@@ -31,7 +36,7 @@ class Transport:
     def __init__(self, poller: Poller, endpoints: list[Endpoint]) -> None:
         self._poller = poller
         self._endpoints = endpoints
-        self._streams: dict[int, Exchange] = {}  # by fd: sent whole, answer awaited
+        self._streams: dict[int, Stream] = {}  # by fd: sent whole, answer awaited
         self._connections: dict[int, Connection] = {}
         self._idle: list[list[Connection]] = [[] for _ in endpoints]  # by target
         self.ended: list[Exchange] = []
@@ -49,29 +54,43 @@ class Transport:
             self._connect(exchange)
 
     def poll(self, until_ns: int) -> int:
-        """Waits for bytes until that instant (0: not at all), takes in what is there, returns the number of reads."""
-        streams, clock = self._streams, time.monotonic_ns
-        ready = self._poller.wait(until_ns)
-        reads = len(ready)
-        for fd, mask in ready:
-            exchange = streams.get(fd)
-            if exchange is None:
-                self._other(fd, mask)
-                reads -= 1
-                continue
-            try:
-                data = exchange.recv(READ_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._broken(self._connections[fd], "reset", str(error))
-                continue
-            exchange.times.append(clock())
-            exchange.parts.append(data)
-            if len(data) < 5 or data.endswith(exchange.mark):
-                self._look(fd, exchange, data)
-        self.reads += reads
-        return reads
+        """Takes in what comes until that instant (0: what is there), returns the number of reads.
+
+        Ends earlier when something else than reads happened: an exchange is over, a connection is up, ``wake``.
+        """
+        streams, clock, poller = self._streams, time.monotonic_ns, self._poller
+        wait, first, first_fd = poller.wait, poller.first, poller.first_fd
+        reads = others = now = 0
+        while True:
+            ready = wait(until_ns)
+            if len(ready) == MAX_EVENTS:
+                ready = first() + ready
+            for fd, mask in ready:
+                stream = streams.get(fd)
+                if stream is None:
+                    others += 1
+                    if fd == first_fd:
+                        ready += first()  # this loop goes on with them
+                    else:
+                        self._other(fd, mask)
+                    continue
+                exchange, recv, add_time, add_part = stream
+                try:
+                    data = recv(READ_BYTES)
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self._broken(self._connections[fd], "reset", str(error))
+                    continue
+                now = clock()
+                add_time(now)
+                add_part(data)
+                if len(data) < 5 or data.endswith(exchange.mark):
+                    self._look(fd, exchange, data)
+            reads += len(ready)
+            if others or self.ended or now >= until_ns or not ready:
+                self.reads += reads - others
+                return reads - others
 
     def cancel(self, exchange: Exchange, error_class: str, error: str) -> None:
         """Ends an exchange from our side."""
@@ -86,7 +105,7 @@ class Transport:
         for connection in [c for c in self._connections.values() if c.connecting]:
             if connection.exchange and now_ns - connection.exchange.started_ns > CONNECT_TIMEOUT_NS:
                 self._end(connection, "connect", f"not connected within {CONNECT_TIMEOUT_NS // 1_000_000_000} s")
-        for fd, exchange in list(self._streams.items()):
+        for fd, (exchange, *_) in list(self._streams.items()):
             parts = exchange.parts
             if not parts or len(parts) == exchange.swept or exchange.times[-1] > now_ns - SWEEP_AFTER_NS:
                 if len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES and sum(map(len, parts)) > MAX_RESPONSE_BYTES:
@@ -135,7 +154,6 @@ class Transport:
     def _give(self, connection: Connection, exchange: Exchange) -> None:
         """Sends an exchange on a connection that is up."""
         connection.exchange = exchange
-        exchange.recv = connection.reader()
         connection.out = memoryview(exchange.wire_bytes)
         exchange.sent_ns = time.monotonic_ns()
         self._send(connection, exchange, registered=READ)
@@ -150,7 +168,12 @@ class Transport:
         if wanted != registered:
             self._poller.modify(connection.fd, wanted)
         if whole:
-            self._streams[connection.fd] = exchange
+            self._await_answer(connection, exchange)
+
+    def _await_answer(self, connection: Connection, exchange: Exchange) -> None:
+        reader = connection.reader()
+        self._poller.put_first(connection.fd)
+        self._streams[connection.fd] = exchange, reader, exchange.times.append, exchange.parts.append
 
     def _other(self, fd: int, mask: int) -> None:
         """Everything that is not an answer on a connection which has sent its request."""
@@ -191,7 +214,7 @@ class Transport:
         connection.out = None
         self._poller.modify(connection.fd, READ)
         connection.uses = -1  # half a request was sent on it: never again
-        self._streams[connection.fd] = exchange
+        self._await_answer(connection, exchange)
 
     # -- ends
 
@@ -212,10 +235,12 @@ class Transport:
                 return
             if head is None:
                 return
-            exchange.mark = END_MARK if head.chunked else b""
             exchange.received = len(raw)
         else:
             exchange.received += len(data)
+        if len(exchange.parts) >= FIRST_READS:
+            self._poller.put_back(fd)
+            exchange.mark = END_MARK if head.chunked else b""
         if head.chunked:
             if b"".join(exchange.parts[-5:]).endswith(END_MARK):
                 self._finish_if_whole(fd, exchange)
@@ -223,11 +248,15 @@ class Transport:
             self._finish(fd, exchange, reusable=exchange.received == head.size + head.length)
 
     def _finish_if_whole(self, fd: int, exchange: Exchange) -> None:
-        """Looks at the framing once. The end mark inside of a chunk is not the end."""
+        """Looks at the framing. The end mark inside of a chunk is not the end."""
         assert exchange.head is not None
-        raw = without_event_chunks(exchange.parts)
+        raw = since_event_chunk(exchange.parts)
         try:
-            body = unwrap(raw, exchange.head)
+            if raw is None:
+                raw = b"".join(exchange.parts)
+                body = unwrap(raw, exchange.head)
+            else:
+                body = unwrap_chunks(raw)
         except BadHttp as error:
             self._end(self._connections[fd], "garbage", str(error))
             return
@@ -239,6 +268,7 @@ class Transport:
         assert exchange.head is not None
         exchange.ended_ns = exchange.times[-1]
         connection = self._connections[fd]
+        self._poller.put_back(fd)
         del self._streams[fd]
         connection.exchange = None
         connection.uses += 1

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
+from operator import and_
 from typing import Any
 
 import orjson
@@ -40,11 +41,12 @@ def uniform_reads(reads: Sequence[bytes]) -> Uniform | None:
         return None
     opening, closing = envelope
     starts = {length: b"%x\r\n%b" % (_payload_bytes(length), opening) for length in set(map(len, reads))}
-    matches = [read.endswith(closing) and read.startswith(starts[len(read)]) for read in reads]
+    opens = map(bytes.startswith, reads, map(starts.__getitem__, map(len, reads)))
+    matches = list(map(and_, opens, map(bytes.endswith, reads, repeat(closing))))
+    found = list(compress(reads, matches))
+    tokens = [] if b'"token_ids"' in opening + closing else _count_ids(found[:-LAST_READS])
     cut = -len(closing)
-    inner = [read[len(starts[len(read)]) : cut] for read in compress(reads, matches)]
-    tokens = _count_ids(inner[:-LAST_READS])
-    choices = _decode(inner[len(tokens) :])
+    choices = _decode([read[len(starts[len(read)]) : cut] for read in found[len(tokens) :]])
     return None if choices is None else Uniform(matches, tokens, choices)
 
 
@@ -57,15 +59,15 @@ def _payload_bytes(length: int) -> int:
     return 0
 
 
-def _count_ids(inner: list[bytes]) -> list[int]:
-    """How many token ids each choice lists; nothing when they do not all list some.
+def _count_ids(reads: list[bytes]) -> list[int]:
+    """How many token ids each read lists; nothing when they do not all list some.
 
     A quote inside of a JSON string is written ``\\"``, so what is found here is a name, never text.
     """
-    found = _TOKEN_IDS.findall(b"\n".join(inner))
-    if len(found) != len(inner):
+    found = _TOKEN_IDS.findall(b"".join(reads))
+    if len(found) != len(reads):
         return []
-    return [ids.count(b",") + 1 for ids in found]
+    return [ids.count(b",") + 1 for ids in found] if b"," in b"".join(found) else [1] * len(found)
 
 
 def _envelope(reference: bytes) -> tuple[bytes, bytes] | None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.load.framing import Body, chunk_line, unwrap, without_event_chunks
+from orchestrator.load.framing import Body, chunk_line, since_event_chunk, unwrap, unwrap_chunks
 from orchestrator.load.http import MAX_HEAD_BYTES, BadHttp, Head, parse_head, parse_url, request, request_head
 
 CHUNKED = Head(200, "OK", {}, 0, True, None, True)
@@ -155,16 +155,32 @@ def test_a_body_of_known_length_ends_there() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(sizes=st.lists(st.integers(1, 9000), min_size=1, max_size=5))
-def test_reads_that_are_one_event_are_recognised_and_can_be_left_out(sizes: list[int]) -> None:
+def test_reads_that_are_one_event_are_recognised(sizes: list[int]) -> None:
     events = [b'data: {"x":"' + b"a" * size + b'"}\n\n' for size in sizes]
     reads = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
     for event, read in zip(events, reads, strict=True):
         assert (chunk_line(read) is not None) == (len(event) < 8192)
         assert chunk_line(read[:-1]) is None
         assert chunk_line(b"1" + read[1:] if read[:1] != b"1" else b"2" + read[1:]) is None
-    raw = without_event_chunks([*reads, b"0\r\n\r\n"])
-    assert unwrap(raw, CHUNKED).complete
-    assert not unwrap(without_event_chunks([*reads, b"0\r\n\r"]), CHUNKED).complete
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    before=st.lists(st.binary(max_size=40), max_size=3),
+    after=st.lists(st.binary(min_size=1, max_size=40), max_size=20),
+    end=st.sampled_from([b"0\r\n\r\n", b"0\r\n\r", b"0\r\nx: y\r\n\r\n", b""]),
+)
+def test_what_follows_an_event_says_where_the_body_ends(before: list[bytes], after: list[bytes], end: bytes) -> None:
+    framed = [b"%x\r\n%b\r\n" % (len(data), data) for data in after]
+    event = b'data: {"x":1}\n\n'
+    last_read = b"".join(framed[1:]) + end
+    reads = [*before, b"%x\r\n%b\r\n" % (len(event), event), *framed[:1], last_read]
+    tail = since_event_chunk(reads)
+    assert tail == b"".join(framed) + end
+    body = unwrap_chunks(tail)
+    whole = unwrap(b"".join(reads[len(before) :]), CHUNKED)
+    assert (body.complete, body.content) == (whole.complete, whole.content[len(event) :])
+    assert since_event_chunk([*framed, end]) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.load.poller import READ, WRITE, Poller
+from orchestrator.load.poller import MAX_EVENTS, READ, WRITE, Poller
 
 MS = 1_000_000
 
@@ -77,3 +77,41 @@ def test_many_wakes_do_not_block() -> None:
         made.wake()
     assert made.wait(0)
     made.close()
+
+
+def test_what_was_put_first_is_found_under_more_than_a_batch_of_others() -> None:
+    if not hasattr(select, "epoll"):
+        pytest.skip("no epoll here: nothing can be put first")
+    poller = Poller()
+    pairs = [socket.socketpair() for _ in range(3 * MAX_EVENTS)]
+    try:
+        for ours, theirs in pairs:
+            poller.register(ours.fileno(), READ)
+            theirs.send(b"x")
+        last = pairs[-1][0].fileno()
+        poller.put_first(last)
+        assert len(poller.wait(0)) == MAX_EVENTS
+        assert poller.first() == [(last, READ)]
+        poller.put_back(last)
+        assert poller.first() == []
+        found = {fd for _ in range(4) for fd, _ in poller.wait(0)}
+        assert last in found
+    finally:
+        poller.close()
+        for ours, theirs in pairs:
+            ours.close()
+            theirs.close()
+
+
+def test_bytes_for_what_was_put_first_end_the_wait(poller: Poller) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        poller.register(ours.fileno(), READ)
+        poller.put_first(ours.fileno())
+        assert poller.first() == []
+        theirs.send(b"x")
+        ready = dict(poller.wait(time.monotonic_ns() + 5000 * MS))
+        assert ours.fileno() in ready or poller.first_fd in ready
+        poller.unregister(ours.fileno())
+        assert poller.first() == []
+        assert not {ours.fileno(), poller.first_fd} & set(dict(poller.wait(0)))

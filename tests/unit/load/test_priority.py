@@ -20,8 +20,8 @@ def in_a_thread(work):
 def test_the_thread_is_real_time_inside_and_what_it_was_afterwards():
     def work():
         before = os.sched_getscheduler(0)
-        with priority.first_in_line() as how:
-            inside = os.sched_getscheduler(0)
+        with priority.first_in_line() as given:
+            inside, how = os.sched_getscheduler(0), given.how
         flag = ~os.SCHED_RESET_ON_FORK
         return before & flag, how, inside & flag, os.sched_getscheduler(0) & flag
 
@@ -38,8 +38,11 @@ def test_without_the_right_to_real_time_the_niceness_is_lowered(monkeypatch):
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     monkeypatch.setattr(os, "getpriority", lambda *_: 15)
     monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args[2]))
-    with priority.first_in_line() as how:
-        assert how == "nice"
+    with priority.first_in_line() as given:
+        assert given.how == "nice"
+        given.look(priority.WINDOW_NS, 0)
+        given.look(2 * priority.WINDOW_NS, priority.WINDOW_NS)
+        assert given.how == "nice"
     assert asked == [priority.NICENESS]
 
 
@@ -55,6 +58,23 @@ def test_the_nearest_niceness_that_is_allowed_is_taken(monkeypatch):
     monkeypatch.setattr(os, "setpriority", only_from_five)
     priority.lower_niceness(3)
     assert asked == [3, 4, 5]
+
+
+@pytest.mark.parametrize(("share", "realtime"), [(0.5, 1.0), (0.84, 1.0), (0.86, 0.8), (1.0, 0.8)])
+def test_a_thread_that_needs_all_of_its_core_is_not_always_real_time(monkeypatch, share, realtime):
+    """The kernel would stop it for 50 ms of every second."""
+    policies = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
+    monkeypatch.setattr(priority, "lower_niceness", lambda _wanted: None)
+    beat_ns, beats = priority.WINDOW_NS // 5, 100
+    with priority.first_in_line() as given:
+        said = []
+        for beat in range(1, beats + 1):
+            given.look(beat * beat_ns, int(share * beat * beat_ns))
+            said.append(given.how)
+    assert said[10:].count("rr") == pytest.approx(realtime * (beats - 10), abs=1)
+    last = [policy & ~os.SCHED_RESET_ON_FORK for policy in policies[:-1]][-1]
+    assert last == (os.SCHED_RR if said[-1] == "rr" else os.SCHED_OTHER)
 
 
 @pytest.mark.parametrize("current", [-10, -15])
