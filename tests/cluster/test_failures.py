@@ -33,12 +33,12 @@ name: failures
 model: {{id: {model}}}
 deployments:
   engine: emulator
-  startup_timeout_s: 8
+  startup_timeout_s: 5
   vary:
     - cases: [{cases}]
 workloads:
   - {{name: short, input_tokens: 16, output_tokens: 8}}
-load: {{levels: {{concurrency: [2]}}, duration: 2s, warmup: 0s}}
+load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
 """
 
 
@@ -48,7 +48,7 @@ def failed(two_nodes: LocalCluster, tmp_path_factory: pytest.TempPathFactory) ->
     for name, faults in FAULTS.items():
         (folder / f"{name}.yaml").write_text(f"faults: {faults}\n")
     cases = ", ".join(f"{{profile: {name}.yaml}}" for name in FAULTS)
-    cases += ", {tensor_parallel_size: 1}"
+    cases += ", {tensor_parallel_size: 1}, {replicas: 9}"
     experiment = write_experiment(folder, EXPERIMENT.format(model=MODEL, cases=cases))
     done = orchestrator("run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address)
     assert done.returncode == 3, done.stderr
@@ -92,6 +92,14 @@ def test_the_sweep_goes_on_and_measures_what_works(failed: Path) -> None:
     assert len(ok) == 2  # the plain one, and the one whose orphan child is only a nuisance
 
 
+def test_a_place_that_the_cluster_never_had_is_asked_for_once_and_the_sentence_says_why(failed: Path) -> None:
+    (deployment,) = (row for row in rows(failed, "deployments") if row["replicas"] == 9)
+    (launch,) = (row for row in rows(failed, "launches") if row["deployment_id"] == deployment["deployment_id"])
+    assert (launch["failure_class"], launch["failure_kind"]) == ("infra", "no_room")
+    (point,) = (row for row in rows(failed, "points") if row["deployment_id"] == deployment["deployment_id"])
+    assert "this cluster of 2 node(s) cannot hold 9 x one node" in point["reason"]
+
+
 def test_requests_open_when_the_engine_died_are_rows(failed: Path) -> None:
     assert_rows_equal_schedule(failed)
     point = last_point(failed, "midload")
@@ -100,7 +108,8 @@ def test_requests_open_when_the_engine_died_are_rows(failed: Path) -> None:
 
 
 def test_the_whole_log_of_every_launch_is_kept(failed: Path) -> None:
-    for row in rows(failed, "launches"):
+    started = [row for row in rows(failed, "launches") if row["failure_kind"] != "no_room"]
+    for row in started:
         assert row["log_uri"], row
         assert (failed / "failures" / "logs" / row["launch_id"] / "rank0.log").is_file()
 

@@ -46,23 +46,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_ray_job_submit_runs_a_sweep_from_the_working_directory(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """With a dashboard, which takes jobs, and the bucket's credentials: clients write from the nodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        with LocalCluster(nodes=2, dashboard_port=free_port()) as made:
+            yield made
+
+
+def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: LocalCluster, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
     results = tmp_path / "results"
     package = tmp_path / "package"  # what --working-dir . uploads: the package, without this checkout's environments
     shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-    with LocalCluster(nodes=2, dashboard_port=free_port()) as cluster:
-        ray = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", str(cluster.dashboard)]
-        ray += ["--submission-id", f"sweep-{uuid.uuid4().hex[:8]}", "--working-dir", str(package), "--"]
-        ray += [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
+    ray = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", str(cluster.dashboard)]
+    ray += ["--submission-id", f"sweep-{uuid.uuid4().hex[:8]}", "--working-dir", str(package), "--"]
+    ray += [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
 
-        def submit() -> subprocess.CompletedProcess[str] | None:
-            done = subprocess.run(
-                ray, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False
-            )
-            return None if "No available agent" in done.stdout + done.stderr else done  # the cluster is still starting
+    def submit() -> subprocess.CompletedProcess[str] | None:
+        done = subprocess.run(
+            ray, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False
+        )
+        return None if "No available agent" in done.stdout + done.stderr else done  # the cluster is still starting
 
-        done = wait_for(submit, 60, "the cluster takes jobs")
+    done = wait_for(submit, 60, "the cluster takes jobs")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
     assert_nothing_left()
@@ -100,15 +109,12 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_results_go_to_an_object_store_and_come_back(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in KEYS.items():  # clients write from the nodes, so the nodes have the credentials too
-        monkeypatch.setenv(name, value)
+def test_results_go_to_an_object_store_and_come_back(cluster: LocalCluster, s3: str, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
-    with LocalCluster(nodes=1) as cluster:
-        run = ("run", str(experiment), "--results", s3, "--address", cluster.address)
-        done = orchestrator(*run)
-        assert done.returncode == 0, done.stderr
-        again = orchestrator(*run)
+    run = ("run", str(experiment), "--results", s3, "--address", cluster.address)
+    done = orchestrator(*run)
+    assert done.returncode == 0, done.stderr
+    again = orchestrator(*run)
     assert "2 already done" in again.stderr, again.stderr
     table = json.loads(orchestrator("results", s3, "--format", "json").stdout)
     assert [point["status"] for point in table] == ["ok", "ok"]

@@ -35,7 +35,7 @@ deployments:
 workloads:
   - {{name: short, input_tokens: 32, output_tokens: 16}}
   - {{name: chatty, input_tokens: 32, output_tokens: 16, api: chat}}
-load: {{levels: {{concurrency: [4], request_rate: [10]}}, arrivals: poisson, duration: 2s, warmup: 500ms}}
+load: {{levels: {{concurrency: [4], request_rate: [10]}}, arrivals: poisson, duration: 1s, warmup: 500ms}}
 slos:
   fast: {{ttft: 1s, tpot: 200ms}}
 """
