@@ -117,9 +117,7 @@ def _repeats(point: LoadPoint, requests: int) -> list[str]:
     if requests <= prompts:
         return []
     times = -(-requests // prompts)
-    return [
-        f"{requests} requests of {prompts} prompts: each sent up to {times} times; a prefix cache answers faster"
-    ]
+    return [f"{requests} requests of {prompts} prompts: each sent up to {times} times; a prefix cache answers faster"]
 
 
 def _only_model(url: str, models: list[str] | None) -> str:
