@@ -62,7 +62,7 @@ def test_any_server_leaves_one_row_per_request(scripts: list[Script]) -> None:
 
     began = time.monotonic()
     with serving(behave) as server:
-        result = run(point(server.port, REQUESTS_SENT, concurrency=2, request_timeout_s=0.15, drain_timeout_s=1.0))
+        result = run(point(server.port, REQUESTS_SENT, concurrency=2, request_timeout_s=0.08, drain_timeout_s=1.0))
     assert time.monotonic() - began < 10
     rows = result.requests.to_pylist()
     assert [row["request_index"] for row in rows] == list(range(REQUESTS_SENT))
