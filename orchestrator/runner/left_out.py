@@ -29,9 +29,7 @@ def on_this_cluster(deployment: Deployment, machines: Sequence[Machine]) -> Depl
     gpus = {one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus and not engine.emulated}
     if len(gpus) > 1:
         kinds = ", ".join(sorted(gpus))
-        raise InputError(
-            f"{deployment.label} names no hardware, and this cluster has several kinds ({kinds}): name one"
-        )
+        raise InputError(f"{deployment.label} names no hardware, and this cluster has several kinds: {kinds}; name one")
     found = hardware.model_copy(update={"accelerator": gpus.pop() if gpus else CPU})
     return deployment.model_copy(update={"hardware": found})
 
