@@ -31,7 +31,7 @@ from orchestrator.load.workloads import Kind
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
 SWEEP_EVERY = 25  # beats
 LONG_READS = 128  # of a stream that runs, before some of them are settled
-BACKLOG_BYTES = 32 * 1024 * 1024  # of finished responses; beyond it they are digested although bytes are waiting
+BACKLOG_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are digested although bytes are waiting
 
 
 class Driver:

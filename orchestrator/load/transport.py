@@ -17,7 +17,7 @@ from orchestrator.load.http import BadHttp, parse_head
 from orchestrator.load.poller import MAX_EVENTS, READ, WRITE, Poller
 
 READ_BYTES = 4_096  # made new for every read: 64 KiB cost a seventh of all CPU in malloc and page faults
-FIRST_READS = 3  # headers, a role, a token: read before what streams that are under way have to say
+FIRST_READS = 3  # headers, a role, a token: at most so many are read before what running streams have to say
 LARGEST_READ_BYTES = 65_536  # one that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream silent for so long is looked at more closely
@@ -238,7 +238,7 @@ class Transport:
             exchange.received = len(raw)
         else:
             exchange.received += len(data)
-        if len(exchange.parts) >= FIRST_READS:
+        if len(exchange.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
             exchange.mark = END_MARK if head.chunked else b""
         if head.chunked:
