@@ -9,7 +9,7 @@ every step of the same length. Two errors, of every token from the first request
 server    from the instant the model states for the token until the kernel has its bytes (``Lag``)
 client    of the gap between two tokens of a stream as a client sees it: both ends, and the client's own lateness
 
-The model states for the i-th of n tokens of a step: the step's end + (i - (n - 1) / 2) * ``token_interval_s`` (10 µs).
+The model states for the i-th of n tokens of a step: the step's end + (i - (n - 1) / 2) * ``token_interval_s`` (15 µs).
 What no program can do better on this machine is measured beside it: ``machine``, the share of instants at which a
 process on the server's core that does nothing but look at the clock is away for at least another millisecond.
 """

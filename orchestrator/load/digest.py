@@ -69,7 +69,9 @@ def digest(exchange: Exchange, wire: Wire, dialect: Dialect) -> Iterator[Digest 
         result.outcome = failed(exchange.error_class or "garbage", exchange.error or str(error))
         yield result
         return
-    if head.status == 200 and (exchange.settled or _is_stream(body.content)):
+    if head.chunked and not body.complete and exchange.error_class is None:
+        result.outcome = failed("garbage", "the response went on after what looked like its end")
+    elif head.status == 200 and (exchange.settled or _is_stream(body.content)):
         events = split(body.content)
         for batch in events.decode():
             wire.read(batch, parsed)
@@ -121,6 +123,7 @@ def _count(result: Digest, exchange: Exchange, reads: list[int]) -> None:
     _count_coalesced(result, list(compress(reads, tokens[len(exchange.settled) :])))
     at_ns = np.array([*exchange.settled, *map(exchange.times.__getitem__, reads)], np.int64)
     held = np.array(tokens, np.int64)
+    assert len(held) == len(at_ns), "one count and one instant for every event"
     if exchange.settled:  # those that were not settled stand between them
         order = np.argsort(at_ns, kind="stable")
         at_ns, held = at_ns[order], held[order]

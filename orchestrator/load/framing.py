@@ -42,7 +42,8 @@ def chunk_line(read: bytes) -> bytes | None:
 
 def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
     """What came after the last read that is exactly one chunk with one event, where a chunk begins; None: not among the
-    last few. It says where a chunked body ends as well as the whole response does, for a fraction of the price.
+    last few. It says where a chunked body ends for a fraction of the price of the whole response. Only a server that
+    sends, inside of a larger chunk, what looks like a chunk of its own deceives it; digest.py looks at the whole.
     """
     for back in range(2, min(len(reads), LAST_READS) + 1):
         if chunk_line(reads[-back]) is not None:

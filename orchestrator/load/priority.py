@@ -48,9 +48,19 @@ def first_in_line() -> Iterator[Priority]:
     """The calling thread runs before ordinary ones on its cores, as far as allowed; yields how.
 
     Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the nearest niceness to -10 is what
-    counts (Ray starts its workers at 15). Threads and processes started inside do not inherit real-time scheduling.
+    counts (Ray starts its workers at 15). Afterwards all is as before. Threads and processes started inside do not
+    inherit real-time scheduling.
     """
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
     lower_niceness(NICENESS)
+    try:
+        yield from _realtime()
+    finally:
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def _realtime() -> Iterator[Priority]:
     try:
         policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
         _schedule(os.SCHED_RR, 1)

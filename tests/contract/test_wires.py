@@ -239,9 +239,9 @@ def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
 
 NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
     "choices text delta content usage token token_ids meta_info error completion_tokens details stop tokens "
-    "finish_reason tool_calls"
+    "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n tokens_predicted"
 ).split()
-SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([2**31, 2**63]) | st.text(max_size=3)
 ODD_EVENTS = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES_IN_EVENTS), inner, max_size=4),
@@ -259,7 +259,9 @@ def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
         parsed = Parsed(texts=texts)
         WIRES[wire].read(events, parsed)
         assert len(parsed.tokens) == len(events)
-        assert all(isinstance(count, int) for count in parsed.tokens)
+        said = [parsed.input_tokens, parsed.output_tokens, parsed.cached_tokens]
+        assert all(isinstance(count, int) and -1 <= count < 2**31 for count in parsed.tokens)
+        assert all(count is None or 0 <= count < 2**31 for count in said)
 
 
 @settings(max_examples=60, deadline=None)

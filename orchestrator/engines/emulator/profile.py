@@ -28,7 +28,7 @@ class Constants(Strict):
     collective_latency_s: float = Field(default=12e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
     network_latency_s: float = Field(default=40e-6, ge=0)  # the same between nodes
     request_overhead_s: float = Field(default=1e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
-    token_interval_s: float = Field(default=10e-6, ge=0)  # between the tokens of one step, written one after the other
+    token_interval_s: float = Field(default=15e-6, ge=0)  # between the tokens of one step, written one after the other
 
 
 class Faults(Strict):

@@ -66,19 +66,23 @@ def error_text(event: Any) -> str | None:
     return f"{kind}: {error}" if kind else str(error)
 
 
+def count(value: Any) -> int | None:
+    """A number of tokens as a server says it; None when it is none that a column could hold."""
+    return value if isinstance(value, int) and 0 <= value < 2**31 else None
+
+
 def read_usage(usage: Any, parsed: Parsed) -> int | None:
     """Takes in an OpenAI usage object; returns its completion_tokens, None when it holds none."""
     if not isinstance(usage, dict):
         return None
-    if isinstance(usage.get("prompt_tokens"), int):
-        parsed.input_tokens = usage["prompt_tokens"]
+    prompt_tokens, total = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
+    if prompt_tokens is not None:
+        parsed.input_tokens = prompt_tokens
     details = usage.get("prompt_tokens_details")
-    if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
-        parsed.cached_tokens = details["cached_tokens"]
-    total = usage.get("completion_tokens")
-    if not isinstance(total, int):
-        return None
-    parsed.output_tokens = total
+    if isinstance(details, dict) and (cached := count(details.get("cached_tokens"))) is not None:
+        parsed.cached_tokens = cached
+    if total is not None:
+        parsed.output_tokens = total
     return total
 
 

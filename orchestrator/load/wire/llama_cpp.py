@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.load.wire import UNKNOWN, Parsed
-from orchestrator.load.wire.common import encode, length_fields, odd_event
+from orchestrator.load.wire.common import count, encode, length_fields, odd_event
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -50,10 +50,10 @@ def _read_end(event: dict[str, Any], parsed: Parsed) -> None:
     stop_type = event.get("stop_type")
     parsed.finish_reason = str(stop_type) if stop_type else ("length" if event.get("stopped_limit") else "stop")
     for name, place in (("tokens_evaluated", "input_tokens"), ("tokens_predicted", "output_tokens")):
-        if isinstance(event.get(name), int):
-            setattr(parsed, place, event[name])
-    if isinstance(timings.get("cache_n"), int):
-        parsed.cached_tokens = timings["cache_n"]
+        if (said := count(event.get(name))) is not None:
+            setattr(parsed, place, said)
+    if (cached := count(timings.get("cache_n"))) is not None:
+        parsed.cached_tokens = cached
 
 
 WIRE = LlamaCpp()

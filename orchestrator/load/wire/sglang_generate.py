@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.load.wire import Parsed
-from orchestrator.load.wire.common import encode, length_fields, odd_event
+from orchestrator.load.wire.common import count, encode, length_fields, odd_event
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -27,8 +27,10 @@ class SglangGenerate:
         for event in events:
             try:
                 meta = event["meta_info"]
-                total = int(meta["completion_tokens"])
-            except (KeyError, TypeError, AttributeError, ValueError):
+                total = count(meta["completion_tokens"])
+            except (KeyError, TypeError):
+                total = None
+            if total is None:
                 odd_event(event, parsed)
                 continue
             parsed.tokens.append(max(total - (parsed.output_tokens or 0), 0))
@@ -40,10 +42,10 @@ class SglangGenerate:
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
-    if isinstance(meta.get("prompt_tokens"), int):
-        parsed.input_tokens = meta["prompt_tokens"]
-    if isinstance(meta.get("cached_tokens"), int):
-        parsed.cached_tokens = meta["cached_tokens"]
+    if (prompt_tokens := count(meta.get("prompt_tokens"))) is not None:
+        parsed.input_tokens = prompt_tokens
+    if (cached := count(meta.get("cached_tokens"))) is not None:
+        parsed.cached_tokens = cached
     reason = meta.get("finish_reason")
     if not reason:
         return

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.load.wire import Parsed
-from orchestrator.load.wire.common import encode, length_fields, odd_event
+from orchestrator.load.wire.common import count, encode, length_fields, odd_event
 from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -25,7 +25,7 @@ class Tgi:
         for event in events:
             try:
                 token = event["token"]
-                text, prompt_tokens = token["text"], token.get("prompt_tokens")
+                text, prompt_tokens = token["text"], count(token.get("prompt_tokens"))
                 if event.get("details") or event.get("finished") or event.get("generated_text") is not None:
                     _read_end(event, parsed)
             except (KeyError, TypeError, AttributeError):
@@ -33,7 +33,7 @@ class Tgi:
                 continue
             parsed.tokens.append(1)
             parsed.source = "native"
-            if isinstance(prompt_tokens, int):
+            if prompt_tokens is not None:
                 parsed.input_tokens = prompt_tokens
             if parsed.texts is not None:
                 parsed.texts.append(str(text))
@@ -44,12 +44,13 @@ def _read_end(event: dict[str, Any], parsed: Parsed) -> None:
     details = event.get("details") or {}
     reason = details.get("finish_reason") or event.get("finish_reason")
     parsed.finish_reason = str(reason) if reason else None
-    if isinstance(details.get("generated_tokens"), int):
-        parsed.output_tokens = details["generated_tokens"]
-    elif isinstance(event["token"].get("count_output_tokens"), int):
-        parsed.output_tokens = event["token"]["count_output_tokens"]
-    if isinstance(details.get("input_length"), int):
-        parsed.input_tokens = details["input_length"]
+    generated = count(details.get("generated_tokens"))
+    if generated is None:
+        generated = count(event["token"].get("count_output_tokens"))
+    if generated is not None:
+        parsed.output_tokens = generated
+    if (input_length := count(details.get("input_length"))) is not None:
+        parsed.input_tokens = input_length
 
 
 WIRE = Tgi()

@@ -168,3 +168,18 @@ def test_usage_with_cached_tokens_reaches_the_row() -> None:
     tail = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
     found = done(exchange((0, HEAD), (5, chunk(token(finish="length"))), (9, tail), asked=1))
     assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
+
+
+def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
+    """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes are not ours."""
+    inside = chunk(token()) + END
+    found = done(exchange((0, HEAD + b"1000\r\n"), (1_000_000, inside)))
+    assert (found.outcome.status, found.outcome.error_class) == ("invalid", "garbage")
+
+
+@pytest.mark.parametrize("said", [2**31, 2**70, -1, 1.5, "3", None])
+def test_numbers_that_no_server_can_mean_are_not_taken(said: object) -> None:
+    """They would not fit the columns, and cost every other row of the client."""
+    event_bytes = event({"choices": [], "usage": {"prompt_tokens": said, "completion_tokens": said}})
+    found = done(exchange((0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1))
+    assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (None, None, 1)

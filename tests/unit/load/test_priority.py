@@ -19,9 +19,10 @@ def in_a_thread(work):
 
 def test_the_thread_is_real_time_inside_and_what_it_was_afterwards():
     def work():
-        before = os.sched_getscheduler(0)
+        before, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
         with priority.first_in_line() as given:
             inside, how = os.sched_getscheduler(0), given.how
+        assert os.getpriority(os.PRIO_PROCESS, 0) == niceness
         flag = ~os.SCHED_RESET_ON_FORK
         return before & flag, how, inside & flag, os.sched_getscheduler(0) & flag
 
@@ -43,7 +44,7 @@ def test_without_the_right_to_real_time_the_niceness_is_lowered(monkeypatch):
         given.look(priority.WINDOW_NS, 0)
         given.look(2 * priority.WINDOW_NS, priority.WINDOW_NS)
         assert given.how == "nice"
-    assert asked == [priority.NICENESS]
+    assert asked == [priority.NICENESS, 15]  # and back
 
 
 def test_the_nearest_niceness_that_is_allowed_is_taken(monkeypatch):
