@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -128,7 +129,9 @@ SIGNATURES = (
     ),
     _signature(
         "bad_config", _BAD,
-        r"Value error, |ArgumentValidation|ValueError: |NotImplementedError: |AssertionError: |NotEnoughCUDADevices"
+        r"Value error, |ArgumentValidation|ValueError: |NotImplementedError: |NotEnoughCUDADevices"
+        # Other assertions are slips of the engine itself.
+        r"|AssertionError: .*(?:divisible|must be|must >=|not support|only support|invalid \w+$)"
         r"|validation errors? for \w+|[Ee]rror\b.* not supported|only supports sm\d+"
         r"|assert .*% self\.tp_world_size_ == 0|failed to create context with model",
         "it refused this configuration: {cause}",
@@ -144,14 +147,19 @@ SIGNATURES = (
     ),
 )  # fmt: skip
 # Signatures that only mean something before an engine serves: later the same words come from a single request.
+# Engines also say such words in passing, of what they then do another way.
 _START_ONLY = frozenset(
     {"bad_config", "bad_flag", "bad_model", "no_model", "oom_kv", "gpu_dirty", "port_taken", "bad_quant"}
 )
 _NOTICE = re.compile(
-    r"(\([^)]*pid=\d+\) )?(INFO|WARNING|DEBUG)\b"  # vLLM, LightLLM
-    r"|\[\d{4}-\d\d-\d\d [^]]+\] "  # SGLang names no level; what ends it is a traceback, without a time
+    # vLLM, LightLLM; of a KV cache without room LightLLM's INFO is all that tells
+    r"(\([^)]*pid=\d+[^)]*\) )?(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)"
+    r"|\S+\.py:\d+: \w*Warning: "  # Python's own
+    # SGLang names no level; what ends it is a traceback, without a time, or its HTTP server's ERROR
+    r"|\[\d{4}-\d\d-\d\d [^]]+\] (?!(\[\d+\] \[)?(ERROR|CRITICAL)\b)"
     r"|\d{4}-\S+ +(INFO|WARN|DEBUG) "  # TGI
     r"|\d{4}-\S+ \S+ - \w+ - (INFO|WARNING|DEBUG) "  # LMDeploy
+    r"|\[TM\]\[(INFO|WARNING|DEBUG)\]"  # its turbomind
     r"|(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]"
     r"|[\d.]+ [IWD] "  # llama.cpp
 )
@@ -180,15 +188,25 @@ def classify(phase: Phase, log: str, exit_status: int | None, expected_stop: boo
         return None
     lines = [line for line in log.splitlines() if not line.startswith("# ")]
     tail = "\n".join(lines[-TAIL_LINES:])
-    for signature in SIGNATURES:
-        if phase == "run" and signature.kind in _START_ONLY:
-            continue
-        loose = signature.kind == "bad_config"  # engines say of many things in passing that they are not supported
-        matching = [line for line in lines if signature.pattern.search(line) and not (loose and _in_passing(line))]
-        if matching:
+    ended_by_itself = (exit_status or 0) >= 0 and root_exception(lines) is None
+    for signature, eligible in _searches(phase, lines, hints=ended_by_itself):
+        if matching := [line for line in eligible if signature.pattern.search(line)]:
             sentence = _introduction(phase) + signature.sentence.format(cause=_cause_of(signature, matching, lines))
             return Failure(signature.failure_class, signature.kind, sentence, tail)
     return _without_signature(phase, lines, exit_status, tail)
+
+
+def _searches(phase: Phase, lines: list[str], hints: bool) -> Iterator[tuple[Signature, list[str]]]:
+    """Every signature with the lines that may hold it. ``hints``: what was said in passing counts too, after all else;
+    not as a refusal of the configuration, whose words are too common."""
+    meant = [line for line in lines if not _in_passing(line)]
+    for signature in SIGNATURES:
+        if signature.kind not in _START_ONLY:
+            yield signature, lines
+        elif phase == "start":
+            yield signature, meant
+    if phase == "start" and hints:
+        yield from ((each, lines) for each in SIGNATURES if each.kind in _START_ONLY - {"bad_config"})
 
 
 def _in_passing(line: str) -> bool:

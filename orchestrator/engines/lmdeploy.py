@@ -68,6 +68,7 @@ BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "lora_modules")
 # turbomind then describes its cache at the start and once in so many steps, that is never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
+CACHE_SIZE = re.compile(r"\[cache\] region=(\d+(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)\b")  # src/turbomind/memory/stats.cc
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 
@@ -148,7 +149,7 @@ class Lmdeploy:
         """turbomind says the size of its cache, not what a token takes of it; pytorch says both, but only at the log
         level where it also writes lines per request (pytorch/engine/executor/base.py)."""
         found: dict[str, float | int | str] = {}
-        if match := re.search(r"\[cache\] region=([\d.]+)(\w+)", log):  # src/turbomind/memory/stats.cc
+        if match := CACHE_SIZE.search(log):
             found["kv_cache_bytes"] = round(float(match[1]) * (1 << UNITS[match[2]]))
         if "Fallback to pytorch engine because" in log:  # lmdeploy/archs.py
             found["backend"] = "pytorch"

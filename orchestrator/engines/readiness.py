@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from orchestrator.engines.base import Command, Engine, Node
 from orchestrator.engines.failures import TAIL_LINES, classify
 from orchestrator.errors import EngineFailure, Failure, FailureClass
 from orchestrator.spec.settings import EngineSettings
+
+_log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
@@ -167,8 +170,7 @@ class _Watch:
             proofs.append("name")
         if self.process is not None and not {"name", "socket"} & set(proofs):
             raise EngineFailure(self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}"))
-        log = self.process.log_tail(LOG_LINES) if self.process else ""
-        reported = self.engine.reported(log)
+        reported = self._reported()
         return Ready(waited_s, self._version(reported), length, names, tuple(proofs), reported)
 
     def never_ready(self, waited_s: float, silent_s: float, timeout_s: float) -> Failure:
@@ -228,6 +230,14 @@ class _Watch:
         lengths = [card.get("max_model_len") for card in cards if card.get("id") == wanted]
         names = tuple(str(card.get("id")) for card in cards)
         return wanted in names, names, next((length for length in lengths if isinstance(length, int)), None)
+
+    def _reported(self) -> dict[str, float | int | str]:
+        log = self.process.log_tail(LOG_LINES) if self.process else ""
+        try:
+            return self.engine.reported(log)
+        except Exception as error:  # it serves: words of its log that we misread are no reason to end it
+            _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
+            return {"unreadable": repr(error)}  # kept with the launch
 
     def _version(self, reported: dict[str, float | int | str]) -> str | None:
         document = self.ask("GET", "/version", self._key()).json()

@@ -151,3 +151,58 @@ def test_what_is_said_in_passing_is_not_why_it_was_killed() -> None:
     refused = classify("start", log + "ValueError: fp9 is not supported\n", 1)
     assert refused is not None
     assert refused.failure_class is FailureClass.BAD_CONFIG
+
+
+QUANT = "torch.bfloat16 is not supported for quantization method awq, casting to float16"
+NOTICES = {
+    "vllm": f"(Worker_TP0 pid=71) WARNING 11-21 11:28:41 [awq.py:1] {QUANT}",
+    "vllm on ray": f"(RayWorkerWrapper pid=71, ip=10.0.0.2) WARNING 11-21 11:28:41 [awq.py:1] {QUANT}",
+    "sglang": f"[2026-11-21 18:12:51 TP0] {QUANT}",
+    "tgi": f"2026-11-21T18:12:51.123456Z  WARN text_generation_launcher: {QUANT}",
+    "tensorrt_llm": f"[11/21/2026-18:12:51] [TRT-LLM] [W] {QUANT}",
+    "lmdeploy": f"2026-11-21 18:12:51,123 - lmdeploy - WARNING - base.py:71 - {QUANT}",
+    "lmdeploy's turbomind": f"[TM][WARNING][1121.18:12:51.123456][engine.cc:262] {QUANT}",
+    "lightllm": "INFO 07-11 11:11:21 [x.py:1] Model type foo is not supported by flash decoding, using triton",
+    "llama_cpp": "0.00.004.048 W get_repo_files: failed to resolve commit for acme/tiny",
+    "transformers": f"/x/quantizers/awq.py:12: UserWarning: {QUANT}",
+}
+
+
+@pytest.mark.parametrize("engine", NOTICES)
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("OSError: [Errno 98] Address already in use", "port_taken"),
+        ("0.00.002.711 E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 28441", "port_taken"),
+        ("[2026-11-21 18:12:51 +0000] [71] [ERROR] Connection in use: ('127.0.0.1', 8000)", "port_taken"),
+        ("[2026-11-21 18:12:51] ERROR:    [Errno 98] error while binding: address already in use", "port_taken"),
+        ("torch.distributed.DistNetworkError: The client socket has timed out after 600000ms", "dist"),
+        ("0.00.068.596 E common_init_: failed to create context with model '/models/tiny.gguf'", "bad_config"),
+        ("Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.", "engine_dead"),
+        ("KeyError: 'rope_scaling'", "died_at_start"),
+    ],
+)
+def test_a_notice_before_the_cause_does_not_hide_it(engine: str, line: str, kind: str) -> None:
+    assert failure("start", f"{NOTICES[engine]}\n{line}", 1).kind == kind
+
+
+@pytest.mark.parametrize("engine", NOTICES)
+def test_a_notice_counts_when_the_engine_said_nothing_else_and_was_not_killed(engine: str) -> None:
+    assert failure("start", f"{NOTICES[engine]}\nbye", 1).kind in ("bad_quant", "bad_model", "no_model")
+    assert failure("start", NOTICES[engine], -signal.SIGKILL).kind == "killed"
+
+
+def test_a_cache_without_room_stands_before_the_death_that_follows_though_it_is_told_as_information() -> None:
+    log = (
+        "INFO 07-11 11:11:21 [mem_manager.py:72] -3.25 GB space is available after load the model weight\n"
+        "ERROR 07-11 11:11:21 [start_utils.py:34] init func start_router_process : init failed"
+    )
+    assert failure("start", log, 1).kind == "oom_kv"
+
+
+@pytest.mark.parametrize("assertion", ["AssertionError: expected 3 got 4", "AssertionError: (3, 4)", "AssertionError"])
+def test_an_assertion_of_the_engines_own_is_a_death_and_no_refusal(assertion: str) -> None:
+    assert failure("start", assertion, 1).kind == "died_at_start"
+    dead = failure("start", f"{assertion}\nWorker proc VllmWorker-1 died unexpectedly (exit code: -9).", 1)
+    assert (dead.kind, dead.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
+    assert "AssertionError" in dead.sentence

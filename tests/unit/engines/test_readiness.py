@@ -114,6 +114,17 @@ def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
     assert ready.ready_s == 2.0
 
 
+def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Vllm, "reported", lambda self, log: {"kv_cache_bytes": int("1.5GB")})
+    ready = wait(Vllm(), FakeServer(vllm_answers()), FakeProcess())
+    assert list(ready.reported) == ["unreadable"]
+    assert "1.5GB" in str(ready.reported["unreadable"])
+    assert ready.engine_version == "0.32.0"
+    assert "what vllm says of itself could not be read" in caplog.text
+
+
 def test_an_engine_that_dies_is_classified_by_its_log() -> None:
     failure = failed(Vllm(), FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x"))
     assert failure.kind == "bad_flag"

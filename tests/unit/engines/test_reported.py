@@ -51,3 +51,8 @@ def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str) -> None:
     log = (LOGS / f"{name}.log").read_text()
     assert log.startswith("# ")
     assert ENGINES[name.partition("-")[0]]().reported(log) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("size", ["1.5GB", "12PiB", "1.5 GiB", "1.2.3GiB", ".GiB", "GiB", "1.5GiBs"])
+def test_a_size_that_lmdeploy_writes_otherwise_is_left_out(size: str) -> None:
+    assert ENGINES["lmdeploy"]().reported(f"[cache] region={size} free=1B") == {}
