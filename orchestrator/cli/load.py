@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.spec.units import MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
@@ -44,9 +45,9 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--requests", type=click.IntRange(min=1), help="Stop after so many requests.")
 @click.option("--duration", help="Stop after so long, like 30s.")
 @click.option("--warmup", default="0s", show_default=True, help="Requests due in it are rows but no figures.")
-@click.option("--input-tokens", type=click.IntRange(min=1), help="Of random prompts.")
+@click.option("--input-tokens", type=click.IntRange(1, MOST_TOKENS), help="Of random prompts.")
 @click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
-@click.option("--output-tokens", type=click.IntRange(min=1), required=True)
+@click.option("--output-tokens", type=click.IntRange(1, MOST_TOKENS), required=True)
 @click.option("--api", type=click.Choice(["completions", "chat", "tgi", "llama_cpp", "sglang"]), default="completions")
 @click.option("--tokenizer", type=click.Path(), help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
@@ -72,9 +73,10 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         store = open_store(results)
     for note in probed.notes:
         click.echo(f"note: {note}", err=True)
+    prompts = _prompts(point)
     with Watch(point) as watch:
         requests, token_events, stats, verdict = run_local(point, clients, watch.on_progress)
-    notes = [*probed.notes, *_repeats(point, len(requests))]
+    notes = [*probed.notes, *_repeats(prompts, len(requests))]
     for note in notes[len(probed.notes) :]:
         click.echo(f"note: {note}", err=True)
     found = document(point, clients, requests, token_events, stats, verdict, notes)
@@ -107,14 +109,18 @@ def _point(url: str, options: dict[str, Any]) -> tuple[LoadPoint, Probed]:
     return replace(point, count_text=not probed.counts and point.tokenizer is not None), probed
 
 
-def _repeats(point: LoadPoint, requests: int) -> list[str]:
-    """What a user should know who sent the same prompts several times."""
+def _prompts(point: LoadPoint) -> int | None:
+    """How many the file has, before anything is measured: it may be gone afterwards. None without a file."""
     if point.workload.prompts is None:
-        return []
-    from orchestrator.load.workloads.file import read_prompts
+        return None
+    from orchestrator.load.workloads.file import summary
 
-    prompts = len(read_prompts(point.workload.prompts))
-    if requests <= prompts:
+    return summary(point.workload.prompts).prompts
+
+
+def _repeats(prompts: int | None, requests: int) -> list[str]:
+    """What a user should know who sent the same prompts several times."""
+    if prompts is None or requests <= prompts:
         return []
     times = -(-requests // prompts)
     return [f"{requests} requests of {prompts} prompts: each sent up to {times} times; a prefix cache answers faster"]
@@ -208,6 +214,7 @@ def _level(options: dict[str, Any], problems: list[str]) -> tuple[Any, Any]:
 
 
 def _workload(options: dict[str, Any], problems: list[str]) -> Workload | None:
+    from orchestrator.load.workloads import pinned
     from orchestrator.load.workloads import problems as workload_problems
     from orchestrator.spec.load import Lengths, Workload
 
@@ -223,8 +230,9 @@ def _workload(options: dict[str, Any], problems: list[str]) -> Workload | None:
         output_tokens=Lengths(fixed=options["output_tokens"]),
         api=options["api"] if options["api"] in ("completions", "chat", "tgi") else "native",
     )
-    problems += [f"--prompt-file: {problem}" for problem in workload_problems(workload)]
-    return workload
+    wrong = workload_problems(workload)
+    problems += [f"--prompt-file: {problem}" for problem in wrong]
+    return None if wrong else pinned(workload)
 
 
 def _api_key(name: str | None, problems: list[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.load.workloads.file import summary
 from orchestrator.spec.load import Lengths, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -68,6 +69,9 @@ def request_tokens(workload: Workload) -> tuple[int, int | None]:
     A conversation's last turn holds all turns before it.
     """
     turns = workload.turns if workload.kind == "conversations" else 1
+    if workload.prompts is not None:
+        return 1 + _least_output_tokens(workload, workload.prompts), None  # nobody counted the prompts' tokens
+    assert workload.input_tokens is not None  # a workload has prompts or input_tokens
     bounds = [_bounds(workload.input_tokens), _bounds(workload.output_tokens)]
     least = workload.shared_prefix_tokens + turns * sum(low for low, _ in bounds)
     if any(high is None for _, high in bounds):
@@ -75,9 +79,13 @@ def request_tokens(workload: Workload) -> tuple[int, int | None]:
     return least, workload.shared_prefix_tokens + turns * sum(high or 0 for _, high in bounds)
 
 
-def _bounds(lengths: Lengths | None) -> tuple[int, int | None]:
-    if lengths is None:
-        return 1, None  # prompts of a file, whose tokens nobody counted
+def _least_output_tokens(workload: Workload, prompts: str) -> int:
+    """The shortest answer any line asks for; one that names no number asks for the workload's."""
+    default, _ = _bounds(workload.output_tokens)
+    return min(default if named is None else named for named in summary(prompts).output_tokens)
+
+
+def _bounds(lengths: Lengths) -> tuple[int, int | None]:
     if lengths.fixed is not None:
         return lengths.fixed, lengths.fixed
     if lengths.uniform is not None:

@@ -6,13 +6,12 @@ by its content, traces and prompts by theirs, an engine in a local environment w
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.results.ids import digest
+from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.environments import is_version
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -58,8 +57,8 @@ def load_digest(workload: Workload, level: Level, rules: dict[str, Any]) -> str:
 
 def workload_content(workload: Workload) -> dict[str, Any]:
     """What a workload asks: with the content of its file in place of its path."""
-    content = {"prompts": file_digest(workload.prompts)} if workload.prompts else {}
-    return workload.model_dump(mode="json", exclude={"prompts"}) | content
+    content = {"prompts": workload.prompts_digest or file_digest(workload.prompts)} if workload.prompts else {}
+    return workload.model_dump(mode="json", exclude={"prompts", "prompts_digest"}) | content
 
 
 def point_id(deployment: str, load: str) -> str:
@@ -92,7 +91,7 @@ def model_digest(folder: str) -> str | None:
 def file_digest(path: str) -> str | None:
     """16 hex digits of a file's SHA-256, None when it is not at hand."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        return content_digest(Path(path).read_bytes())
     except OSError:
         return None
 

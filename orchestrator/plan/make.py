@@ -12,7 +12,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.base import Engine
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
-from orchestrator.load.workloads import WORKLOADS
+from orchestrator.load.workloads import WORKLOADS, pinned
 from orchestrator.load.workloads import problems as workload_problems
 from orchestrator.plan import identity
 from orchestrator.plan.checks import placement_problems, workload_mismatch
@@ -140,13 +140,14 @@ def _arrivals(experiment: Experiment, paths: Paths) -> Arrivals:
 
 
 def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
-    """With paths resolved. Raises ProblemsError for prompts that cannot be read."""
+    """With paths resolved and the content of files held fast. Raises ProblemsError for prompts that cannot be sent."""
     out, found = [], []
     for index, workload in enumerate(experiment.spec.workloads):
         try:
             resolved = workload.model_copy(update={"prompts": paths.path(workload.prompts)} if workload.prompts else {})
             wrong = workload_problems(resolved)
-            out.append(resolved)
+            if not wrong:
+                out.append(pinned(resolved))
         except ValueError as error:
             wrong = [str(error)]
         found += [experiment.document.problem(("workloads", index), text) for text in wrong]

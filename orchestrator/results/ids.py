@@ -22,6 +22,11 @@ def digest(obj: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def content_digest(data: bytes) -> str:
+    """16 hex digits of the SHA-256 of a file's bytes."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
 def new_ulid() -> str:
     """A fresh ULID: 26 characters that sort by time of creation (to 1 ms)."""
     return str(ULID())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from orchestrator.spec.settings import Strict
-from orchestrator.spec.units import Duration
+from orchestrator.spec.units import MOST_TOKENS, Duration
 
 Control = Literal["request_rate", "concurrency"]
 
@@ -15,17 +15,17 @@ Control = Literal["request_rate", "concurrency"]
 class LogNormal(Strict):
     """Log-normal token counts by their mean (tokens, of the distribution itself, not of its logarithm)."""
 
-    mean: float = Field(gt=0)
+    mean: float = Field(gt=0, le=MOST_TOKENS)
     sigma: float = Field(ge=0)
-    min: int = Field(default=1, ge=1)
-    max: int | None = Field(default=None, ge=1)
+    min: int = Field(default=1, ge=1, le=MOST_TOKENS)
+    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
 
 
 class Uniform(Strict):
     """Uniform integers, both ends included."""
 
-    min: int = Field(ge=1)
-    max: int = Field(ge=1)
+    min: int = Field(ge=1, le=MOST_TOKENS)
+    max: int = Field(ge=1, le=MOST_TOKENS)
 
     @model_validator(mode="after")
     def _ordered(self) -> Uniform:
@@ -37,7 +37,7 @@ class Uniform(Strict):
 class Lengths(Strict):
     """``200`` | ``{lognormal: {mean: 150, sigma: 0.6}}`` | ``{uniform: {min: 10, max: 20}}``."""
 
-    fixed: int | None = Field(default=None, ge=1)
+    fixed: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     lognormal: LogNormal | None = None
     uniform: Uniform | None = None
 
@@ -65,6 +65,7 @@ class Workload(Strict):
     shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
     api: Literal["completions", "chat", "tgi", "native"] = "completions"
     prompts: str | None = None  # file: text, a prompt per line, or JSONL with "prompt" and perhaps "output_tokens"
+    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes; the plan sets it
 
     @model_validator(mode="after")
     def _one_source(self) -> Workload:
@@ -72,6 +73,8 @@ class Workload(Strict):
             raise ValueError("give one of: input_tokens, prompts (a file)")
         if self.prompts is not None and (self.turns > 1 or self.shared_prefix_tokens):
             raise ValueError("prompts are sent as they are: turns and shared_prefix_tokens do not go with them")
+        if self.prompts_digest is not None and self.prompts is None:
+            raise ValueError("prompts_digest is of a file: give it with prompts")
         return self
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ValidationInfo
 
+MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

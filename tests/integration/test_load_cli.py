@@ -93,6 +93,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         (("--model", "other", "--rate", "1"), "does not serve 'other'; it lists: m1"),
         ((), "one of --rate"),
         (("--rate", "1", "--prompt-file", "/nowhere"), "one of --input-tokens"),
+        (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from orchestrator.errors import ProblemsError
 from orchestrator.load.tokens import Content, Prompter
 from orchestrator.registry import Registry
 from orchestrator.spec.load import Workload
@@ -80,10 +81,23 @@ def problems(workload: Workload) -> list[str]:
     if (workload.kind == "file") != (workload.prompts is not None):
         return ["'prompts' belongs to kind 'file', and kind 'file' needs it"]
     if workload.prompts is not None:
-        from orchestrator.load.workloads.file import read_prompts
+        from orchestrator.load.workloads.file import digest_problem, summary
 
         try:
-            read_prompts(workload.prompts)
-        except ValueError as error:
-            return [str(error)]
+            wrong = digest_problem(workload, summary(workload.prompts).digest)
+        except ProblemsError as error:
+            return [str(problem) for problem in error.problems]
+        return [wrong] if wrong else []
     return []
+
+
+def pinned(workload: Workload) -> Workload:
+    """With the digest of its file, where it has one: every client sends the same prompts, or none.
+
+    Raises ProblemsError for a file that cannot be sent.
+    """
+    if workload.prompts is None:
+        return workload
+    from orchestrator.load.workloads.file import summary
+
+    return workload.model_copy(update={"prompts_digest": summary(workload.prompts).digest})

@@ -6,20 +6,28 @@ the length asked for is 0, and the rows have what the engine counted.
 
 from __future__ import annotations
 
+import codecs
+import os
+import platform
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.load.tokens import Prompter
 from orchestrator.load.workloads import Exchanged, Prompt
 from orchestrator.load.workloads.lengths import SessionLengths
+from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import Workload
+from orchestrator.spec.units import MOST_TOKENS
 
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+MOST_PROBLEMS = 20  # said of one file; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,15 @@ class Line:
     output_tokens: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a plan needs of a file. ``output_tokens``: the numbers its lines name, with None where some name none."""
+
+    digest: str
+    prompts: int
+    output_tokens: frozenset[int | None]
+
+
 class File:
     """One line of the file per request."""
 
@@ -38,10 +55,15 @@ class File:
     needs_reply = False
 
     def __init__(self, workload: Workload, prompter: Prompter, seed: int) -> None:
+        """Raises InputError for a file that cannot be sent, or that is not the one that was planned."""
+        path = workload.prompts or ""
         try:
-            self._lines = read_prompts(workload.prompts or "")
-        except ValueError as error:
-            raise InputError(str(error)) from None
+            data = _read(path)
+            if wrong := digest_problem(workload, content_digest(data)):
+                raise InputError(wrong)
+            self._lines = parse_prompts(data, path)
+        except ProblemsError as error:
+            raise InputError(str(error)) from None  # crosses process borders whole
         self._lengths = SessionLengths(workload, 1, seed)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Exchanged]) -> Prompt:
@@ -57,35 +79,91 @@ class File:
         return self._lines[session % len(self._lines)]
 
 
-def read_prompts(path: str) -> list[Line]:
-    """Every line that is not blank. Raises ValueError with the file, the line and what is wrong there.
+def summary(path: str) -> Summary:
+    """Read again only when the file has changed. Raises ProblemsError for one that cannot be sent."""
+    found = _status(path)
+    return _summary(path, found.st_mtime_ns, found.st_size)
 
-    JSON lines are told by the file's name, or by a first line that is an object with ``prompt``.
+
+@lru_cache(maxsize=64)
+def _summary(path: str, mtime_ns: int, size: int) -> Summary:
+    data = _read(path)
+    lines = parse_prompts(data, path)
+    return Summary(content_digest(data), len(lines), frozenset(line.output_tokens for line in lines))
+
+
+def digest_problem(workload: Workload, digest: str) -> str | None:
+    """A sentence when the file's content is not what the workload was planned with."""
+    if workload.prompts_digest in (None, digest):
+        return None
+    return (
+        f"prompts {workload.prompts!r} on {platform.node()} are not those that were planned (digest {digest} "
+        f"instead of {workload.prompts_digest}): the file has changed since, or differs on this node"
+    )
+
+
+def parse_prompts(data: bytes, path: str) -> list[Line]:
+    """Every line that is not blank. Raises ProblemsError with the file, the lines and what is wrong there.
+
+    JSON lines are told by the file's name, or by a first line that is an object with ``prompt``. Lines end with a line
+    feed, or a carriage return before it; a byte order mark is no part of the first.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise ValueError(f"prompts {path!r} cannot be read: {why}") from None
-    lines = [(at, line.rstrip("\r")) for at, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    lines = [(at, line.removesuffix(b"\r")) for at, line in raw if line.strip()]
     if not lines:
-        raise ValueError(f"prompts {path!r} holds no prompt")
-    if not path.endswith(JSON_LINES) and not (isinstance(first := _json(lines[0][1]), dict) and "prompt" in first):
-        return [Line(line) for _, line in lines]
-    return [_object(line, f"prompts {path!r}, line {at}") for at, line in lines]
+        raise ProblemsError([Problem(f"prompts {path!r} holds no prompt")])
+    first, named_json = lines[0][1].lstrip(), path.lower().endswith(JSON_LINES)
+    if first.startswith(b"[{") or (named_json and first.startswith(b"[")):
+        raise ProblemsError([Problem(f"prompts {path!r} is a JSON array; write one object per line (JSONL)")])
+    is_json = named_json or (isinstance(head := _json(lines[0][1]), dict) and "prompt" in head)
+    out, wrong = [], []
+    for at, line in lines:
+        try:
+            out.append(_object(line.decode()) if is_json else Line(line.decode()))
+        except UnicodeDecodeError:
+            wrong.append(f"prompts {path!r}, line {at}: not UTF-8")
+        except ValueError as error:
+            wrong.append(f"prompts {path!r}, line {at}: {error}")
+    if wrong:
+        more = [f"prompts {path!r}: and {len(wrong) - MOST_PROBLEMS} more"] if len(wrong) > MOST_PROBLEMS else []
+        raise ProblemsError([Problem(text) for text in wrong[:MOST_PROBLEMS] + more])
+    return out
 
 
-def _object(line: str, where: str) -> Line:
+def _status(path: str) -> os.stat_result:
+    """Of a regular file: a pipe could be read once, and every client reads."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ProblemsError([Problem(f"prompts {path!r} is not a regular file; write the prompts to one")])
+    return found
+
+
+def _read(path: str) -> bytes:
+    _status(path)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> ProblemsError:
+    return ProblemsError([Problem(f"prompts {path!r} cannot be read: {getattr(error, 'strerror', None) or error}")])
+
+
+def _object(line: str) -> Line:
     found = _json(line)
     if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
-        raise ValueError(f'{where}: {line[:60]!r} is no object with a text "prompt"')
+        raise ValueError(f'{line[:60]!r} is no object with a text "prompt"')
     tokens = found.get("output_tokens")
-    if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-        raise ValueError(f"{where}: output_tokens is {tokens!r}; give a whole number from 1")
-    return Line(found["prompt"], tokens)
+    if tokens is None or (type(tokens) is int and 1 <= tokens <= MOST_TOKENS):
+        return Line(found["prompt"], tokens)
+    raise ValueError(f"output_tokens is {tokens!r}; give a whole number from 1 to {MOST_TOKENS}")
 
 
-def _json(line: str) -> Any:
+def _json(line: str | bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from orchestrator.load.schedule import LENGTH_STREAM, stream
 from orchestrator.spec.load import Lengths, Workload
+from orchestrator.spec.units import MOST_TOKENS
 
 BLOCK = 1024  # sessions
 
@@ -23,7 +24,7 @@ def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> N
     assert shape is not None
     # the mean is the distribution's own: E[X] = exp(mu + sigma^2 / 2)
     values = rng.lognormal(np.log(shape.mean) - shape.sigma**2 / 2, shape.sigma, size)
-    return np.clip(np.round(values), shape.min, shape.max).astype(np.int64)
+    return np.clip(np.round(values), shape.min, shape.max or MOST_TOKENS).astype(np.int64)
 
 
 class SessionLengths:

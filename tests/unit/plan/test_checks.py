@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,24 @@ def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
 )
 def test_the_longest_request_is_known_within_bounds(fields: dict[str, Any], bounds: tuple[int, int | None]) -> None:
     assert request_tokens(workload(**fields)) == bounds
+
+
+@pytest.mark.parametrize(
+    ("lines", "least"),
+    [
+        (['{"prompt": "x", "output_tokens": 7}', '{"prompt": "x", "output_tokens": 3}'], 4),
+        (['{"prompt": "x", "output_tokens": 900}', '{"prompt": "x"}'], 501),
+        (['{"prompt": "x", "output_tokens": 900}'], 901),
+        (["text"], 501),
+    ],
+)
+def test_the_least_of_a_file_is_what_its_lines_ask_for(lines: list[str], least: int, tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_text("\n".join(lines))
+    one = workload(kind="file", prompts=str(file), input_tokens=None, output_tokens=500)
+    assert request_tokens(one) == (least, None)
+    assert workload_mismatch(one, "vllm", least, ["completions"]) is None
+    assert workload_mismatch(one, "vllm", least - 1, ["completions"]) is not None
 
 
 @pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])

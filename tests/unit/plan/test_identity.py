@@ -182,10 +182,21 @@ def test_prompts_are_known_by_their_content_and_not_by_their_place(tmp_path: Pat
         (tmp_path / folder / "p.txt").write_text(text)
         plan = planned(tmp_path / folder / "x.yaml", workloads=[workload])
         assert plan.points[0].workload.prompts == str(tmp_path / folder / "p.txt")
+        assert plan.points[0].workload.prompts_digest == identity.file_digest(str(tmp_path / folder / "p.txt"))
         found.append(ids(plan))
     assert found[0] == found[2]
     assert found[0][0] == found[1][0]
     assert not set(found[0][1]) & set(found[1][1])
+
+
+def test_a_frozen_plan_keeps_its_ids_where_its_prompts_are_not(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\n")
+    workload = {"name": "w", "kind": "file", "prompts": "p.txt", "output_tokens": 1}
+    plan = planned(tmp_path / "x.yaml", workloads=[workload])
+    before = [one.measurement_id for one in plan.measurements()]
+    (tmp_path / "p.txt").unlink()
+    identity.seed_of.cache_clear()
+    assert [one.measurement_id for one in Plan.from_json(plan.to_json()).measurements()] == before
 
 
 def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path: Path) -> None:
