@@ -30,7 +30,7 @@ class RequestColumns:
     first_ns: Floats
     last_ns: Floats
     done_ns: Floats
-    input_tokens: Floats  # as the engine counted them, else as asked
+    input_tokens: Floats  # as the engine counted them, else as asked, where that is known (a prompt file: it is not)
     output_tokens: Floats  # N of all formulas
 
     @property
@@ -61,7 +61,7 @@ def request_columns(requests: pa.Table) -> RequestColumns:
         first_ns=_floats(requests, "first_token_ns"),
         last_ns=_floats(requests, "last_token_ns"),
         done_ns=_floats(requests, "done_ns"),
-        input_tokens=np.where(np.isnan(reported), asked, reported),
+        input_tokens=np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported),
         output_tokens=_floats(requests, "output_tokens"),
     )
 

@@ -8,6 +8,7 @@ The definitions are this project's (docs/metrics.md says where other tools diffe
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ def describe(observed: Observed) -> dict[str, Any]:
     """The JSON object. Distributions are {mean, p50, p90, p95, p99}; null where there is nothing to compute.
 
     request_throughput = ok requests completed in the window / its length; requests_per_minute = 60 times that;
-    output_token_throughput and input_token_throughput likewise for tokens, total_token_throughput their sum.
+    output_token_throughput and input_token_throughput likewise for tokens, total_token_throughput their sum; the last
+    two are null where prompts were not counted by anyone.
     """
     rates = {name: _rate(amount, observed.window_s) for name, amount in observed.delivered.items()}
     return {
@@ -164,11 +166,14 @@ def _positive(values: Floats) -> Floats:
 
 
 def _delivered(columns: RequestColumns, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
+    """Input tokens are NaN when those of any request are unknown: a part of the sum would be taken for the whole."""
+    first = columns.first_ns
+    unknown = columns.ok & np.isnan(columns.input_tokens) & (first >= window_ns[0]) & (first < window_ns[1])
     requests = throughput.requests_by(columns, window_ns)
     prompts = throughput.input_tokens_by(columns, window_ns)
     return {
         "requests": float(requests[1] - requests[0]),
-        "input_tokens": float(prompts[1] - prompts[0]),
+        "input_tokens": float("nan") if unknown.any() else float(prompts[1] - prompts[0]),
         "output_tokens": float(batches.amounts.sum()),
     }
 
@@ -179,7 +184,7 @@ def _errors(requests: pa.Table, failed: Bools) -> Counter[str]:
 
 
 def _rate(amount: float, window_s: float) -> float | None:
-    return amount / window_s if window_s > 0 else None
+    return amount / window_s if window_s > 0 and not math.isnan(amount) else None
 
 
 def _gap_distribution(gaps: GapCounts) -> dict[str, float] | None:

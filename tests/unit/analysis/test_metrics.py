@@ -100,6 +100,20 @@ def test_nothing_to_compute_is_null() -> None:
     assert none["request_throughput"] is none["total_token_throughput"] is None
 
 
+def test_prompts_that_nobody_counted_have_no_throughput_instead_of_none_at_all() -> None:
+    counted = request(0, 0, prompt=10)
+    unknown = request(1, 0, input_tokens=None, input_tokens_asked=0)
+    found = summarize(requests(counted, unknown), None, WINDOW)
+    assert found["input_token_throughput"] is found["total_token_throughput"] is None
+    assert found["output_token_throughput"] == 2
+    assert found["input_tokens"]["mean"] == 10
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    later = summarize(requests(counted, request(1, 2000, input_tokens=None, input_tokens_asked=0)), None, WINDOW)
+    assert later["input_token_throughput"] == 10, "an unknown one outside the window takes nothing away"
+    asked = summarize(requests(request(0, 0, input_tokens=None)), None, WINDOW)
+    assert asked["input_token_throughput"] == 10, "else as asked"
+
+
 def test_without_token_events_tokens_are_spread_evenly_and_the_basis_says_so() -> None:
     found = summarize(FIVE, None, WINDOW)
     assert found["output_token_throughput"] == 15
