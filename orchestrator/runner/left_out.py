@@ -1,5 +1,8 @@
 """``hardware`` left out: what it means on this cluster, and that no result is of two kinds of devices.
 
+A kind is what the cluster's label says. Ray's says ``A100`` for 40 GB and for 80 GB: only hardware that is
+named tells those apart.
+
 The id of such a deployment is the same wherever it runs; what it ran on stands in the ``deployments`` row that was
 committed with each of its points.
 """
@@ -10,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine
 from orchestrator.engines import ENGINES
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.errors import Problem, ProblemsError
 from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment
 from orchestrator.results.store import Store
@@ -18,20 +21,32 @@ from orchestrator.results.store import Store
 CPU = "cpu"
 
 
-def on_this_cluster(deployment: Deployment, machines: Sequence[Machine]) -> Deployment:
+def on_this_cluster(deployments: Sequence[Deployment], machines: Sequence[Machine]) -> list[Deployment]:
     """With the accelerator that the cluster has: GPUs where there are any (``any``: nobody names them), else CPU cores.
 
-    Raises InputError where it has several kinds of them.
+    Raises ProblemsError with every one for which it has several kinds of them.
     """
-    hardware, engine = deployment.hardware, ENGINES[deployment.settings.engine]
-    if hardware.accelerator != ANY.accelerator or not engine.launches:
-        return deployment
-    gpus = {one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus and not engine.emulated}
-    if len(gpus) > 1:
-        kinds = ", ".join(sorted(gpus))
-        raise InputError(f"{deployment.label} names no hardware, and this cluster has several kinds: {kinds}; name one")
-    found = hardware.model_copy(update={"accelerator": gpus.pop() if gpus else CPU})
-    return deployment.model_copy(update={"hardware": found})
+    gpus = sorted({one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus})
+    out, problems = [], []
+    for one in deployments:
+        engine = ENGINES[one.settings.engine]
+        if one.hardware.accelerator != ANY.accelerator or not engine.launches:
+            out.append(one)
+        elif engine.emulated or not gpus:
+            out.append(_on(one, CPU))
+        elif len(gpus) == 1:
+            out.append(_on(one, gpus[0]))
+        else:
+            text = f"{one.label} names no hardware, and this cluster has several kinds: {', '.join(gpus)}; name one"
+            problems.append(Problem(text))
+    if problems:
+        raise ProblemsError(problems)
+    return out
+
+
+def _on(deployment: Deployment, accelerator: str) -> Deployment:
+    hardware = deployment.hardware.model_copy(update={"accelerator": accelerator})
+    return deployment.model_copy(update={"hardware": hardware})
 
 
 def check_same(store: Store, deployments: Collection[Deployment]) -> None:

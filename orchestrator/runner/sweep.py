@@ -126,7 +126,7 @@ class Sweep:
     def _todos(self, done: set[str]) -> tuple[list[Todo], int]:
         todos, skipped = [], 0
         machines = self._cluster.machines()
-        deployments = [on_this_cluster(one, machines) for one in self._plan.runnable()]
+        deployments = on_this_cluster(self._plan.runnable(), machines)
         check_same(self._store, deployments)
         for deployment in deployments:
             every = self._plan.measurements(deployment.id)

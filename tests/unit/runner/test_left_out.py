@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine
-from orchestrator.errors import InputError, ProblemsError
+from orchestrator.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.ids import new_ulid
@@ -36,7 +36,7 @@ load: {{levels: {{concurrency: [1]}}}}
 
 
 def here(made: Plan, *machines: Machine) -> Deployment:
-    return on_this_cluster(made.deployments[0], machines)
+    return on_this_cluster(made.deployments, machines)[0]
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,13 @@ def test_an_emulator_needs_no_gpu_and_what_is_named_stays() -> None:
 
 
 def test_several_kinds_of_gpus_are_refused() -> None:
-    with pytest.raises(InputError, match="several kinds: A100, H100; name one"):
-        here(plan(), H100, A100)
+    both = [one.model_copy(update={"label": name}) for name in ("first", "second") for one in plan().deployments]
+    with pytest.raises(ProblemsError) as error:
+        on_this_cluster([*both, *plan(engine="emulator").deployments], [H100, A100])
+    assert [str(problem) for problem in error.value.problems] == [
+        f"{name} names no hardware, and this cluster has several kinds: A100, H100; name one"
+        for name in ("first", "second")
+    ]
 
 
 @pytest.mark.parametrize(
