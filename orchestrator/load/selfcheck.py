@@ -123,7 +123,7 @@ def _quick(port: int, pipe: Connection, clients: int, end_s: float) -> tuple[Tri
     limited_by = "time"
     for rate in QUICK_RATES:
         if time.monotonic() > end_s:
-            return None, "time"
+            return None, limited_by
         trial = _stream(port, pipe, clients, rate * clients, QUICK_LEVEL_S)
         if trial.sustained:
             return trial, limited_by

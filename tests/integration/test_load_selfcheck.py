@@ -104,6 +104,17 @@ def test_under_a_limit_the_rates_come_from_above(
     assert selfcheck._quick(0, None, 1, 0.0) == (None, "time")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("late_ms", "limited_by"), [(0.1, "client"), (30.0, "server")])
+def test_time_that_runs_out_after_a_failed_rate_does_not_hide_why_it_failed(
+    late_ms: float, limited_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = replace(GOOD, achieved_per_s=1.0, server_late_p99_ms=late_ms)
+    instants = iter((0.0, 2.0))
+    monkeypatch.setattr(selfcheck, "_stream", lambda *_: failed)
+    monkeypatch.setattr(selfcheck.time, "monotonic", lambda: next(instants))
+    assert selfcheck._quick(0, None, 1, 1.0) == (None, limited_by)  # type: ignore[arg-type]
+
+
 def test_a_limit_makes_it_short_and_tells_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "QUICK_RATES", (6_000.0,))
     whole = {"events_per_s", "limited_by", "ttft_error_ms", "itl_error_ms", "send_lag_p99_ms", "cpu_us_per_event"}
