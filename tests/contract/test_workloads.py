@@ -47,7 +47,7 @@ def make(kind: str, seed: int = 3, **fields: Any) -> Kind:
     return WORKLOADS[kind](Workload(**(given | fields)), IDS, seed)
 
 
-def ids(content: Any) -> list[int]:
+def ids(content: Any) -> list[Any]:
     """Its token ids, or the text itself where it is one."""
     return [] if content is None else [content] if isinstance(content, str) else np.asarray(content).tolist()
 
@@ -217,7 +217,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: 
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
-    assert (first.prompts, first.output_tokens) == (2, {4, None})
+    assert (first.prompts, first.output_tokens) == (2, frozenset([4, None]))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
         assert summary(str(file)) == first

@@ -111,7 +111,7 @@ def test_time_that_runs_out_after_a_failed_rate_does_not_hide_why_it_failed(
     failed = replace(GOOD, achieved_per_s=1.0, server_late_p99_ms=late_ms)
     instants = iter((0.0, 2.0))
     monkeypatch.setattr(selfcheck, "_stream", lambda *_: failed)
-    monkeypatch.setattr(selfcheck.time, "monotonic", lambda: next(instants))
+    monkeypatch.setattr("orchestrator.load.selfcheck.time.monotonic", lambda: next(instants))
     assert selfcheck._quick(0, None, 1, 1.0) == (None, limited_by)  # type: ignore[arg-type]
 
 
