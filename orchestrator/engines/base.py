@@ -36,6 +36,7 @@ class Command:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     files: dict[str, str] = field(default_factory=dict)  # written below workdir before the start: name -> text
     folders: tuple[str, ...] = ()  # made before the start where they are missing: what a container mounts
+    inherits: tuple[str, ...] | None = None  # how the names of the node's variables start that it sees; None: all
     after: tuple[str, ...] = ()  # argv run once the process is gone, however it went: removes a container
     grace_s: float | None = None  # between SIGTERM and SIGKILL, where waiting longer gains nothing; None: the owner's
     notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each

@@ -14,6 +14,12 @@ LEASES_LABEL = "orchestrator.leases"  # where the launch's lease lies: whose con
 CACHE = "~/.cache/huggingface"
 CACHES = ("HF_HOME", "HF_HUB_CACHE", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # an engine on the node would inherit these; unset ones pass nothing
+# What apptainer itself needs. Its container sees all that it is given, and there the node's paths mean nothing and the
+# node's variables win over the image's own.
+OF_APPTAINER = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_", "XDG_", "APPTAINER", "SINGULARITY", "DOCKER_", *FROM_THE_NODE),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
 SHM = "16g"  # docker's 64 MB stop tensor parallelism; NCCL and the engines' own queues live there
 
 
@@ -80,9 +86,15 @@ def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
 
 
 def _apptainer(command: Command, image: str, hardware: Hardware, node: Node, mounts: Mapping[str, str]) -> Command:
-    """Its processes are children of the client and see the environment and the devices as they are."""
+    """Its processes are children of the client and see the node's devices, /dev/shm and home as they are.
+
+    The home stays: an image is read-only, and engines cache what they compile below it. But the Python packages that
+    a user installed there would come before the image's own.
+    """
     argv = ["apptainer", "exec", *([] if hardware.is_cpu else ["--nv"]), "--pwd", node.workdir]
     for path, mode in mounts.items():
         argv += ["--bind", f"{path}:{path}:{mode}"]
-    where = image if "://" in image or image.endswith(".sif") else f"docker://{image}"
-    return replace(command, argv=(*argv, where, *command.argv))
+    is_place = "://" in image or image.endswith(".sif") or os.path.isabs(image)  # a folder: a sandbox
+    where = image if is_place else f"docker://{image}"
+    env = {"PYTHONNOUSERSITE": "1"} | command.env
+    return replace(command, argv=(*argv, where, *command.argv), env=env, inherits=OF_APPTAINER)

@@ -139,7 +139,9 @@ class EngineProcess:
 
     def _specification(self, leases: Path) -> dict[str, Any]:
         mark = {marks.LAUNCH: self.launch_id, marks.LEASES: str(leases), marks.GUARD: self._mark}
-        env = clean_environment(os.environ, self.command.argv[0]) | self.command.env | self.command.secrets
+        seen, wanted = clean_environment(os.environ, self.command.argv[0]), self.command.inherits
+        inherited = {name: value for name, value in seen.items() if wanted is None or name.startswith(wanted)}
+        env = inherited | self.command.env | self.command.secrets
         return {
             "path": sys.path,
             "argv": list(self.command.argv),

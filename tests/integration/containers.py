@@ -1,8 +1,9 @@
 """Container programs for tests: an image of nothing, the node's own Python and engines mounted into it.
 
-No image can be pulled where these tests run, so the image is an empty root folder. What a machine's owner would write
-into the program's own configuration (which folders every container sees, limits that this machine allows) is put
-between us and the real program by a script of its name, first in PATH; what runs below it is the real one.
+No image can be pulled where these tests run, so the image is an empty root folder; apptainer takes it as it is. What a
+machine's owner would write into the program's own configuration (which folders every container sees, limits that this
+machine allows) is put between us and the real program by a script of its name, first in PATH; what runs below it is
+the real one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
+from orchestrator.engines import marks
 from tests.integration.engine_real import home_of
 
 SCRIPT = """#!/bin/sh
 verb=$1; shift
-if [ "$verb" = run ]; then exec {program} {options} run {mounts} "$@"; fi
+if [ "$verb" = {verb} ]; then exec {program} {options} {verb} {mounts} "$@"; fi
 exec {program} {options} "$verb" "$@"
 """
 FOLDERS = ("usr", "lib", "lib64", "bin", "sbin", "etc", "tmp", "proc", "sys", "dev", "run", "root", "var/tmp")
@@ -37,8 +40,8 @@ FOLDERS = ("usr", "lib", "lib64", "bin", "sbin", "etc", "tmp", "proc", "sys", "d
 class Host:
     """A container program that works here, and an image for one engine."""
 
-    runtime: str  # docker | podman
-    image: str
+    runtime: str  # docker | podman | apptainer
+    image: str  # apptainer: the root folder
     path: str  # PATH that finds the script first
 
     def ask(self, *argv: str) -> str:
@@ -49,8 +52,21 @@ class Host:
         ).stdout
 
     def containers(self) -> list[str]:
-        """Names of this image's containers, ended ones too."""
+        """Names of this image's containers, ended ones too. Apptainer knows none: launch and pid of every process."""
+        if self.runtime == "apptainer":
+            found = marks.marked({"APPTAINER_CONTAINER": self.image})
+            return [f"{environ.get(marks.LAUNCH)} {process.pid}" for process, environ in found]
         return self.ask("ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}").split()
+
+    def inside(self, launch_id: str, *argv: str) -> str:
+        """What a command in the container of a launch prints."""
+        name = next(name for name in self.containers() if launch_id in name)
+        if self.runtime != "apptainer":
+            return self.ask("exec", name, *argv)
+        pid = name.split()[-1]
+        enter = ["nsenter", "--target", pid, "--mount", "--", *argv]
+        env = psutil.Process(int(pid)).environ()
+        return subprocess.run(enter, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 @contextmanager
@@ -59,21 +75,27 @@ def host(runtime: str, engine: str, folder: Path) -> Iterator[Host]:
     home, program = home_of(engine), shutil.which(runtime)
     if program is None:
         pytest.skip(f"{runtime} is not installed, so no engine was started in a container of it (apt-get install it)")
-    image = f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
+    is_apptainer = runtime == "apptainer"
+    image = str(folder / "root") if is_apptainer else f"localhost/orchestrator-test:{uuid.uuid4().hex[:12]}"
     path = _script(runtime, program, home, folder)
     made = Host(runtime, image, path)
     try:
         try:
-            _import(made, home, folder)
-            made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
+            if is_apptainer:
+                _lay_out(Path(image), home)
+                made.ask("exec", image, "/bin/true")
+            else:
+                _import(made, home, folder)
+                made.ask("run", "--rm", "--init", "--network", "host", "--entrypoint", "/bin/true", image)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"{runtime} is installed and starts no container here: {error.stderr.strip()[-300:]}")
         yield made
     finally:
         with suppress(subprocess.CalledProcessError):  # there is nothing to remove where nothing works
-            for name in made.containers():
+            for name in [] if is_apptainer else made.containers():
                 made.ask("rm", "--force", name)
-            made.ask("rmi", "--force", image)
+            if not is_apptainer:
+                made.ask("rmi", "--force", image)
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float) -> bool:
@@ -98,18 +120,30 @@ def command_lines() -> Iterator[str]:
 def _script(runtime: str, program: str, home: Path, folder: Path) -> str:
     seen = ["/usr", "/lib", "/lib64", "/bin", str(Path(sys.base_prefix).resolve()), str(home.resolve())]
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # they ask for more than a machine may allow
-    mounts = [f"--volume {path}:{path}:ro" for path in seen if not _below(path, seen) and Path(path).exists()]
-    mounts += [f"--ulimit nofile={min(files, 1 << 20)}", *(["--ulimit nproc=30000"] if runtime == "podman" else [])]
+    verb, flag = ("exec", "--bind") if runtime == "apptainer" else ("run", "--volume")
+    mounts = [f"{flag} {path}:{path}:ro" for path in seen if not _below(path, seen) and Path(path).exists()]
+    if runtime != "apptainer":
+        mounts += [f"--ulimit nofile={min(files, 1 << 20)}", *(["--ulimit nproc=30000"] if runtime == "podman" else [])]
     options = "--runtime runc" if runtime == "podman" and shutil.which("runc") else ""
     script = folder / "bin" / runtime
     script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(SCRIPT.format(program=program, options=options, mounts=" ".join(mounts)))
+    script.write_text(SCRIPT.format(program=program, options=options, verb=verb, mounts=" ".join(mounts)))
     script.chmod(0o755)
     return f"{script.parent}:{os.environ['PATH']}"
 
 
 def _below(path: str, others: list[str]) -> bool:
     return any(path != other and path.startswith(f"{other}/") for other in others)
+
+
+def _lay_out(root: Path, home: Path) -> None:
+    """The same root as a folder, with the one file of an apptainer image that says where programs lie."""
+    for name in (*FOLDERS, ".singularity.d/env"):
+        (root / name).mkdir(parents=True)
+    for name in ("passwd", "group", "resolv.conf", "hosts", "localtime"):
+        (root / "etc" / name).touch()
+    variables = root / ".singularity.d" / "env" / "10-docker2singularity.sh"
+    variables.write_text(f"export PATH={home.resolve()}/bin:/usr/bin:/bin\n")
 
 
 def _import(made: Host, home: Path, folder: Path) -> None:

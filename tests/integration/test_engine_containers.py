@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(60
 GONE_S = 20.0
 
 
-@pytest.fixture(scope="module", params=["podman", "docker"])
+@pytest.fixture(scope="module", params=["podman", "docker", "apptainer"])
 def vllm_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     with host(request.param, "vllm", tmp_path_factory.mktemp("vllm")) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def transformers_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    with host("podman", "transformers", tmp_path_factory.mktemp("transformers")) as made:
+@pytest.fixture(scope="module", params=["podman", "apptainer"])
+def transformers_host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with host(request.param, "transformers", tmp_path_factory.mktemp("transformers")) as made:
         yield made
 
 
@@ -42,21 +42,24 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def inside(where: Host, found: Running, *argv: str) -> str:
     """What a command inside the engine's container prints."""
-    name = next(name for name in where.containers() if found.node.launch_id in name)
-    return where.ask("exec", name, *argv)
+    return where.inside(found.node.launch_id, *argv)
 
 
-def test_an_engine_without_a_key_serves_from_podman_and_a_dead_guard_leaves_nothing_for_long(
+def test_an_engine_without_a_key_serves_from_a_container_and_a_dead_guard_leaves_nothing_for_long(
     transformers_host: Host, tmp_path: Path, private_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", transformers_host.path)
-    given = settings("transformers", image=transformers_host.image, container_runtime="podman")
+    monkeypatch.setenv("CUDA_HOME", "/of/the/node")
+    runtime = transformers_host.runtime
+    given = settings("transformers", image=transformers_host.image, container_runtime=runtime)
     with running(given, tmp_path, MODEL) as found:
         ready = found.wait()
         assert ready.proofs == ("socket",), "it takes no key and names no model: its socket alone shows that it is ours"
         body = {"model": found.name, "prompt": "hi", "max_tokens": 2, "stream": True}
         assert found.ask("POST", "/v1/completions", body)[0] == 200
-        assert inside(transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm").split()[1] == "16G"
+        if runtime == "podman":  # apptainer shows the node's own
+            assert inside(transformers_host, found, "/bin/df", "--output=size", "-BG", "/dev/shm").split()[1] == "16G"
+        assert "CUDA_HOME" not in inside(transformers_host, found, "/usr/bin/env")
         (private_cache / "seen").write_text("by the node")
         assert inside(transformers_host, found, "/bin/cat", str(private_cache / "seen")) == "by the node"
         engine = found.processes[0].pid
@@ -79,7 +82,7 @@ def test_vllm_serves_from_a_container_shows_no_secret_and_stops_without_a_trace(
     given = settings("vllm", max_model_len=512, enforce_eager=True, kv_cache_tokens=4096, max_num_seqs=4, **where)
     with running(given, tmp_path, MODEL) as found:
         ready = found.wait()
-        assert ready.proofs == (("socket", "key", "name") if vllm_host.runtime == "podman" else ("key", "name"))
+        assert ready.proofs == (("key", "name") if vllm_host.runtime == "docker" else ("socket", "key", "name"))
         assert ready.reported["kv_cache_tokens"] == 4096
         assert found.ask("POST", "/v1/completions", {"model": found.name, "prompt": "hi", "max_tokens": 2})[0] == 200
         assert not [line for line in command_lines() if found.key in line]
@@ -104,7 +107,7 @@ model: {{id: {model}}}
 deployments:
   engine: transformers
   image: {image}
-  container_runtime: podman
+  container_runtime: {runtime}
   hardware: cpu
   dtype: float32
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
@@ -116,7 +119,8 @@ def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
     transformers_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", transformers_host.path)
-    experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, image=transformers_host.image))
+    image, runtime = transformers_host.image, transformers_host.runtime
+    experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, image=image, runtime=runtime))
     results, log = tmp_path / "results", tmp_path / "driver.log"
     with LocalCluster(nodes=1, cpus=4) as cluster:
         argv = ("run", str(experiment), "--results", str(results), "--address", cluster.address)

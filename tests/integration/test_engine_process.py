@@ -213,6 +213,20 @@ def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(tmp_pa
     assert str(tmp_path / "work") in raw
 
 
+def test_a_command_may_ask_for_few_of_the_nodes_variables(
+    tmp_path: Path, launch_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOL_HOME", "/tool")
+    monkeypatch.setenv("OTHER_TOOL_HOME", "/other")
+    argv = (sys.executable, "-c", "import os; print(dict(os.environ), flush=True)")
+    with EngineProcess(Command(argv, {"OURS": "1"}, inherits=("TOOL_",)), tmp_path, launch_id) as process:
+        assert wait_until(lambda: "'OURS': '1'" in process.log_tail())
+        seen = process.log_tail()
+    assert "'TOOL_HOME'" in seen
+    assert "'OTHER_TOOL_HOME'" not in seen
+    assert "'ORCHESTRATOR_LAUNCH'" in seen, "by which its processes are found again"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="raising a priority back needs root")
 def test_niceness_and_blocked_signals_of_a_raylet_do_not_reach_the_engine(owner: Owner) -> None:
     engine = psutil.Process(owner.engine)

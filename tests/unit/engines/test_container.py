@@ -53,9 +53,24 @@ def test_golden_apptainer() -> None:
         "apptainer exec --nv --pwd /run/l --bind /models/tiny:/models/tiny:ro "
         "--bind /hub:/hub:rw --bind /run/l:/run/l:rw docker://vllm/vllm:1 vllm serve /models/tiny"
     )
-    assert command.env["CUDA_VISIBLE_DEVICES"] == "0,3"
+    assert command.env == {"PYTHONNOUSERSITE": "1"} | INSIDE.env, "packages in the user's home come before the image's"
+    assert command.secrets == {"KEY": "s3"}
     assert command.after == ()
-    assert "/i/vllm.sif" in made("apptainer", image="/i/vllm.sif").argv
+
+
+@pytest.mark.parametrize("image", ["/i/vllm.sif", "/i/sandbox", "oras://acme/vllm:1"])
+def test_apptainer_takes_files_folders_and_addresses_as_they_stand(image: str) -> None:
+    assert image in made("apptainer", image=image).argv
+
+
+def test_of_the_nodes_variables_an_apptainer_container_sees_what_apptainer_needs_and_no_path_of_the_node() -> None:
+    wanted = made("apptainer").inherits
+    assert wanted is not None
+    for name in ("PATH", "HOME", "APPTAINER_CACHEDIR", "HTTPS_PROXY", "https_proxy", "HF_TOKEN"):
+        assert name.startswith(wanted)
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_HOME", "SSL_CERT_FILE", "TMPDIR", "VLLM_USE_V1"):
+        assert not name.startswith(wanted)
+    assert made("podman").inherits is None, "its containers see what is named to it"
 
 
 @pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
