@@ -98,7 +98,7 @@ SIGNATURES = (
         "image_pull", _INFRA,
         r"Unable to find image|pull access denied|manifest unknown|failed to pull|Cannot connect to the Docker daemon"
         r"|initializing source docker:|did not resolve to an alias|container-init binary not found"
-        r"|FATAL: +(?:Unable to handle \w+://|While checking container|container creation failed)",
+        r"|FATAL: +(?:Unable to handle \w+://|While checking container|while extracting|container creation failed)",
         "the container image could not be started: {cause}",
     ),
     _signature(
