@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from orchestrator.engines.emulator.profile import load_profile
-from orchestrator.engines.emulator.simulate import Schedule, simulate
+from orchestrator.emulator.profile import load_profile
+from orchestrator.emulator.simulate import Trace, simulate
 from orchestrator.spec.settings import EngineSettings
 
 REQUESTS = 50_000
@@ -45,7 +45,7 @@ STREAMS = (32, 64, 128, 256)
 def simulation(rate: float, input_tokens: int, output_tokens: int) -> dict[str, float]:
     """Requests simulated per second of CPU, on one H100 with Llama-3.1-8B; best of three."""
     rng = np.random.default_rng(0)
-    load = Schedule(
+    load = Trace(
         np.cumsum(rng.exponential(1 / rate, REQUESTS)),
         rng.lognormal(np.log(input_tokens), 0.5, REQUESTS).astype(np.int64) + 1,
         rng.lognormal(np.log(output_tokens), 0.5, REQUESTS).astype(np.int64) + 1,

@@ -5,7 +5,6 @@ OrchestratorError
 │   └── ProblemsError     several problems found at once, each with its place in a file
 ├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
-│   └── NoRoom            it never can: its nodes are too few or too small, and nothing adds any
 └── ResultsError          the results store is unreadable or refuses a write
 
 A failed *request* is never an exception: it is a row in ``requests``.
@@ -18,13 +17,91 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """Why something failed; decides whether it is tried again (docs/architecture.md, "Failures")."""
+    """Who or what is to blame; decides how often it is tried again (docs/failures.md)."""
 
-    BAD_CONFIG = "bad_config"  # never retried
-    ENGINE_CRASH = "engine_crash"  # retried once
-    INFRA = "infra"  # retried up to 3 times, not held against the configuration
-    TIMEOUT = "timeout"  # retried once
-    CLIENT_BOUND = "client_bound"  # repeated with twice the clients
+    retries: int
+    meaning: str
+    _value_: str
+
+    def __new__(cls, value: str, retries: int, meaning: str) -> FailureClass:
+        member = str.__new__(cls, value)
+        member._value_, member.retries, member.meaning = value, retries, meaning
+        return member
+
+    BAD_CONFIG = "bad_config", 0, "the configuration is wrong: trying again changes nothing"
+    ENGINE_CRASH = "engine_crash", 1, "the engine died"
+    INFRA = (
+        "infra",
+        3,
+        "the cluster failed it: tried on another node where one is free, not held against the configuration",
+    )
+    TIMEOUT = "timeout", 1, "it took too long"
+    CLIENT_BOUND = "client_bound", 0, "the load generator was the limit: repeated with twice the clients instead"
+
+
+_BAD, _CRASH, _INFRA = FailureClass.BAD_CONFIG, FailureClass.ENGINE_CRASH, FailureClass.INFRA
+_TIMEOUT, _BOUND = FailureClass.TIMEOUT, FailureClass.CLIENT_BOUND
+
+
+class FailureKind(StrEnum):
+    """What went wrong, as ``failure_kind`` stores it. Each kind belongs to one class (docs/failures.md).
+
+    ``meaning`` is a clause: what is read from an engine's log becomes ``<meaning>: <the line of the log>``.
+    """
+
+    failure_class: FailureClass
+    meaning: str
+    _value_: str
+
+    def __new__(cls, value: str, failure_class: FailureClass, meaning: str) -> FailureKind:
+        member = str.__new__(cls, value)
+        member._value_, member.failure_class, member.meaning = value, failure_class, meaning
+        return member
+
+    # read from an engine's log, causes before what they lead to (engines/failures.py)
+    GPU_DIRTY = "gpu_dirty", _INFRA, "another process still holds memory of the GPU"
+    OOM_KV = "oom_kv", _BAD, "there is no room left for the KV cache"
+    OOM_LOAD = "oom_load", _BAD, "it ran out of memory"
+    BAD_FLAG = "bad_flag", _BAD, "it refused its command line"
+    BAD_QUANT = "bad_quant", _BAD, "the quantization does not fit the model or the device"
+    BAD_MODEL = "bad_model", _BAD, "this engine does not know this kind of model"
+    NO_MODEL = "no_model", _BAD, "the model cannot be found or read"
+    DISK_FULL = "disk_full", _INFRA, "a disk of the node is full"
+    IMAGE_PULL = "image_pull", _INFRA, "the container image could not be started"
+    NO_EXECUTABLE = "no_executable", _BAD, "the engine's program is not there or cannot be executed"
+    NO_COMPILER = "no_compiler", _BAD, "it compiles kernels and found no C++ compiler on the node"
+    PORT_TAKEN = "port_taken", _INFRA, "a port it was given is taken by another program"
+    ILLEGAL_INSTRUCTION = (
+        *("illegal_instruction", _BAD),
+        "it ran an instruction that this processor does not have (on a CPU try dtype: float32)",
+    )
+    DRIVER = "driver", _INFRA, "the GPU's driver and the engine do not fit together"
+    DIST = "dist", _INFRA, "its ranks lost or never found each other"
+    BAD_CONFIG = "bad_config", _BAD, "it refused this configuration"
+    ENGINE_DEAD = "engine_dead", _CRASH, "it died"
+    # an engine that left no words we know
+    DIED_AT_START = "died_at_start", _CRASH, "it ended before it was ready"
+    DIED = "died", _CRASH, "it ended while it served"
+    KILLED = "killed", _CRASH, "it was killed by SIGKILL (the node ran out of memory, or someone killed it)"
+    NOT_ANSWERING = "not_answering", _CRASH, "it runs but does not answer"
+    NEVER_READY = "never_ready", _TIMEOUT, "it was not ready within startup_timeout_s"
+    SILENT = "silent", _TIMEOUT, "it was not ready and its log stood still"
+    WRONG_SERVER = "wrong_server", _INFRA, "the server that answered is not the one that was started"
+    # the cluster
+    NO_ROOM = "no_room", _INFRA, "no node could hold it, and none that could came in time"
+    NO_PLACE = "no_place", _INFRA, "the cluster gave no place in time"
+    WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the hardware says"
+    NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
+    AGENT_LOST = "agent_lost", _INFRA, "the node, or the agent on it, was lost"
+    # the load
+    NO_KEY = "no_key", _BAD, "the environment variable with an endpoint's key is not set"
+    NO_CLIENT = "no_client", _INFRA, "the cluster gave no load client"
+    CLIENT_LOST = "client_lost", _INFRA, "a load client was lost during the point"
+    BAD_POINT = "bad_point", _BAD, "the point cannot be run as it is written"
+    REQUESTS_REFUSED = "requests_refused", _BAD, "no request succeeded: the engine refused them (HTTP 4xx)"
+    NO_REQUEST_OK = "no_request_ok", _CRASH, "no request succeeded"
+    CLIENT_BOUND = "client_bound", _BOUND, "the load generator slowed the point down"
+    INTERNAL = "internal", _INFRA, "this program failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +123,16 @@ class Problem:
 class Failure:
     """What went wrong with an engine, in the words that are stored.
 
-    ``kind`` is the finer signature (``oom_load``, ``no_model``, …; engines/failures.py lists them),
-    ``sentence`` one plain sentence for a person, ``log_tail`` the last lines the engine wrote.
+    ``sentence``: one plain sentence for a person; ``log_tail``: the last lines the engine wrote.
     """
 
-    failure_class: FailureClass
-    kind: str
+    kind: FailureKind
     sentence: str
     log_tail: str = ""
+
+    @property
+    def failure_class(self) -> FailureClass:
+        return self.kind.failure_class
 
 
 class OrchestratorError(Exception):
@@ -71,6 +150,9 @@ class ProblemsError(InputError):
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
 
+    def __reduce__(self) -> tuple[type[ProblemsError], tuple[list[Problem]]]:
+        return type(self), (self.problems,)  # crosses process borders whole
+
 
 class EngineFailure(OrchestratorError):
     """An engine did not start, died or misbehaved."""
@@ -85,10 +167,6 @@ class EngineFailure(OrchestratorError):
 
 class PlacementError(OrchestratorError):
     """The cluster could not give what a deployment needs, or lost it."""
-
-
-class NoRoom(PlacementError):
-    """Its nodes cannot hold what a deployment needs, even when idle, and no autoscaler adds any."""
 
 
 class ResultsError(OrchestratorError):

@@ -44,7 +44,8 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         place = self._builtin.get(name) or self._entries.get(name)  # looking for entry points reads a lot of files
         if place is None:
-            raise InputError(unknown_name(self.kind.rstrip("s"), name, self._entries))
+            one = self.kind.removesuffix("es") if self.kind == "searches" else self.kind.rstrip("s")
+            raise InputError(unknown_name(one, name, self._entries))
         module, _, attribute = place.partition(":")
         return cast(T, getattr(import_module(module), attribute))
 

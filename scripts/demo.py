@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 SLO = "ttft<=1s,tpot<=100ms,attainment>=0.9"
@@ -49,7 +49,7 @@ def main() -> int:
         return 1
     results = f".demo/results-{time.strftime('%Y%m%d-%H%M%S')}"
     CONSOLE.print("starting a two-node Ray cluster on this machine", highlight=False)
-    with LocalCluster(nodes=2) as cluster:
+    with RayOnThisMachine(nodes=2) as cluster:
         status = run("-m", "orchestrator", "run", experiment, "--results", results, "--address", cluster.address)
     if status not in (0, 3):
         return status

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.columns import Block, Bools, Floats, Ints
+from orchestrator.analysis.requests import Block, Bools, Floats, Ints
 
 _DENSE_US = 1 << 20  # gaps below one second are counted in an array, the few above by sorting
 
@@ -51,7 +51,7 @@ def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
 
 
 def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
-    """Inter-token gaps of the chosen requests (a mask over RequestColumns).
+    """Inter-token gaps of the chosen requests (a mask over RequestArrays).
 
     A gap before a chunk of k tokens counts as k gaps that add up to it: whole microseconds, remainder carried.
     """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.root import Results
+from orchestrator.results.schemas import rows_of
 
-Row = dict[str, Any]
 # figure: (its name in predicted_json, of plan/feasibility.py; its name in engine_reported_json, of Engine.reported)
 FIGURES: dict[str, tuple[str, str]] = {
     "weight_bytes": ("weight_bytes", "weight_bytes"),  # on the fullest rank
@@ -16,43 +19,67 @@ FIGURES: dict[str, tuple[str, str]] = {
     "max_concurrency": ("max_concurrency", "max_concurrency"),  # sequences of max_model_len at once
     "max_model_len": ("max_model_len", "max_model_len"),
 }
-_LAUNCH = ("launch_id", "status", "reason", "failure_class", "placed_s", "ready_s", "emulated")
 
 
-def load_launches(results: Results) -> list[Row]:
-    """One object per launch, failed ones too, sorted by experiment, deployment and time; no command lines."""
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One figure as predicted and as reported; None where it was not.
+
+    ``difference_percent``: the prediction's, in per cent of what the engine reports: above 0 it promised too much.
+    """
+
+    predicted: float | None
+    reported: float | None
+    difference_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by name, see FIGURES."""
+
+    row: LaunchRow
+    deployment: DeploymentRow | None
+    figures: dict[str, Predicted]
+
+    @property
+    def label(self) -> str:
+        return self.deployment.label if self.deployment else self.row.deployment_id
+
+
+def load_launches(results: Results) -> list[Launch]:
+    """Every launch, failed ones too, sorted by experiment, deployment and time."""
     found = []
     for name in results.experiments:
         store = results.store(name)
-        deployments = {row["deployment_id"]: row for row in store.read("deployments").to_pylist()}
-        launches = sorted(store.read("launches").to_pylist(), key=lambda row: row["started_unix_ns"])
-        found += [_object(launch, deployments.get(launch["deployment_id"], {})) for launch in launches]
-    return sorted(found, key=lambda one: (one["experiment"], one["label"]))
+        committed = store.manifests("launch")
+        deployments = {
+            row.deployment_id: row for row in rows_of(store.read_manifests("deployments", committed), DeploymentRow)
+        }
+        launches = rows_of(store.read_manifests("launches", committed), LaunchRow)
+        for row in sorted(launches, key=lambda row: row.started_unix_ns):
+            deployment = deployments.get(row.deployment_id)
+            predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
+            found.append(Launch(row, deployment, compared(predicted, json.loads(row.engine_reported_json or "{}"))))
+    return sorted(found, key=lambda one: (one.row.experiment, one.label))
 
 
-def _object(launch: Row, deployment: Row) -> Row:
-    predicted = json.loads(deployment.get("predicted_json") or "{}")
-    reported = json.loads(launch["engine_reported_json"] or "{}")
-    return {
-        "experiment": launch["experiment"],
-        "deployment_id": launch["deployment_id"],
-        "label": deployment.get("label", launch["deployment_id"]),
-        **{name: deployment.get(name) for name in ("engine", "model", "hardware")},
-        "engine_version": {"asked": deployment.get("engine_version"), "reported": launch["engine_version"]},
-        **{name: launch[name] for name in _LAUNCH},
-        "figures": compared(predicted, reported),
-    }
+def launches_of(results: Results, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
+    """The launches that attempts ran on, by id; without those that are not committed."""
+    missing = {one.launch_id for one in attempts if one.launch_id}
+    found: dict[str, LaunchRow] = {}
+    for name in results.experiments if missing else ():
+        store = results.store(name)
+        rows = store.read_manifests("launches", store.launches(sorted(missing - found.keys())))
+        found |= {row.launch_id: row for row in rows_of(rows, LaunchRow)}
+    return found
 
 
-def compared(predicted: Row, reported: Row) -> dict[str, Row]:
-    """Every figure as ``{predicted, reported, difference_percent}``; None where it was not predicted or not said.
-
-    The difference is the prediction's, in per cent of what the engine reports: above 0 it promised too much.
-    """
+def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
+    """Every figure of FIGURES, from what ``predicted_json`` and ``engine_reported_json`` hold."""
     return {name: _figure(predicted.get(ours), reported.get(theirs)) for name, (ours, theirs) in FIGURES.items()}
 
 
-def _figure(predicted: float | None, reported: float | None) -> Row:
+def _figure(predicted: float | None, reported: float | None) -> Predicted:
     known = predicted is not None and reported
     difference = (predicted - reported) / reported * 100 if known and reported and predicted is not None else None
-    return {"predicted": predicted, "reported": reported, "difference_percent": difference}
+    return Predicted(predicted, reported, difference)

@@ -2,89 +2,106 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from orchestrator.analysis.engine_side import summarize
+from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
-from orchestrator.analysis.metrics import Observed, describe, merge, observe
-from orchestrator.analysis.slo import Verdicts, format_slo, judge
+from orchestrator.analysis.requests import Floats
+from orchestrator.analysis.slo import LimitValues, Verdicts, judge, limits_of
+from orchestrator.analysis.throughput import Batches
+from orchestrator.errors import ResultsError
+from orchestrator.results.records import (
+    AttemptData,
+    Committed,
+    DeploymentRow,
+    EngineSide,
+    Figures,
+    PointHead,
+    PooledFigures,
+)
 from orchestrator.results.root import Results
-from orchestrator.results.schemas import TABLES
-from orchestrator.results.store import Manifest, Store
+from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
+from orchestrator.results.store import Store, first_ok
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
-Row = dict[str, Any]
-_REPEAT_FIELDS = (
-    *("measurement_id", "attempt_id", "launch_id", "repeat", "seed", "status", "reason", "failure_class"),
-    *("validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns", "started_unix_ns"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One repeat of a point: its ``points`` row, what was observed, and the verdicts where limits were asked."""
+    """One repeat of a point: the attempt that counts."""
 
-    row: Row
-    attempts: int
-    observed: Observed
-    verdicts: Verdicts | None
-    engine_side: dict[str, float | None] | None = None  # what the engines said of themselves
+    point: PointHead
+    output_tokens: Batches  # over the steady window
+    verdicts: Verdicts | None  # None: no limits were asked for, or it failed
+    attempts: int  # at this measurement, failed ones too
+    _row: int
+    _figures: LazyRecords[Figures]
+    _engine_side: LazyRecords[EngineSide | None]
+
+    @property
+    def figures(self) -> Figures:
+        return self._figures[self._row]
+
+    @property
+    def engine_side(self) -> EngineSide | None:
+        """What the engines said of themselves."""
+        return self._engine_side[self._row]
 
     @property
     def ok(self) -> bool:
-        return bool(self.row["status"] == "ok")
+        return self.point.status == "ok"
 
     @property
     def valid(self) -> bool:
-        return self.ok and self.row["validity"] == "valid"
+        return self.ok and self.point.validity == "valid"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Point:
     """One load level of one workload on one deployment, over all its repeats."""
 
-    deployment: Row
+    deployment: DeploymentRow
     repeats: tuple[Measurement, ...]
+    used: tuple[Measurement, ...]  # its answers come from these: the valid ones; without any, those that ran at all
+    _pooled: Pooled
 
     @property
-    def row(self) -> Row:
-        """What all repeats have in common stands in the first one's row."""
-        return self.repeats[0].row
-
-    @property
-    def used(self) -> tuple[Measurement, ...]:
-        """The repeats its figures come from: the valid ones; without any, those that ran at all."""
-        valid = tuple(one for one in self.repeats if one.valid)
-        return valid or tuple(one for one in self.repeats if one.ok)
+    def head(self) -> PointHead:
+        """The first repeat's row; what it shares with the others is the point's."""
+        return self.repeats[0].point
 
     @property
     def validity(self) -> str:
-        return str((self.used or self.repeats)[0].row["validity"])
+        return (self.used or self.repeats)[0].point.validity
 
     @property
     def emulated(self) -> bool:
-        return any(one.row["emulated"] for one in self.repeats)
+        return any(one.point.emulated for one in self.repeats)
 
-    def observed(self) -> Observed | None:
-        """The used repeats pooled; None when every repeat failed."""
-        return merge(one.observed for one in self.used) if self.used else None
+    @property
+    def figures(self) -> Figures:
+        """Of the used repeats pooled; of all when each of them failed (counts, no latencies)."""
+        together = self.used or self.repeats
+        return together[0].figures if len(together) == 1 else self._pooled[together]
 
+    @cached_property
     def attainment(self) -> Interval | None:
         """Share of requests that met the limits, with its interval; None without limits or requests."""
         return share_interval([one.verdicts.met for one in self.used if one.verdicts is not None])
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
-        return rate_interval([batches for one in self.used for batches in one.observed.token_batches])
+        return rate_interval([one.output_tokens for one in self.used])
 
 
 def load_points(results: Results, slo: Slo | None = None) -> list[Point]:
@@ -96,134 +113,171 @@ def load_points(results: Results, slo: Slo | None = None) -> list[Point]:
     return sorted(points, key=_order)
 
 
-def _order(point: Point) -> tuple[Any, ...]:
-    row = point.row
-    return row["experiment"], point.deployment["label"], row["workload"], row["control"], row["level"]
+def complete(store: Store) -> None:
+    """Compute and keep what answers will need of a store and nobody computed yet, as far as that is possible now."""
+    try:
+        _points_of(store, None)
+    except (ResultsError, ValueError) as error:  # all is committed: whoever reads the results computes it
+        _log.warning("not everything that answers need was computed: %s", error)
+
+
+def _order(point: Point) -> tuple[str, str, str, str, float]:
+    head = point.head
+    return head.experiment, point.deployment.label, head.workload, head.control, head.level
 
 
 def _points_of(store: Store, slo: Slo | None) -> list[Point]:
-    attempts: dict[str, list[Manifest]] = {}
-    for manifest in store.manifests():
-        if manifest.kind == "point":
-            attempts.setdefault(manifest.measurement_id, []).append(manifest)
-    chosen = [_that_counts(found) for found in attempts.values()]
-    rows = {
-        (row["measurement_id"], row["attempt_id"]): row for row in store.read_manifests("points", chosen).to_pylist()
-    }
-    described = [manifest for manifest in chosen if _key(manifest) in rows]
-    for manifest in chosen:
-        if _key(manifest) not in rows:
-            _log.warning("measurement %s is left out: its commit holds no row of points", manifest.measurement_id)
-    deployments = {row["deployment_id"]: row for row in store.read("deployments").to_pylist()}
-
-    def measure(manifest: Manifest) -> Measurement:
-        return _measurement(store, manifest, rows[_key(manifest)], len(attempts[manifest.measurement_id]), slo)
-
-    with ThreadPoolExecutor(4) as pool:  # most of the time goes into reading
-        found = list(pool.map(measure, described))
-    return _by_point(found, deployments)
-
-
-def _key(manifest: Manifest) -> tuple[str, str]:
-    return manifest.measurement_id, manifest.attempt_id
-
-
-def _that_counts(manifests: Sequence[Manifest]) -> Manifest:
-    """Of one measurement's attempts, oldest first: the first ok one, else the latest."""
-    return next((manifest for manifest in manifests if manifest.status == "ok"), manifests[-1])
-
-
-def _by_point(measurements: list[Measurement], deployments: dict[str, Row]) -> list[Point]:
+    committed = store.commits()  # oldest first
+    counting = {one.measurement_id: one for one in committed} | first_ok(committed)
+    attempts = _Attempts(slo, Counter(one.measurement_id for one in committed))
+    for rows in computed(store, sorted(one.ids for one in counting.values()), attempts.columns):
+        attempts.add(rows)
+    if unknown := attempts.undescribed():  # versions that wrote a deployment with its launch alone
+        launched = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
+        attempts.deployments |= {one.deployment_id: one for one in launched if one.deployment_id in unknown}
     groups: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        groups.setdefault(one.row["point_id"], []).append(one)
-    points = []
-    for group in groups.values():
-        row = group[0].row
-        unknown = {field.name: None for field in TABLES["deployments"]} | {"label": row["deployment_id"]}
-        deployment = deployments.get(row["deployment_id"], unknown | {"deployment_id": row["deployment_id"]})
-        points.append(Point(deployment, tuple(sorted(group, key=lambda one: one.row["repeat"]))))
-    return points
+    for measurement in attempts.measurements():
+        groups.setdefault(measurement.point.point_id, []).append(measurement)
+    used = [_used(group) for group in groups.values()]
+    together = [some or group for some, group in zip(used, groups.values(), strict=True)]
+    pooled_figures = Pooled(store, [some for some in together if len(some) > 1])
+    return [
+        Point(attempts.deployment(group[0].point), tuple(group), some, pooled_figures)
+        for group, some in zip(groups.values(), used, strict=True)
+    ]
 
 
-def _measurement(store: Store, manifest: Manifest, row: Row, attempts: int, slo: Slo | None) -> Measurement:
-    requests = store.read_manifests("requests", [manifest])
-    events: pa.Table | None = store.read_manifests("token_events", [manifest])
-    if events is not None and not events.num_rows:
-        events = None
-    window = (row["window_start_ns"], row["window_end_ns"])
-    return Measurement(
-        row=row,
-        attempts=attempts,
-        observed=observe(requests, events, window),
-        verdicts=judge(requests, events, slo, window) if slo is not None and row["status"] == "ok" else None,
-        engine_side=summarize(store.read_manifests("engine_metrics", [manifest])),
+class _Attempts:
+    """The attempts that count: of each measurement the first ok one, else the latest.
+
+    Those columns of AttemptData that are needed: small things as records, figures as Arrow. ``tries``: how many
+    attempts each measurement had.
+    """
+
+    def __init__(self, slo: Slo | None, tries: Mapping[str, int]) -> None:
+        self._slo, self._tries = slo, tries
+        limits = ["request_ok", *(f"request_{name}_s" for name in limits_of(slo))] if slo else []
+        needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
+        self.columns = [*arrow_schema(Committed).names, *needed]
+        self.deployments: dict[str, DeploymentRow] = {}
+        self._described: dict[str, tuple[int, str]] = {}  # age of the attempt that a deployment's row came with
+        self._rows: list[tuple[Committed, PointHead, Batches, Verdicts | None]] = []
+        self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
+
+    def add(self, rows: pa.Table) -> None:
+        """``rows``: in ``columns``, of attempts that were not added yet."""
+        points = rows_of(_unnested(rows["point"]), PointHead)
+        batches = map(Batches, _split(rows["batch_tokens"]), _split(rows["batch_s"]))
+        committed = rows_of(rows, Committed)
+        self._rows += zip(committed, points, batches, self._verdicts(rows), strict=True)
+        self._figures.append(rows.select(["figures", "engine_side"]))
+        there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
+        for at, (one, point) in enumerate(zip(committed, points, strict=True)):
+            known = self._described.get(point.deployment_id)
+            if there[at] and (known is None or one.age < known):  # prices and labels may change: the oldest row counts
+                self._described[point.deployment_id], new[point.deployment_id] = one.age, at
+        described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
+        self.deployments |= {one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)}
+
+    def undescribed(self) -> set[str]:
+        """Deployments of which no row came with an attempt."""
+        return {point.deployment_id for _, point, _, _ in self._rows} - set(self.deployments)
+
+    def deployment(self, point: PointHead) -> DeploymentRow:
+        """That of a point; one with nothing but its id where nobody described it."""
+        found = self.deployments.get(point.deployment_id)
+        return found or _nothing_known(point.deployment_id, point.experiment)
+
+    def measurements(self) -> list[Measurement]:
+        """Sorted by deployment, load and repeat."""
+        chosen = sorted(range(len(self._rows)), key=self._order)
+        figures = pa.concat_tables(self._figures).take(pa.array(chosen, pa.int64()))
+        shared = (
+            LazyRecords[Figures](figures["figures"], Figures),
+            LazyRecords[EngineSide | None](figures["engine_side"], EngineSide),
+        )
+        return [
+            Measurement(point, batches, verdicts, self._tries[one.measurement_id], place, *shared)
+            for place, (one, point, batches, verdicts) in enumerate(self._rows[at] for at in chosen)
+        ]
+
+    def _order(self, at: int) -> tuple[str, str, float, str, int]:
+        _, point, _, _ = self._rows[at]
+        return self.deployment(point).label, point.workload, point.level, point.point_id, point.repeat
+
+    def _verdicts(self, rows: pa.Table) -> list[Verdicts | None]:
+        """Of the ok attempts: all requests are judged at once."""
+        if self._slo is None:
+            return [None] * rows.num_rows
+        ok = [status == "ok" for status in rows["status"].to_pylist()]
+        judged = rows.filter(pa.array(ok, pa.bool_()))
+        columns = {name: judged[f"request_{name}_s"] for name in limits_of(self._slo)}
+        seconds = {name: _flat(column) for name, column in columns.items() if not column.null_count}
+        verdicts = judge(LimitValues(_flat(judged["request_ok"]), seconds), self._slo)
+        ends = np.cumsum(_lengths(judged["request_ok"]))[:-1]
+        by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
+        each = enumerate(np.split(verdicts.met, ends))
+        made = (Verdicts(met, {name: flags[at] for name, flags in by_limit.items()}) for at, met in each)
+        return [next(made) if one else None for one in ok]
+
+
+class Pooled:
+    """Figures of repeats taken together, by ``pool_key``."""
+
+    def __init__(self, store: Store, groups: Iterable[Sequence[Measurement]]) -> None:
+        """``groups``: the measurements to take together. Computes those that nobody computed yet."""
+        ids = [[(one.point.measurement_id, one.point.attempt_id) for one in group] for group in groups]
+        empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
+        rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
+        found = {key: at for at, key in enumerate(rows["attempt_ids"].to_pylist())}
+        keys = dict.fromkeys(pool_key(attempt for _, attempt in group) for group in ids)
+        self._place = {key: at for at, key in enumerate(keys)}
+        order = pa.array([found[key] for key in keys], pa.int64())  # as they will be asked for
+        self._figures = LazyRecords[Figures](rows["figures"].take(order), Figures)
+
+    def __getitem__(self, group: Sequence[Measurement]) -> Figures:
+        return self._figures[self._place[pool_key(one.point.attempt_id for one in group)]]
+
+
+def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    valid = tuple(one for one in repeats if one.valid)
+    return valid or tuple(one for one in repeats if one.ok)
+
+
+def _nothing_known(deployment_id: str, experiment: str) -> DeploymentRow:
+    return DeploymentRow(
+        deployment_id=deployment_id,
+        experiment=experiment,
+        label=deployment_id,
+        engine="",
+        model="",
+        hardware="",
+        accelerator="",
+        devices=0,
+        nodes=0,
+        replicas=0,
+        tensor_parallel_size=0,
+        pipeline_parallel_size=0,
+        data_parallel_size=0,
+        settings_json="{}",
     )
 
 
-def point_object(point: Point, slo: Slo | None = None) -> Row:
-    """One point as JSON: deployment, load, status, validity, the metrics over its repeats, and each repeat alone."""
-    row, deployment = point.row, point.deployment
-    failed = [one for one in point.repeats if not one.ok]
-    worst = failed[0].row if failed else row
-    return {
-        "experiment": row["experiment"],
-        "point_id": row["point_id"],
-        "deployment_id": row["deployment_id"],
-        "label": deployment["label"],
-        "engine": deployment["engine"],
-        "model": deployment["model"],
-        "hardware": deployment["hardware"],
-        "devices": deployment["devices"],
-        "usd_per_hour": deployment["usd_per_hour"],
-        "settings": json.loads(deployment["settings_json"] or "{}"),
-        "workload": row["workload"],
-        "control": row["control"],
-        "level": row["level"],
-        "arrivals": row["arrivals"],
-        "emulated": point.emulated,
-        "status": "ok" if point.used else "failed",
-        "reason": worst["reason"],
-        "failure_class": worst["failure_class"],
-        "validity": point.validity,
-        "validity_reasons": [text for one in point.used or point.repeats for text in one.row["validity_reasons"]],
-        "merged": {"of": len(point.repeats), "used": len(point.used), "failed": len(failed)},
-        **_metrics(point, slo),
-        "repeats": [_repeat_object(one, slo) for one in point.repeats],
-    }
+def _unnested(column: pa.ChunkedArray) -> pa.Table:
+    """A column of structs as a table."""
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks], pa.schema(list(column.type))
+    )
 
 
-def _metrics(point: Point, slo: Slo | None) -> Row:
-    """Pooled over the used repeats; when all failed, what is known of the failed ones (counts, null latencies)."""
-    observed = point.observed() or merge(one.observed for one in point.repeats)
-    figures = describe(observed)
-    rate = point.output_token_throughput()
-    figures["output_token_throughput_interval"] = rate.to_dict() if rate else None
-    if slo is not None:
-        share = point.attainment()
-        figures["slo"] = _slo_object(slo, [one for one in point.used if one.verdicts], share)
-    return figures
+def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values of a column of lists, one after the other."""
+    return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False))
 
 
-def _repeat_object(one: Measurement, slo: Slo | None) -> Row:
-    found = {name: one.row[name] for name in _REPEAT_FIELDS} | {"attempts": one.attempts} | describe(one.observed)
-    found["engine_side"] = one.engine_side
-    if slo is not None:
-        verdicts = [one.verdicts.met] if one.verdicts else []
-        found["slo"] = _slo_object(slo, [one] if one.verdicts else [], share_interval(verdicts))
-    return found
+def _lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    return np.asarray(column.combine_chunks().value_lengths().to_numpy(zero_copy_only=False), np.int64)
 
 
-def _slo_object(slo: Slo, used: Sequence[Measurement], share: Interval | None) -> Row:
-    verdicts = [one.verdicts for one in used if one.verdicts]
-    met = sum(int(one.met.sum()) for one in verdicts)
-    window_s = sum(one.observed.window_s for one in used)
-    names = verdicts[0].by_limit if verdicts and share else {}
-    shares = {name: float(np.concatenate([one.by_limit[name] for one in verdicts]).mean()) for name in names}
-    return {
-        "text": format_slo(slo),
-        "attainment": share.to_dict() if share else None,
-        "met": None if share is None else share.estimate >= slo.attainment,
-        "by_limit": shares,
-        "goodput": met / window_s if window_s > 0 else None,
-    }
+def _split(column: pa.ChunkedArray) -> list[Floats]:
+    return np.split(_flat(column), np.cumsum(_lengths(column))[:-1])[: len(column)]

@@ -12,24 +12,25 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orchestrator.analysis import throughput
-from orchestrator.analysis.columns import Bools, Floats, RequestColumns, WindowNs, blocks, positions, request_columns
-from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
+from orchestrator.analysis.gaps import GapCounts, count_gaps, merge_gaps
+from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
+from orchestrator.results.records import Counts, Distribution, Figures
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the metrics of one measurement, or of several merged, are computed from.
+    """What the metrics of one attempt, or of several pooled, are computed from.
 
-    ``samples``: name to one value per request (names and units as in the JSON). ``delivered``: requests, input and
-    output tokens completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one per measurement.
+    ``samples``: name to one value per request (names and units as in Figures). ``delivered``: requests, input and
+    output tokens completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one per attempt.
     """
 
     scheduled: int
@@ -44,41 +45,37 @@ class Observed:
     itl_kind: frozenset[str]
 
 
-def summarize(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> dict[str, Any]:
-    """The metrics of one measurement as a JSON object: ``describe(observe(…))``.
-
-    ``requests``, ``token_events``: rows of one attempt in the schemas of results/schemas.py (all its clients
-    together); without ``token_events`` there is no ITL and output tokens are spread evenly over their request.
-    ``window_ns``: steady window [start, end) in ns since the point's start.
-    """
-    return describe(observe(requests, token_events, window_ns))
+def steady_window_ns(warmup_s: float, duration_s: float | None, requests: pa.Table | None) -> WindowNs:
+    """The steady window of a run: after its warm-up, for its duration; without one until the last request was over."""
+    start_ns = round(warmup_s * 1e9)
+    if duration_s is not None:
+        return start_ns, start_ns + round(duration_s * 1e9)
+    last_ns = pc.max(requests["done_ns"]).as_py() if requests is not None else None
+    return start_ns, max(start_ns, start_ns if last_ns is None else last_ns + 1)
 
 
 def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> Observed:
     """Everything the metrics of one attempt need. Raises ValueError when rows of several attempts are mixed."""
-    columns = request_columns(requests)
+    columns = request_arrays(requests, token_events)
     due = columns.scheduled_in(window_ns)
     chosen = due & columns.ok
-    gaps = NO_GAPS
-    if token_events is not None:
-        gaps = count_gaps(blocks(columns, token_events, positions(columns, token_events)), chosen)
-    batches = throughput.token_batches(columns, token_events, window_ns)
+    batches = throughput.token_batches(columns, window_ns)
     return Observed(
         scheduled=int(due.sum()),
         ok=int(chosen.sum()),
         errors=_errors(requests, due & ~columns.ok),
         samples={name: values[~np.isnan(values)] for name, values in _samples(columns, chosen).items()},
-        gaps=gaps,
+        gaps=count_gaps(columns.blocks(), chosen),
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
-        basis=frozenset([throughput.basis(columns, token_events)]),
+        basis=frozenset([throughput.basis(columns)]),
         itl_kind=frozenset(requests["itl_kind"].filter(pa.array(chosen)).drop_null().unique().to_pylist()),
     )
 
 
 def merge(parts: Iterable[Observed]) -> Observed:
-    """Several measurements as one: samples are pooled (never a mean of percentiles), windows are added."""
+    """Several attempts as one: samples are pooled (never a mean of percentiles), windows are added."""
     found = list(parts)
     names = found[0].samples
     return Observed(
@@ -95,45 +92,41 @@ def merge(parts: Iterable[Observed]) -> Observed:
     )
 
 
-def describe(observed: Observed) -> dict[str, Any]:
-    """The JSON object. Distributions are {mean, p50, p90, p95, p99}; null where there is nothing to compute.
+def figures(observed: Observed) -> Figures:
+    """The metrics, the same whoever asks for them.
 
     request_throughput = ok requests completed in the window / its length; requests_per_minute = 60 times that;
     output_token_throughput and input_token_throughput likewise for tokens, total_token_throughput their sum; the last
-    two are null where prompts were not counted by anyone.
+    two are None where prompts were not counted by anyone.
     """
-    rates = {name: _rate(amount, observed.window_s) for name, amount in observed.delivered.items()}
-    return {
-        "requests": {
-            "scheduled": observed.scheduled,
-            "ok": observed.ok,
-            "failed": observed.scheduled - observed.ok,
-        },
-        "errors": dict(sorted(observed.errors.items())),
-        "window_s": observed.window_s,
-        "request_throughput": rates["requests"],
-        "requests_per_minute": _rate(observed.delivered["requests"] * 60, observed.window_s),
-        "output_token_throughput": rates["output_tokens"],
-        "input_token_throughput": rates["input_tokens"],
-        "total_token_throughput": _rate(
-            observed.delivered["output_tokens"] + observed.delivered["input_tokens"], observed.window_s
-        ),
-        "throughput_basis": _one(observed.basis),
+    delivered, window_s = observed.delivered, observed.window_s
+    return Figures(
+        requests=Counts(scheduled=observed.scheduled, ok=observed.ok, failed=observed.scheduled - observed.ok),
+        errors=dict(sorted(observed.errors.items())),
+        window_s=window_s,
+        request_throughput=_rate(delivered["requests"], window_s),
+        requests_per_minute=_rate(delivered["requests"] * 60, window_s),
+        output_token_throughput=_rate(delivered["output_tokens"], window_s),
+        input_token_throughput=_rate(delivered["input_tokens"], window_s),
+        total_token_throughput=_rate(delivered["output_tokens"] + delivered["input_tokens"], window_s),
+        throughput_basis=_one(observed.basis),
         **{name: distribution(values) for name, values in observed.samples.items()},
-        "itl_ms": _gap_distribution(observed.gaps),
-        "itl_kind": _one(observed.itl_kind),
-    }
+        itl_ms=_gap_distribution(observed.gaps),
+        itl_kind=_one(observed.itl_kind),
+    )
 
 
-def distribution(values: Floats) -> dict[str, float] | None:
+def distribution(values: Floats) -> Distribution | None:
     """Mean and percentiles (linear interpolation, numpy's default); None of nothing."""
-    if not values.size:
-        return None
-    quantiles = np.quantile(values, list(PERCENTILES.values()))
-    return {"mean": float(values.mean())} | dict(zip(PERCENTILES, map(float, quantiles), strict=True))
+    return _distribution(float(values.mean()), np.quantile(values, QUANTILES)) if values.size else None
 
 
-def _samples(columns: RequestColumns, chosen: Bools) -> dict[str, Floats]:
+def _distribution(mean: float, quantiles: Floats) -> Distribution:
+    p50, p90, p95, p99 = map(float, quantiles)
+    return Distribution(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99)
+
+
+def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
     """One value per chosen request, NaN where its formula has no value.
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
@@ -165,15 +158,14 @@ def _positive(values: Floats) -> Floats:
     return np.where(values > 0, values, np.nan)
 
 
-def _delivered(columns: RequestColumns, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
-    """Input tokens are NaN when those of any request are unknown: a part of the sum would be taken for the whole."""
-    first = columns.first_ns
-    unknown = columns.ok & np.isnan(columns.input_tokens) & (first >= window_ns[0]) & (first < window_ns[1])
-    requests = throughput.requests_by(columns, window_ns)
-    prompts = throughput.input_tokens_by(columns, window_ns)
+def _delivered(columns: RequestArrays, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
+    """Of ok requests: those complete in the window, and the prompts of those whose first token came in it.
+
+    Input tokens are NaN when those of any request are unknown: a part of the sum would be taken for the whole.
+    """
     return {
-        "requests": float(requests[1] - requests[0]),
-        "input_tokens": float("nan") if unknown.any() else float(prompts[1] - prompts[0]),
+        "requests": float((columns.ok & within(columns.finished_ns, window_ns)).sum()),
+        "input_tokens": float(columns.input_tokens[columns.ok & within(columns.first_ns, window_ns)].sum()),
         "output_tokens": float(batches.amounts.sum()),
     }
 
@@ -187,12 +179,9 @@ def _rate(amount: float, window_s: float) -> float | None:
     return amount / window_s if window_s > 0 and not math.isnan(amount) else None
 
 
-def _gap_distribution(gaps: GapCounts) -> dict[str, float] | None:
+def _gap_distribution(gaps: GapCounts) -> Distribution | None:
     """ITL in ms: gap before each output token but those of the first chunk."""
-    if not gaps.total:
-        return None
-    quantiles = gaps.quantiles_us(PERCENTILES.values()) / 1e3
-    return {"mean": gaps.mean_us() / 1e3} | dict(zip(PERCENTILES, map(float, quantiles), strict=True))
+    return _distribution(gaps.mean_us() / 1e3, gaps.quantiles_us(QUANTILES) / 1e3) if gaps.total else None
 
 
 def _one(values: frozenset[str]) -> str | None:

@@ -9,21 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.columns import (
-    Block,
-    Bools,
-    Floats,
-    RequestColumns,
-    WindowNs,
-    blocks,
-    positions,
-    request_columns,
-)
 from orchestrator.analysis.gaps import token_gaps
+from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
-from orchestrator.spec.load import Slo
-from orchestrator.spec.units import format_duration, parse_duration
+from orchestrator.spec.load import Slo, format_duration, parse_duration
 
 LIMITS = ("ttft", "tpot", "e2e", "itl_p99")
 _TERM = re.compile(r"\s*([A-Za-z0-9_]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
@@ -36,14 +26,17 @@ class Verdicts:
     met: Bools  # every limit
     by_limit: dict[str, Bools]  # each limit alone
 
-    @property
-    def attainment(self) -> float | None:
-        """Share of all requests, errors included, that met every limit; None of nothing."""
-        return float(self.met.mean()) if self.met.size else None
 
-    def shares(self) -> dict[str, float | None]:
-        """Attainment of each limit alone."""
-        return {name: float(met.mean()) if met.size else None for name, met in self.by_limit.items()}
+@dataclass(frozen=True, slots=True)
+class LimitValues:
+    """What limits are held against: one entry per measured request that was due in the window, in order of schedule.
+
+    ``seconds``: by limit; -inf where a request cannot violate it, NaN (never met) where its value is unknown. It lacks
+    ``itl_p99`` where there are no token_events.
+    """
+
+    ok: Bools
+    seconds: dict[str, Floats]
 
 
 def parse_slo(text: str) -> Slo:
@@ -102,55 +95,45 @@ def format_slo(slo: Slo) -> str:
     return ",".join([*terms, f"attainment>={slo.attainment:g}"])
 
 
-def judge(requests: pa.Table, token_events: pa.Table | None, slo: Slo, window_ns: WindowNs | None = None) -> Verdicts:
-    """Every measured request that was due in the window against every limit.
+def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> LimitValues:
+    """What any limit can be checked with. Raises ValueError when rows of several attempts are mixed.
 
     TTFT and E2E count from scheduled; a request with one token has no TPOT and one chunk no ITL: nothing to violate.
-    ``itl_p99`` is the 99th percentile of the request's own gaps. Raises InputError when a limit needs token_events and
-    there are none, ValueError when rows of several attempts are mixed.
+    ``itl_p99`` is the 99th percentile of the request's own gaps.
     """
-    columns = request_columns(requests)
-    due = np.flatnonzero(columns.scheduled_in(window_ns))
-    order = due[np.argsort(columns.scheduled_ns[due], kind="stable")]
-    values = {name: _values(name, columns, token_events) for name in LIMITS if getattr(slo, name) is not None}
-    by_limit = {name: (columns.ok & (seconds <= getattr(slo, name)))[order] for name, seconds in values.items()}
-    met = columns.ok[order]
-    for verdict in by_limit.values():
-        met = met & verdict
-    return Verdicts(met, by_limit)
+    arrays = request_arrays(requests, token_events)
+    due = np.flatnonzero(arrays.scheduled_in(window_ns))
+    order = due[np.argsort(arrays.scheduled_ns[due], kind="stable")]
+    intervals = arrays.output_tokens - 1
+    tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
+    seconds = {
+        "ttft": (arrays.first_ns - arrays.scheduled_ns) / 1e9,
+        "tpot": np.where(intervals <= 0, -np.inf, tpot_s),
+        "e2e": (arrays.last_ns - arrays.scheduled_ns) / 1e9,
+    }
+    if token_events is not None:
+        seconds["itl_p99"] = _itl_p99(arrays)
+    return LimitValues(arrays.ok[order], {name: values[order] for name, values in seconds.items()})
 
 
-def attainment(
-    requests: pa.Table, token_events: pa.Table | None, slo: Slo, window_ns: WindowNs | None = None
-) -> float | None:
-    """Share of all measured requests due in the window, errors included, that met every limit."""
-    return judge(requests, token_events, slo, window_ns).attainment
+def limits_of(slo: Slo) -> dict[str, float]:
+    """The limits that are set, in seconds."""
+    return {name: limit for name in LIMITS if (limit := getattr(slo, name)) is not None}
 
 
-def goodput(requests: pa.Table, token_events: pa.Table | None, slo: Slo, window_ns: WindowNs) -> float | None:
-    """Requests per second that were due in the window and met every limit."""
-    window_s = (window_ns[1] - window_ns[0]) / 1e9
-    return float(judge(requests, token_events, slo, window_ns).met.sum()) / window_s if window_s > 0 else None
+def judge(values: LimitValues, slo: Slo) -> Verdicts:
+    """Every request against every limit. Raises InputError when a limit needs token_events and there were none."""
+    by_limit = {}
+    for name, limit_s in limits_of(slo).items():
+        if name not in values.seconds:
+            raise InputError(f"a limit on {name} needs the table token_events, which these results do not hold")
+        by_limit[name] = values.ok & (values.seconds[name] <= limit_s)
+    return Verdicts(np.logical_and.reduce([values.ok, *by_limit.values()]), by_limit)
 
 
-def _values(name: str, columns: RequestColumns, token_events: pa.Table | None) -> Floats:
-    """Seconds per request; -inf where a request cannot violate the limit, NaN (never met) where nobody knows."""
-    if name == "ttft":
-        return (columns.first_ns - columns.scheduled_ns) / 1e9
-    if name == "e2e":
-        return (columns.last_ns - columns.scheduled_ns) / 1e9
-    if name == "tpot":
-        intervals = columns.output_tokens - 1
-        mean = (columns.last_ns - columns.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
-        return np.where(intervals <= 0, -np.inf, mean)
-    if token_events is None:
-        raise InputError("a limit on itl_p99 needs the table token_events, which these results do not hold")
-    return _itl_p99(columns, token_events)
-
-
-def _itl_p99(columns: RequestColumns, token_events: pa.Table) -> Floats:
-    found = np.full(columns.index.size, np.nan)
-    for block in blocks(columns, token_events, positions(columns, token_events)):
+def _itl_p99(arrays: RequestArrays) -> Floats:
+    found = np.full(arrays.ok.size, np.nan)
+    for block in arrays.blocks():
         found[block.request] = _p99_of_rows(block) / 1e6
     return found
 

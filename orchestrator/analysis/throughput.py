@@ -1,7 +1,4 @@
-"""What was delivered by an instant: requests, prompt tokens and output tokens, the basis of every throughput.
-
-``delivered(x)`` is a non-decreasing function of time, so that windows side by side add up to the whole.
-"""
+"""Output tokens that had come by an instant: a non-decreasing function, so windows side by side add up to the whole."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from orchestrator.analysis.columns import Block, Bools, Floats, Ints, RequestColumns, WindowNs, blocks, positions
+from orchestrator.analysis.requests import Block, Bools, Floats, Ints, RequestArrays, WindowNs
 
 BATCHES = 10  # of each repeat, for intervals.py
 
@@ -26,18 +22,7 @@ class Batches:
     sizes: Floats
 
 
-def requests_by(columns: RequestColumns, edges_ns: Sequence[float]) -> Floats:
-    """Ok requests whose last content token came before each edge."""
-    return _steps(columns.finished_ns[columns.ok], None, edges_ns)
-
-
-def input_tokens_by(columns: RequestColumns, edges_ns: Sequence[float]) -> Floats:
-    """Prompt tokens of ok requests whose first token came before each edge: by then the prompt was worked off."""
-    ok = columns.ok & ~np.isnan(columns.first_ns)
-    return _steps(columns.first_ns[ok], np.nan_to_num(columns.input_tokens[ok]), edges_ns)
-
-
-def output_tokens_by(columns: RequestColumns, token_events: pa.Table | None, edges_ns: Sequence[float]) -> Floats:
+def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Floats:
     """Output tokens of ok requests that came before each edge.
 
     A token came with its chunk: the first at first_token_ns, the others after the gaps of ``token_events``. A request
@@ -45,38 +30,32 @@ def output_tokens_by(columns: RequestColumns, token_events: pa.Table | None, edg
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
     known = columns.ok & (np.nan_to_num(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
-    timed = np.zeros(known.size, np.bool_)
     came = np.zeros(edges.size)
-    if token_events is not None:
-        position = positions(columns, token_events)
-        timed[position] = known[position]
-        for block in blocks(columns, token_events, position):
-            came += _timed_before(columns, block, known, edges)
-    return came + _evenly_before(columns, np.flatnonzero(known & ~timed), edges)
+    for block in columns.blocks():
+        came += _timed_before(columns, block, known, edges)
+    return came + _evenly_before(columns, np.flatnonzero(known & ~_timed(columns)), edges)
 
 
-def token_batches(columns: RequestColumns, token_events: pa.Table | None, window_ns: WindowNs) -> Batches:
+def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
     """Output tokens of each of BATCHES equal parts of the window, and their length in seconds."""
     edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
-    return Batches(np.diff(output_tokens_by(columns, token_events, edges.tolist())), np.diff(edges) / 1e9)
+    return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
 
 
-def basis(columns: RequestColumns, token_events: pa.Table | None) -> str:
+def basis(columns: RequestArrays) -> str:
     """Where token times come from: ``chunk_times``, ``interpolated`` or ``mixed``."""
-    timed = np.zeros(columns.index.size, np.bool_)
-    if token_events is not None:
-        timed[positions(columns, token_events)] = True
-    timed = timed[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
+    timed = _timed(columns)[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
     return "interpolated" if not timed.any() else "chunk_times" if timed.all() else "mixed"
 
 
-def _steps(times: Floats, weights: Floats | None, edges_ns: Sequence[float]) -> Floats:
-    order = np.argsort(times)
-    summed = np.concatenate([[0.0], np.cumsum(np.ones(times.size) if weights is None else weights[order])])
-    return np.asarray(summed[np.searchsorted(times[order], edges_ns, side="left")], dtype=np.float64)
+def _timed(columns: RequestArrays) -> Bools:
+    """Requests that have a row of ``token_events``."""
+    found = np.zeros(columns.ok.size, np.bool_)
+    found[columns.position] = True
+    return found
 
 
-def _evenly_before(columns: RequestColumns, at: Ints, edges: Floats) -> Floats:
+def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
     """Token j of N at first + j (last - first) / (N - 1)."""
     tokens, first, last = columns.output_tokens[at], columns.first_ns[at], columns.last_ns[at]
     step = (last - first) / np.maximum(tokens - 1, 1)
@@ -88,7 +67,7 @@ def _evenly_before(columns: RequestColumns, at: Ints, edges: Floats) -> Floats:
     return found
 
 
-def _timed_before(columns: RequestColumns, block: Block, known: Bools, edges: Floats) -> Floats:
+def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Floats) -> Floats:
     """Requests under way at an edge are counted by their gaps, the others whole or not at all.
 
     Running sums over all gaps of the block are sorted, so a request's place in them is found by bisection.

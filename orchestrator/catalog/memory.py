@@ -8,34 +8,25 @@ whole blocks.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.accelerators import Accelerator
-from orchestrator.catalog.models import ModelFacts, Quantization
+from orchestrator.catalog.models import ModelFacts
+from orchestrator.catalog.parameters import online_quantization
 from orchestrator.spec.settings import EngineSettings
 
 GIB = 2**30
 BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-# Weight bits, scales included, of methods that quantize a 16-bit checkpoint while it loads.
-ONLINE_BITS: dict[str, float] = {
-    "fp8": 8, "fp8_per_tensor": 8, "fp8_per_channel": 8, "fp8_per_block": 8.002, "mxfp8": 8.25, "mxfp4": 4.25,
-    "int8_per_channel_weight_only": 8, "experts_int8": 8, "nvfp4_per_token": 4.5, "nvfp4_online": 4.5,
-    "w8a8_int8": 8, "w8a8_fp8": 8, "eetq": 8, "bitsandbytes": 4.13, "bitsandbytes-nf4": 4.13, "bitsandbytes-fp4": 4.13,
-    "bnb-4bit": 4.13, "bnb-8bit": 8,
-}  # fmt: skip
-_EXPERTS_ONLY = {"mxfp4", "int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
-
 # What a rank holds beside weights, activations and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
 CONTEXT_BYTES = 1.0 * GIB
 GRAPH_BYTES = 0.6 * GIB
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
+SEQUENCES, BATCHED_TOKENS = 1024, 8192  # where nothing is said: vLLM's choice on GPUs of 70 GiB and more
 
 
-def dtype_bytes(facts: ModelFacts, dtype: str | None) -> float:
-    """Bytes of one unquantized weight or activation. ``auto`` follows the checkpoint, float32 becomes 16 bit."""
-    if dtype in {None, "auto"}:
-        return 2
-    return BYTES.get(dtype or "", 2)
+def dtype_bytes(dtype: str | None) -> float:
+    """Bytes of one unquantized weight or activation: 2 for ``auto``, which turns float32 checkpoints into 16 bit."""
+    return BYTES.get(dtype or "auto", 2)
 
 
 def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
@@ -68,8 +59,8 @@ class Weights:
 
 def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | None = None) -> Weights:
     """Bytes by part under a dtype and a quantization (a checkpoint's own, or one applied while loading)."""
-    plain = dtype_bytes(facts, dtype)
-    stored = facts.quantization or _online(quantization)
+    plain = dtype_bytes(dtype)
+    stored = facts.quantization or online_quantization(quantization)
     dense = experts = plain
     if stored is not None:
         experts = stored.bits / 8
@@ -90,25 +81,16 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     return result
 
 
-def _online(quantization: str | None) -> Quantization | None:
-    if quantization is None or quantization not in ONLINE_BITS:
-        return None
-    return Quantization(quantization, ONLINE_BITS[quantization], experts_only=quantization in _EXPERTS_ONLY)
-
-
 def _scaled(computed: Weights, checkpoint_bytes: int) -> Weights:
     """A quantized checkpoint's own size is exact (scales, zero points, what was left alone): it wins."""
     fixed = computed.embedding + computed.replicated + (0 if computed.tied else computed.lm_head)
     inner = computed.layers + computed.kv_projection + computed.experts
     factor = max(0.0, checkpoint_bytes - fixed) / inner if inner else 1.0
-    return Weights(
-        embedding=computed.embedding,
+    return replace(
+        computed,
         layers=computed.layers * factor,
         kv_projection=computed.kv_projection * factor,
-        replicated=computed.replicated,
         experts=computed.experts * factor,
-        lm_head=computed.lm_head,
-        tied=computed.tied,
     )
 
 
@@ -127,7 +109,7 @@ VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_V
 def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
     """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism, and over the layers with any."""
     shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
-    padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(facts, settings.dtype)
+    padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
     inner = parts.layers / tensor + parts.kv_projection / min(tensor, shape.num_key_value_heads) + parts.replicated
     experts = parts.experts / max(tensor, expert_parallel_size(settings))
     counts = layers_per_stage(shape.num_hidden_layers, stages)
@@ -156,7 +138,7 @@ def expert_parallel_size(settings: EngineSettings) -> int:
 def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
     """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention layers only."""
     shape = facts.shape
-    element = kv_element_bytes(settings.kv_cache_dtype, dtype_bytes(facts, settings.dtype))
+    element = kv_element_bytes(settings.kv_cache_dtype, dtype_bytes(settings.dtype))
     heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
     per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
     counted = facts.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
@@ -188,32 +170,10 @@ def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
 
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:
     """Peak activations of one step: the widest MLP of a rank, a few hidden states, the logits of 256 sequences."""
-    shape, element = facts.shape, dtype_bytes(facts, settings.dtype)
+    shape, element = facts.shape, dtype_bytes(settings.dtype)
     intermediate = max(shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok)
     per_token = (4 * shape.hidden_size + 2 * intermediate / settings.tensor_parallel_size) * element
     return batched_tokens * per_token + 2 * 4.0 * shape.vocab_size * 256
-
-
-def batch_limits(device: Accelerator | None, settings: EngineSettings, max_model_len: int) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs) as vLLM 0.32 resolves what is not given (``get_batch_defaults``)."""
-    default_tokens, default_seqs = _batch_defaults(device, settings)
-    sequences = settings.max_num_seqs or default_seqs
-    tokens = settings.max_num_batched_tokens
-    if tokens is None:
-        tokens = max(default_tokens, max_model_len) if settings.enable_chunked_prefill is False else default_tokens
-        tokens = min(tokens, sequences * max_model_len)
-    return tokens, settings.max_num_seqs or min(default_seqs, tokens)
-
-
-def _batch_defaults(device: Accelerator | None, settings: EngineSettings) -> tuple[int, int]:
-    if device is not None and device.name == "cpu":
-        ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
-        return 2048 * ranks, 128 * ranks
-    if device is not None and device.memory_bytes >= 160 * GIB:
-        return 16384, 1024
-    if device is not None and device.memory_bytes >= 70 * GIB and not device.name.startswith("A100"):
-        return 8192, 1024
-    return 2048, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +200,7 @@ UNKNOWN_LENGTH = 2048  # vLLM's assumption where a config names no length
 def predict(facts: ModelFacts, settings: EngineSettings, device: Accelerator | None) -> Prediction:
     """Weights, limits and KV capacity of a deployment. ``device=None``: nothing that depends on its memory."""
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
-    batched, sequences = batch_limits(device, settings, length)
+    batched, sequences = settings.max_num_batched_tokens or BATCHED_TOKENS, settings.max_num_seqs or SEQUENCES
     held = weight_bytes_per_rank(facts, weights(facts, settings.dtype, settings.quantization), settings)
     room = _kv_room_bytes(facts, settings, device, held, batched)
     per_token = kv_bytes_per_token(facts, settings, settings.pipeline_parallel_size)

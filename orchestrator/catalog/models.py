@@ -11,40 +11,18 @@ import queue
 import re
 import socket
 import threading
-from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from orchestrator.catalog.known import known_config
-from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, count
+from orchestrator.catalog import parameters
+from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Quantization, Shape
 
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight."""
-
-    method: str
-    bits: float
-    group_size: int | None = None  # inputs that share a scale
-    block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
-    experts_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenizer:
-    """What can be known of the tokenizer without loading it."""
-
-    vocab_size: int
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-    kind: str | None = None
-    chat_template: bool | None = None  # None: not looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +30,6 @@ class ModelFacts:
     """What planning and the emulator need of a model. ``exact``: the parameter formula knows this architecture."""
 
     model: str
-    architecture: str
     model_type: str
     shape: Shape
     parameters: Parameters
@@ -63,7 +40,6 @@ class ModelFacts:
     num_sliding_layers: int = 0
     num_attention_layers: int = 0  # layers that hold a KV cache
     quantization: Quantization | None = None
-    tokenizer: Tokenizer = field(default_factory=lambda: Tokenizer(0))
     checkpoint_bytes: int | None = None  # of the safetensors index or files, where they are at hand
     multimodal: bool = False
 
@@ -83,7 +59,7 @@ def model_facts(
 
     ``model`` is a local folder or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and not at all when
     HF_HUB_OFFLINE is set or ``online`` is False; what it gave stays in its own cache. Without a config.json the
-    well-known models of known.py still have facts.
+    well-known models of known_models.json still have facts.
     """
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
@@ -94,9 +70,8 @@ def _facts_cached(model: str, revision: str | None, overrides: str, online: bool
     config = _read_json(folder / "config.json") if folder else known_config(model)
     if config is None:
         return None
-    tokenizer = _read_json(folder / "tokenizer_config.json") if folder else None
     size = _checkpoint_bytes(folder) if folder else None
-    return facts_from_config(model, config | json.loads(overrides), tokenizer, size)
+    return facts_from_config(model, config | json.loads(overrides), size)
 
 
 def _folder(model: str, revision: str | None, online: bool) -> Path | None:
@@ -106,6 +81,32 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
         return None
     return _from_hub(model, revision, local_only=True) or (_fetched(model, revision) if online else None)
+
+
+@cache
+def known_configs() -> dict[str, Json]:
+    """What planning and the emulator need of the config.json of well-known models, by hub id; from their repositories.
+
+    With them both work without a network. A config.json at hand always wins.
+    """
+    found: dict[str, Json] = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
+    return found
+
+
+def known_config(model: str) -> Json | None:
+    """The config of a well-known model by its hub id, or by a short name such as ``Llama-3.1-8B``."""
+    configs = known_configs()
+    if model in configs:
+        return configs[model]
+    wanted = _short(model)
+    return next((config for name, config in configs.items() if _short(name) == wanted), None)
+
+
+def _short(name: str) -> str:
+    base = name.rpartition("/")[2].lower()
+    for suffix in ("-instruct", "-chat", "-it", "-instruct-v0.1", "-instruct-v0.3", "-v0.1", "-v0.3"):
+        base = base.removesuffix(suffix)
+    return base.removeprefix("meta-").removesuffix("-instruct")
 
 
 def _fetched(model: str, revision: str | None) -> Path | None:
@@ -139,9 +140,7 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
         path = hf_hub_download(
             model, "config.json", revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
         )
-    except (
-        Exception
-    ):  # its exceptions are its HTTP library's, and that changes between versions; here all mean "not there"
+    except Exception:  # its HTTP library's, which changes between versions; here all mean "not there"
         return None
     return Path(path).parent
 
@@ -161,9 +160,7 @@ def _checkpoint_bytes(folder: Path) -> int | None:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
 
-def facts_from_config(
-    model: str, config: Json, tokenizer: Json | None = None, checkpoint_bytes: int | None = None
-) -> ModelFacts | None:
+def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = None) -> ModelFacts | None:
     """Facts from a parsed config.json; None when it is not a decoder with attention that we can read."""
     text = config.get("text_config") or config.get("llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
@@ -172,27 +169,20 @@ def facts_from_config(
     if shape is None:
         return None
     window, sliding = _sliding(text, model_type, shape)
-    architectures = config.get("architectures") or [model_type]
+    quantization = config.get("quantization_config") or text.get("quantization_config")
+    named = (one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype"))
     return ModelFacts(
         model=model,
-        architecture=str(architectures[0]),
         model_type=model_type,
         shape=shape,
-        parameters=count(shape, family or Family()),
+        parameters=parameters.count(shape, family or Family()),
         exact=family is not None and text is config,
-        dtype=str(
-            text.get("dtype")
-            or text.get("torch_dtype")
-            or config.get("dtype")
-            or config.get("torch_dtype")
-            or "bfloat16"
-        ),
+        dtype=str(next(filter(None, named), "bfloat16")),
         max_model_len=_max_model_len(text),
         sliding_window=window,
         num_sliding_layers=sliding,
         num_attention_layers=_attention_layers(text, shape),
-        quantization=quantization_from_config(config.get("quantization_config") or text.get("quantization_config")),
-        tokenizer=_tokenizer(config, text, tokenizer, shape),
+        quantization=parameters.quantization_from_config(quantization),
         checkpoint_bytes=checkpoint_bytes,
         multimodal=text is not config,
     )
@@ -238,40 +228,24 @@ def _shape(text: Json, family: Family) -> Shape | None:
     hidden, heads, layers = number("hidden_size"), number("num_attention_heads"), number("num_hidden_layers")
     if not (hidden and heads and layers):
         return None
-    kv_heads = (
-        1
-        if text.get("multi_query") and not text.get("new_decoder_architecture")
-        else number("num_key_value_heads", heads)
-    )
-    intermediate = number("intermediate_size", 4 * hidden)
-    experts = number("num_experts")
+    intermediate, experts = number("intermediate_size", 4 * hidden), number("num_experts")
     moe_intermediate = number("moe_intermediate_size", intermediate)
+    shared = number("shared_expert_intermediate_size", number("n_shared_experts") * moe_intermediate)
+    one_kv_head = text.get("multi_query") and not text.get("new_decoder_architecture")
     tied = text.get("tie_word_embeddings")
-    return Shape(
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=number("head_dim", hidden // heads),
-        intermediate_size=intermediate,
-        vocab_size=number("vocab_size"),
-        max_position_embeddings=number("max_position_embeddings"),
-        tie_word_embeddings=family.tied if tied is None else bool(tied),
-        attention_bias=bool(text.get("attention_bias")),
-        mlp_bias=bool(text.get("mlp_bias")),
-        num_experts=experts,
-        num_experts_per_tok=number("num_experts_per_tok"),
-        moe_intermediate_size=moe_intermediate if experts else 0,
-        shared_expert_intermediate_size=number(
-            "shared_expert_intermediate_size", number("n_shared_experts") * moe_intermediate
-        ),
-        num_moe_layers=_moe_layers(text, layers) if experts else 0,
-        kv_lora_rank=number("kv_lora_rank"),
-        q_lora_rank=number("q_lora_rank"),
-        qk_nope_head_dim=number("qk_nope_head_dim"),
-        qk_rope_head_dim=number("qk_rope_head_dim"),
-        v_head_dim=number("v_head_dim"),
-    )
+    derived = {
+        "num_key_value_heads": 1 if one_kv_head else number("num_key_value_heads", heads),
+        "head_dim": number("head_dim", hidden // heads),
+        "intermediate_size": intermediate,
+        "tie_word_embeddings": family.tied if tied is None else bool(tied),
+        "attention_bias": bool(text.get("attention_bias")),
+        "mlp_bias": bool(text.get("mlp_bias")),
+        "moe_intermediate_size": moe_intermediate if experts else 0,
+        "shared_expert_intermediate_size": shared,
+        "num_moe_layers": _moe_layers(text, layers) if experts else 0,
+    }
+    figures: Json = {name: number(name) for name in Shape.__dataclass_fields__}
+    return Shape(**figures | derived)
 
 
 def _moe_layers(text: Json, layers: int) -> int:
@@ -324,59 +298,3 @@ def _max_model_len(text: Json) -> int | None:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     factor = 1.0 if kind in _SCALED_ALREADY else float(scaling.get("factor") or 1.0)
     return int(min(given) * factor)
-
-
-def quantization_from_config(config: Json | None) -> Quantization | None:
-    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized."""
-    if not config:
-        return None
-    method = str(config.get("quant_method") or config.get("quant_algo") or "unknown").lower()
-    if method in {"awq", "gptq", "auto-round", "auto_gptq"}:
-        return _grouped(method, int(config.get("bits") or config.get("w_bit") or 4), config.get("group_size"))
-    if method == "fp8":
-        block = config.get("weight_block_size")
-        shape = (int(block[0]), int(block[1])) if block else None
-        return Quantization(method, 8 + (32 / (shape[0] * shape[1]) if shape else 0), block=shape)
-    if method in {"mxfp4", "gpt_oss_mxfp4"}:
-        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True)
-    if method == "compressed-tensors":
-        return _compressed_tensors(config)
-    if method in {"modelopt", "nvfp4"}:
-        algorithm = str((config.get("quantization") or config).get("quant_algo", "FP8")).upper()
-        return Quantization("modelopt", 4.5, group_size=16) if "FP4" in algorithm else Quantization("modelopt", 8)
-    if method == "bitsandbytes":
-        return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
-    return Quantization(method, 8)
-
-
-def _grouped(method: str, bits: int, group_size: int | None) -> Quantization:
-    """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
-    group = int(group_size) if group_size and int(group_size) > 0 else None
-    return Quantization(method, bits + ((16 + bits) / group if group else 0), group_size=group)
-
-
-def _compressed_tensors(config: Json) -> Quantization:
-    groups = config.get("config_groups") or {}
-    weights: Json = next((group.get("weights") or {} for group in groups.values()), {})
-    bits, group = int(weights.get("num_bits") or 8), weights.get("group_size")
-    if block := weights.get("block_structure"):
-        return Quantization("compressed-tensors", bits, block=(int(block[0]), int(block[1])))
-    return _grouped("compressed-tensors", bits, group if weights.get("strategy") == "group" else None)
-
-
-def _tokenizer(config: Json, text: Json, tokenizer: Json | None, shape: Shape) -> Tokenizer:
-    eos = text.get("eos_token_id", config.get("eos_token_id"))
-    ends = tuple(eos) if isinstance(eos, list) else (eos,) if isinstance(eos, int) else ()
-    bos = text.get("bos_token_id", config.get("bos_token_id"))
-    return Tokenizer(
-        vocab_size=shape.vocab_size,
-        bos_token_id=bos if isinstance(bos, int) else None,
-        eos_token_ids=ends,
-        kind=str(tokenizer["tokenizer_class"]) if tokenizer and tokenizer.get("tokenizer_class") else None,
-        chat_template=None if tokenizer is None else "chat_template" in tokenizer,
-    )
-
-
-def shape_fields() -> set[str]:
-    """Names a profile may use to describe a model without a config.json."""
-    return {entry.name for entry in fields(Shape)}

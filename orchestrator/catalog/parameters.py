@@ -1,10 +1,17 @@
-"""Parameters of a transformer by part, from the figures of its config.json: one formula, and a table of what each
-architecture family adds to it (biases, extra norms, sinks). Checked against published counts in tests/unit/catalog.
+"""Parameters of a transformer: how many by part, from the figures of its config.json, and in how many bits each.
+
+One formula, and a table of what each architecture family adds to it (biases, extra norms, sinks); checked against
+published counts in tests/unit/catalog. Quantization: vLLM 0.32 ``quantization/__init__.py`` and each config's
+``get_min_capability``; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7 README; TensorRT-LLM 1.2 and LMDeploy 0.18
+documentation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +34,6 @@ class Parameters:
     @property
     def total(self) -> int:
         return self.embedding + self.attention + self.mlp + self.experts + self.norms + self.lm_head
-
-    @property
-    def layers(self) -> int:
-        """Everything inside the layers, and the final norm."""
-        return self.attention + self.mlp + self.experts + self.norms
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +176,89 @@ def _mla(shape: Shape) -> int:
     query = (shape.q_lora_rank or hidden) * query_width
     expand = shape.kv_lora_rank * heads * (shape.qk_nope_head_dim + shape.v_head_dim)
     return query + _latents(shape) + expand + heads * shape.v_head_dim * hidden
+
+
+# Names of one storage format in different engines and kernels. A checkpoint's own method and the flag must share one.
+FORMAT: dict[str, str] = {
+    **dict.fromkeys(("awq", "auto_awq", "awq_marlin"), "awq"),
+    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin", "auto-round"), "gptq"),
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
+    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao")},
+}
+
+# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
+CHECKPOINT_ONLY = frozenset({
+    "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
+    "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
+    "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
+})  # fmt: skip
+# Applied while loading: the checkpoint must not be quantized already.
+ONLINE_ONLY = frozenset({
+    "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token",
+    "experts_int8",
+})  # fmt: skip
+MOE_ONLY = frozenset({"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8", "moe_wna16"})
+# Weight bits, scales included, of methods that quantize a 16-bit checkpoint while it loads.
+ONLINE_BITS: dict[str, float] = {
+    "fp8": 8, "fp8_per_tensor": 8, "fp8_per_channel": 8, "fp8_per_block": 8.002, "mxfp8": 8.25, "mxfp4": 4.25,
+    "int8_per_channel_weight_only": 8, "experts_int8": 8, "nvfp4_per_token": 4.5, "nvfp4_online": 4.5,
+    "w8a8_int8": 8, "w8a8_fp8": 8, "eetq": 8, "bitsandbytes": 4.13, "bitsandbytes-nf4": 4.13, "bitsandbytes-fp4": 4.13,
+    "bnb-4bit": 4.13, "bnb-8bit": 8,
+}  # fmt: skip
+_EXPERTS_ONLY = {"mxfp4", "int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight."""
+
+    method: str
+    bits: float
+    group_size: int | None = None  # inputs that share a scale
+    block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
+    experts_only: bool = False
+
+
+def quantization_from_config(config: Json | None) -> Quantization | None:
+    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized."""
+    if not config:
+        return None
+    method = str(config.get("quant_method") or config.get("quant_algo") or "unknown").lower()
+    if method in {"awq", "gptq", "auto-round", "auto_gptq"}:
+        return _grouped(method, int(config.get("bits") or config.get("w_bit") or 4), config.get("group_size"))
+    if method == "fp8":
+        block = config.get("weight_block_size")
+        shape = (int(block[0]), int(block[1])) if block else None
+        return Quantization(method, 8 + (32 / (shape[0] * shape[1]) if shape else 0), block=shape)
+    if method in {"mxfp4", "gpt_oss_mxfp4"}:
+        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True)
+    if method == "compressed-tensors":
+        return _compressed_tensors(config)
+    if method in {"modelopt", "nvfp4"}:
+        algorithm = str((config.get("quantization") or config).get("quant_algo", "FP8")).upper()
+        return Quantization("modelopt", 4.5, group_size=16) if "FP4" in algorithm else Quantization("modelopt", 8)
+    if method == "bitsandbytes":
+        return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
+    return Quantization(method, 8)
+
+
+def _grouped(method: str, bits: int, group_size: int | None) -> Quantization:
+    """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
+    group = int(group_size) if group_size and int(group_size) > 0 else None
+    return Quantization(method, bits + ((16 + bits) / group if group else 0), group_size=group)
+
+
+def _compressed_tensors(config: Json) -> Quantization:
+    groups = config.get("config_groups") or {}
+    weights: Json = next((group.get("weights") or {} for group in groups.values()), {})
+    bits, group = int(weights.get("num_bits") or 8), weights.get("group_size")
+    if block := weights.get("block_structure"):
+        return Quantization("compressed-tensors", bits, block=(int(block[0]), int(block[1])))
+    return _grouped("compressed-tensors", bits, group if weights.get("strategy") == "group" else None)
+
+
+def online_quantization(quantization: str | None) -> Quantization | None:
+    """What an engine makes of a 16-bit checkpoint while it loads; None for a method that does nothing then."""
+    if quantization is None or quantization not in ONLINE_BITS:
+        return None
+    return Quantization(quantization, ONLINE_BITS[quantization], experts_only=quantization in _EXPERTS_ONLY)

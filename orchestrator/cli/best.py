@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from orchestrator.analysis.best import Per
 
 EXAMPLES = """
 \b
@@ -30,67 +28,19 @@ file: they are checked against the stored requests.
 @click.option("--slo", "slo_text", required=True, metavar="SLO", help="Limits: ttft, tpot, e2e, itl_p99, attainment.")
 @click.option("--per", type=click.Choice(["gpu", "usd", "deployment"]), default="gpu", show_default=True)
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def best(uri: str, slo_text: str, per: str, form: str) -> int:
+def best(uri: str, slo_text: str, per: Per, form: str) -> int:
     """The deployment at URI with the most throughput per GPU, dollar or deployment under the limits."""
     from orchestrator.analysis import best as analysis
     from orchestrator.analysis.measured import load_points
     from orchestrator.analysis.slo import parse_slo
-    from orchestrator.cli.results import console, say
+    from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.report.best import best_document, best_text
+    from orchestrator.report.documents import json_text
     from orchestrator.results.root import open_results
 
+    leave_pandas_out()
     slo = parse_slo(slo_text)
-    answer = analysis.best(load_points(open_results(uri), slo), slo, per)  # type: ignore[arg-type]  # click.Choice
-    if form == "json":
-        click.echo(json.dumps(answer, indent=1))
-        return 0
-    out = console()
-    for one in answer["answers"]:
-        _print_answer(out, one, answer["slo"])
-    if answer["emulated"]:
-        say(out, "emulated: an emulator answered, not an engine; this says nothing about real hardware", "yellow")
+    answers = analysis.best(load_points(open_results(uri), slo), slo, per)
+    for text in [json_text(best_document(answers, slo, per))] if form == "json" else best_text(answers, slo):
+        click.echo(text)
     return 0
-
-
-def _print_answer(out: Console, answer: dict[str, Any], slo: str) -> None:
-    from orchestrator.cli.results import figure, load_text, say
-
-    winner = answer["winner"]
-    say(out, f"{answer['workload']} under {slo}", "bold")
-    if winner is not None:
-        rate = f"{figure(winner['throughput']['estimate'])} {answer['unit']}"
-        badge = " (emulated)" if winner["emulated"] else ""
-        say(out, f"best: {winner['label']}{badge} at {load_text(winner)}: {rate}", "bold green")
-        out.print(_table(answer))
-    say(out, answer["why"])
-    for one in answer["candidates"]:
-        for note in one["notes"]:
-            say(out, f"note: {one['label']}: {note}")
-    for one in answer["left_out"]:
-        level = f" at {load_text(one)}" if one["level"] is not None else ""
-        say(out, f"left out: {one['label']}{level}: {one['reason']}", "dim")
-
-
-def _table(answer: dict[str, Any]) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from orchestrator.cli.results import figure, load_text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("deployment", overflow="fold")
-    unit = answer["unit"].replace(" per", "\nper")
-    for title in ("load", unit, "95 %\ninterval", "attainment", "95 %\ninterval", "TTFT ms\np99", "TPOT ms\np99"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in answer["candidates"]:
-        rate, share = one["throughput"], one["attainment"]
-        table.add_row(
-            escape(one["label"]) + ("\n[yellow]emulated[/]" if one["emulated"] else ""),
-            load_text(one),
-            figure(rate["estimate"]),
-            f"{figure(rate['lower'])}-{figure(rate['upper'])}",
-            f"{share['estimate']:.3f}",
-            f"{share['lower']:.3f}-{share['upper']:.3f}",
-            *(figure(one[name]["p99"]) if one[name] else "-" for name in ("ttft_ms", "tpot_ms")),
-        )
-    return table

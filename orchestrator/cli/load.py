@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.spec.units import MOST_TOKENS
+from orchestrator.spec.load import MOST_TOKENS
 
 if TYPE_CHECKING:
-    from orchestrator.load.point import LoadPoint
-    from orchestrator.load.probe import Probed
-    from orchestrator.spec.load import Workload
+    from orchestrator.plan.model import Plan
+    from orchestrator.runner.endpoint import EndpointRun
 
 EXAMPLES = """
 \b
@@ -48,7 +47,7 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--input-tokens", type=click.IntRange(1, MOST_TOKENS), help="Of random prompts.")
 @click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
 @click.option("--output-tokens", type=click.IntRange(1, MOST_TOKENS), required=True)
-@click.option("--api", type=click.Choice(["completions", "chat", "tgi", "llama_cpp", "sglang"]), default="completions")
+@click.option("--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions")
 @click.option("--tokenizer", type=click.Path(), help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -60,70 +59,65 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Load the endpoint at URL and print what its users would have felt."""
-    from orchestrator.cli.load_output import Watch, document, print_document
-    from orchestrator.load.light import leave_pandas_out
-    from orchestrator.load.local import run_local
+    from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
-    point, probed = _point(url, options)
+    from orchestrator.cli.load_progress import progress_line
+    from orchestrator.report.documents import json_text
+    from orchestrator.report.run import run_document, run_text
+    from orchestrator.results.store import Store
+    from orchestrator.runner.endpoint import measure_here
+
+    run, notes = _run(url, options)
     store = None
     if results is not None:
-        from orchestrator.cli.load_results import open_store
-
-        store = open_store(results)
-    for note in probed.notes:
+        store = Store.open(results, run.plan.name)
+        store.check_writable()
+    for note in notes:
         click.echo(f"note: {note}", err=True)
-    prompts = _prompts(point)
-    with Watch(point) as watch:
-        requests, token_events, stats, verdict = run_local(point, clients, watch.on_progress)
-    notes = [*probed.notes, *_repeats(prompts, len(requests))]
-    for note in notes[len(probed.notes) :]:
+    distinct = run.point.workload.distinct_requests()  # now: a file may be gone afterwards
+    with progress_line(run.load.requests) as listener:
+        attempt = measure_here(run.load, clients, listener)
+    loaded = attempt.loaded
+    assert loaded
+    for note in (repeated := _repeated(distinct, loaded.requests.num_rows)):
         click.echo(f"note: {note}", err=True)
-    found = document(point, clients, requests, token_events, stats, verdict, notes)
-    print_document(found | {"results": results}, form)  # before storing: a full disk must not cost the answer
+    found = run_document(run.load, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
+    found |= {"notes": [*notes, *repeated], "results": results}
+    # before storing: a full disk must not cost the answer
+    click.echo(json_text(found) if form == "json" else "\n".join(run_text(found)))
     if store is not None:
-        from orchestrator.cli.load_results import write
-
-        write(store, point, options["api_key_env"], requests, token_events, stats, verdict)
-    return 3 if found["requests_all_phases"]["failed"] else 0
+        run.commit(store, attempt)
+    return 3 if set(loaded.requests["status"].to_pylist()) - {"ok"} else 0
 
 
-def _point(url: str, options: dict[str, Any]) -> tuple[LoadPoint, Probed]:
-    """The point of these options. Raises ProblemsError with everything that is wrong, before anything is sent."""
-    problems: list[str] = []
-    point = _checked(url, options, problems)
-    if point is None:
-        raise ProblemsError([Problem(problem) for problem in problems])
-    from orchestrator.load.probe import dialects, list_models, probe
+def _run(url: str, options: dict[str, Any]) -> tuple[EndpointRun, list[str]]:
+    """What these options ask for and what the user should know of the endpoint.
 
-    target = point.targets[0]
+    Raises ProblemsError with everything that is wrong, before anything is sent.
+    """
+    from orchestrator.load.point import Target
+    from orchestrator.runner.endpoint import EndpointRun
+    from orchestrator.runner.probe import dialects, list_models, probe
+
+    problems: list[Problem] = []
+    base = _url(url, problems)
+    experiment = _experiment(base, options, problems)
+    target = Target(base, options["model"] or "", api_key=_api_key(options["api_key_env"], problems))
+    extra = _extra_body(options["extra_body"], problems)
+    plan = _plan(experiment, target.model or "unknown", problems)
+    if problems:
+        raise ProblemsError(problems)
     models = list_models(target)
     if not target.model:
         target = replace(target, model=_only_model(url, models))
+        plan = _plan(experiment, target.model, problems)
     elif models is not None and target.model not in models:
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
-    extra = point.dialect.extra_body
+    assert plan
     candidates = [replace(dialect, extra_body=extra) for dialect in dialects(options["api"])]
-    probed = probe(target, candidates, point.tokenizer)
-    point = replace(point, targets=(target,), dialect=probed.dialect, vocabulary=probed.vocabulary)
-    return replace(point, count_text=not probed.counts and point.tokenizer is not None), probed
-
-
-def _prompts(point: LoadPoint) -> int | None:
-    """How many the file has, before anything is measured: it may be gone afterwards. None without a file."""
-    if point.workload.prompts is None:
-        return None
-    from orchestrator.load.workloads.file import summary
-
-    return summary(point.workload.prompts).prompts
-
-
-def _repeats(prompts: int | None, requests: int) -> list[str]:
-    """What a user should know who sent the same prompts several times."""
-    if prompts is None or requests <= prompts:
-        return []
-    times = -(-requests // prompts)
-    return [f"{requests} requests of {prompts} prompts: each sent up to {times} times; a prefix cache answers faster"]
+    probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
+    return EndpointRun(plan, target, probed, options["seed"]), list(probed.notes)
 
 
 def _only_model(url: str, models: list[str] | None) -> str:
@@ -132,141 +126,135 @@ def _only_model(url: str, models: list[str] | None) -> str:
     return models[0]
 
 
-def _checked(url: str, options: dict[str, Any], problems: list[str]) -> LoadPoint | None:
-    """The point as far as it is known without asking the endpoint; None when there are problems."""
-    from orchestrator.load.point import LoadPoint, Target
-    from orchestrator.load.probe import dialects
-    from orchestrator.results.ids import digest, new_ulid
+def _repeated(distinct: int | None, requests: int) -> list[str]:
+    """What a user should know who sent the same prompts several times."""
+    if distinct is None or requests <= distinct:
+        return []
+    times = -(-requests // distinct)
+    return [f"{requests} requests of {distinct} prompts: each sent up to {times} times; a prefix cache answers faster"]
 
-    base = _url(url, problems)
-    duration_s = _seconds("--duration", options["duration"], problems)
-    warmup_s = _seconds("--warmup", options["warmup"], problems) or 0.0
-    timeout_s = _seconds("--timeout", options["timeout"], problems) or 600.0
-    if (options["requests"] is None) == (options["duration"] is None):
-        problems.append("give one of --requests and --duration")
-    level, arrivals = _level(options, problems)
-    api_key = _api_key(options["api_key_env"], problems)
-    extra = _extra_body(options["extra_body"], problems)
-    tokenizer = _tokenizer(options["tokenizer"], problems)
-    workload = _workload(options, problems)
-    if problems:
+
+def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:
+    """The plan of one point, where the options are good enough for one."""
+    from orchestrator.runner.endpoint import plan_of
+
+    if "levels" not in experiment["load"] or not experiment["workloads"]:
         return None
-    assert level is not None
-    assert arrivals is not None
-    assert workload is not None
-    point = LoadPoint(
-        targets=(Target(base, options["model"] or "", api_key=api_key),),
-        dialect=replace(dialects(options["api"])[0], extra_body=extra),
-        workload=workload,
-        level=level,
-        arrivals=arrivals,
-        warmup_s=warmup_s,
-        duration_s=duration_s,
-        requests=options["requests"],
-        seed=options["seed"],
-        max_in_flight=options["max_in_flight"],
-        request_timeout_s=timeout_s,
-        tokenizer=tokenizer,
-        attempt_id=new_ulid(),
-    )
-    return replace(point, measurement_id=digest([base, options["model"], workload, level, point.attempt_id]))
+    experiment["model"]["id"] = model
+    try:
+        return plan_of(experiment)
+    except ProblemsError as error:
+        problems += [replace(problem, file=None, line=None) for problem in error.problems]
+        return None
 
 
-def _url(url: str, problems: list[str]) -> str:
+def _experiment(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """The options as an experiment. What they lack or say wrongly is left out of it and is a problem."""
+    from orchestrator.results.ids import new_ulid
+
+    load = {
+        name: f"{value:g}s"
+        for name, option in (("duration", "duration"), ("warmup", "warmup"), ("request_timeout", "timeout"))
+        if (value := _seconds(option, options[option], problems)) is not None
+    }
+    if (options["requests"] is None) == (options["duration"] is None):
+        problems.append(Problem("give one of --requests and --duration"))
+    elif options["requests"] is not None:
+        load["requests"] = options["requests"]
+    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
+    return {
+        "version": 1,
+        "name": f"load-{new_ulid()}",
+        "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
+        "deployments": endpoint,
+        "workloads": _workloads(options, problems),
+        "load": load | _level(options, problems),
+    }
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _level(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    rate, concurrency = options["rate"], options["concurrency"]
+    if (rate is None) == (concurrency is None):
+        problems.append(Problem("give one of --rate (open loop) and --concurrency (closed loop)"))
+        return {}
+    if rate is not None:
+        arrivals = {"process": options["arrivals"], "burstiness": options["burstiness"]}
+        rates = {"levels": {"request_rate": [rate]}, "arrivals": arrivals}
+        return rates | _given(max_in_flight=options["max_in_flight"])
+    if options["max_in_flight"] is not None:
+        problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
+    return {"levels": {"concurrency": [concurrency]}}
+
+
+def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
+    length, file, api = options["input_tokens"], options["prompt_file"], options["api"]
+    if (length is None) == (file is None):
+        problems.append(Problem("give one of --input-tokens (random prompts) and --prompt-file"))
+        return []
+    content = {"kind": "random", "input_tokens": length}
+    if file is not None:
+        content = {"kind": "file", "prompts": str(Path(file).absolute())}
+    named = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
+    return [named | content | {"output_tokens": options["output_tokens"]}]
+
+
+def _url(url: str, problems: list[Problem]) -> str:
     """Without the /v1 that people paste: paths of the APIs hold it already."""
-    from orchestrator.load.http import parse_url
+    from orchestrator.load.requests import parse_url
 
     base = url.rstrip("/").removesuffix("/v1")
     try:
         parse_url(base)
     except InputError as error:
-        problems.append(str(error))
+        problems.append(Problem(str(error)))
     return base
 
 
-def _seconds(option: str, text: str | None, problems: list[str]) -> float | None:
-    from orchestrator.spec.units import parse_duration
+def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | None:
+    from orchestrator.spec.load import parse_duration
 
-    if text is None:
-        return None
     try:
-        return parse_duration(text)
+        return None if text is None else parse_duration(text)
     except ValueError as error:
-        problems.append(f"{option}: {error}")
+        problems.append(Problem(f"--{option}: {error}"))
         return None
 
 
-def _level(options: dict[str, Any], problems: list[str]) -> tuple[Any, Any]:
-    from orchestrator.load.arrivals import problems as arrivals_problems
-    from orchestrator.spec.load import Arrivals, Level
-
-    rate, concurrency = options["rate"], options["concurrency"]
-    if (rate is None) == (concurrency is None):
-        problems.append("give one of --rate (open loop) and --concurrency (closed loop)")
-        return None, None
-    arrivals = Arrivals(process=options["arrivals"], burstiness=options["burstiness"])
-    if rate is not None:
-        problems += [f"--arrivals: {problem}" for problem in arrivals_problems(arrivals)]
-        return Level(control="request_rate", value=rate), arrivals
-    if options["max_in_flight"] is not None:
-        problems.append("--max-in-flight is for --rate; --concurrency is itself the number in flight")
-    return Level(control="concurrency", value=concurrency), arrivals
-
-
-def _workload(options: dict[str, Any], problems: list[str]) -> Workload | None:
-    from orchestrator.load.workloads import pinned
-    from orchestrator.load.workloads import problems as workload_problems
-    from orchestrator.spec.load import Lengths, Workload
-
-    length, file = options["input_tokens"], options["prompt_file"]
-    if (length is None) == (file is None):
-        problems.append("give one of --input-tokens (random prompts) and --prompt-file")
-        return None
-    workload = Workload(
-        name="load",
-        kind="random" if file is None else "file",
-        input_tokens=None if length is None else Lengths(fixed=length),
-        prompts=None if file is None else str(Path(file).absolute()),
-        output_tokens=Lengths(fixed=options["output_tokens"]),
-        api=options["api"] if options["api"] in ("completions", "chat", "tgi") else "native",
-    )
-    wrong = workload_problems(workload)
-    problems += [f"--prompt-file: {problem}" for problem in wrong]
-    return None if wrong else pinned(workload)
-
-
-def _api_key(name: str | None, problems: list[str]) -> str | None:
+def _api_key(name: str | None, problems: list[Problem]) -> str | None:
     if name is None:
         return None
     key = os.environ.get(name)
     if not key:
-        problems.append(f"--api-key-env: the environment variable {name!r} is not set")
+        problems.append(Problem(f"--api-key-env: the environment variable {name!r} is not set"))
     elif not key.isascii() or any(char.isspace() for char in key):
-        problems.append(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold")
+        problems.append(Problem(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"))
     return key
 
 
-def _extra_body(text: str | None, problems: list[str]) -> dict[str, Any]:
-    if text is None:
-        return {}
+def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
     try:
-        extra = json.loads(text)
+        extra = json.loads(text or "{}")
     except json.JSONDecodeError as error:
-        problems.append(f"--extra-body is no JSON: {error}")
+        problems.append(Problem(f"--extra-body is no JSON: {error}"))
         return {}
     if not isinstance(extra, dict):
-        problems.append("--extra-body must be a JSON object")
+        problems.append(Problem("--extra-body must be a JSON object"))
         return {}
     return extra
 
 
-def _tokenizer(path: str | None, problems: list[str]) -> str | None:
-    from orchestrator.load.tokens import load_tokenizer
+def _tokenizer(path: str | None, problems: list[Problem]) -> str | None:
+    from orchestrator.load.workloads.content import load_tokenizer
 
     if path is None:
         return None
     try:
         load_tokenizer(path)
     except InputError as error:
-        problems.append(f"--tokenizer: {error}")
+        problems.append(Problem(f"--tokenizer: {error}"))
+        return None
     return str(Path(path).absolute())

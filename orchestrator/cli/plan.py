@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+import orjson
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orchestrator.plan.load import load_plan, write_plan
-from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.totals import notes, summary, totals
-from orchestrator.plan.vllm_check import check_with_vllm
+from orchestrator.plan.make import load_plan, write_plan
+from orchestrator.plan.model import Deployment, Plan, notes, summary, totals
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -51,34 +50,24 @@ def plan(experiment: Path, output: Path | None, form: str, nodes: int | None, en
     """
     made = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:
-        made = check_with_vllm(made, environment)
+        from orchestrator.engines.vllm_check import opinion_of_vllm
+
+        opinion = opinion_of_vllm(environment, {one.id: (one.settings, one.hardware) for one in made.runnable()})
+        made = made.refusing(opinion.refused, opinion.note)
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
     if form == "json":
-        click.echo(json.dumps(as_json(made), indent=2))
+        click.echo(orjson.dumps(as_json(made), option=orjson.OPT_INDENT_2))
     else:
         show(made, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
 
 
 def as_json(made: Plan) -> dict[str, Any]:
     """The plan for other programs: all settings of every deployment, counts and estimates."""
-    deployments = [
-        {
-            "id": one.id,
-            "label": one.label,
-            "status": one.status,
-            "reasons": list(one.reasons),
-            "settings": one.settings.model_dump(mode="json"),
-            "hardware": one.hardware.model_dump(mode="json"),
-            "derived": one.derived,
-            "predicted": one.predicted,
-            "points": len(made.points_of(one.id)),
-        }
-        for one in made.deployments
-    ]
-    sums = totals(made).as_json()
-    return {"name": made.name, "deployments": deployments, **sums, "notes": notes(made)}
+    points = {one.id: made.point_count(one.id) for one in made.deployments}
+    deployments = [one.model_dump(mode="json") | {"points": points[one.id]} for one in made.deployments]
+    return {"name": made.name, "deployments": deployments, **asdict(totals(made)), "notes": notes(made)}
 
 
 def show(made: Plan, console: Console) -> None:
@@ -86,7 +75,7 @@ def show(made: Plan, console: Console) -> None:
     table = Table("deployment", "status", "footprint", "points", "why", box=None, header_style="bold", pad_edge=False)
     for one in made.deployments[:MOST_ROWS]:
         status = f"[{STYLES[one.status]}]{one.status}[/]"
-        points = str(len(made.points_of(one.id)) or "")
+        points = str(made.point_count(one.id) or "")
         table.add_row(escape(one.label), status, _footprint(one), points, escape("; ".join(one.reasons)))
     console.print(table)
     if len(made.deployments) > MOST_ROWS:

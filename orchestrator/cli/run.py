@@ -1,4 +1,4 @@
-"""``orchestrator run``: a sweep on a Ray cluster, from an experiment file or a frozen plan to Parquet."""
+"""``orchestrator run``: a sweep on a Ray cluster or on this machine, from an experiment or a frozen plan to Parquet."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ EXAMPLES = """
 \b
 Examples:
   orchestrator run experiments/quickstart.yaml --results results/
+  orchestrator run experiments/quickstart.yaml --results results/ --address local
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
@@ -27,15 +28,17 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 @click.command(epilog=EXAMPLES)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--results", "results_uri", required=True, metavar="URI", help="Local folder or s3://bucket/prefix.")
-@click.option("--address", help="Ray cluster; default: the running one, or a new one on this machine.")
+@click.option(
+    "--address", help="Ray cluster, or local: this machine without Ray. Default: the running one, or a new one here."
+)
 @click.option("--clients", type=click.IntRange(min=1), help="Most load clients per launch. Default: half the cores.")
 @click.option("--placement-timeout", default="15m", show_default=True, help="How long to wait for nodes (autoscaling).")
 def run(experiment: Path, results_uri: str, address: str | None, clients: int | None, placement_timeout: str) -> int:
-    """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a Ray cluster."""
-    from orchestrator.plan.load import load_plan
-    from orchestrator.plan.totals import summary
+    """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
+    from orchestrator.plan.make import load_plan
+    from orchestrator.plan.model import summary
     from orchestrator.results.store import Store
-    from orchestrator.spec.units import parse_duration
+    from orchestrator.spec.load import parse_duration
 
     try:
         timeout_s = parse_duration(placement_timeout)
@@ -46,37 +49,35 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
     store.check_writable()
 
     console = Console(stderr=True)
-    from orchestrator.cli.live import LiveSweep
-    from orchestrator.cluster.ray_cluster import RayCluster  # imports ray: after the input is known to be good
+    from orchestrator.cluster import open_cluster
+    from orchestrator.report.live import LiveSweep
+    from orchestrator.runner.context import SweepContext
     from orchestrator.runner.sweep import Sweep
 
     console.print(summary(plan), highlight=False)
-    cluster = RayCluster(store, address, clients)
+    cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
     if cluster.note:
         console.print(f"note: {cluster.note}", highlight=False, soft_wrap=True)
     try:
         with LiveSweep(console) as live:
-            report = Sweep(plan, cluster, store, live, timeout_s).run()
+            report = Sweep(SweepContext(plan, cluster, store, live, timeout_s)).run()
     finally:
         cluster.close()
     _print(report, store, console)
     if report.interrupted:
         raise KeyboardInterrupt
-    return 3 if report.failed or report.left_out else 0
+    return 3 if report.counts.failed or report.counts.left_out else 0
 
 
 def _print(report: SweepReport, store: Store, console: Console) -> None:
-    from orchestrator.cli.results_hosts import host_sentence
-
-    parts = [f"{report.measured} measured", f"{report.skipped} already done", f"{report.failed} failed"]
-    if report.left_out:
-        parts.append(f"{report.left_out} left out by the budget")
+    counts = report.counts
+    parts = [f"{counts.measured} measured", f"{counts.skipped} already done", f"{counts.failed} failed"]
+    if counts.left_out:
+        parts.append(f"{counts.left_out} left out by the budget")
     console.print(", ".join(parts), highlight=False)
     console.print(
         f"{report.wall_s:.0f} s in all; {report.overhead:.1%} of it was the program's own overhead"
         " (neither engine start-up nor warm-up nor measurement)",
         highlight=False,
     )
-    for host in report.hosts:
-        console.print(host_sentence(host), highlight=False, markup=False, soft_wrap=True)
     console.print(f"results: {store.uri}", highlight=False)

@@ -16,26 +16,19 @@ Examples:
 \b
 Takes about 20 s. A point whose load comes near these figures is limited by the client, not by the engine; more clients
 or more machines for them help. The errors are what this client adds to what a server of known timing really sent.
-Every sweep does it for 3 s on each host with clients and stores it: orchestrator results URI --hosts.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
-@click.option("--limit", metavar="TIME", help="Be over in about so long, like 3s: less exact, up to 50,000 events/s.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def selfcheck(clients: int, limit: str | None, form: str) -> int:
+def selfcheck(clients: int, form: str) -> int:
     """Measure this machine's load client against a local server of known timing."""
-    from orchestrator.load.light import leave_pandas_out
-    from orchestrator.load.selfcheck import selfcheck as check
-    from orchestrator.spec.units import parse_duration
+    from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.runner.selfcheck import selfcheck as check
 
-    try:
-        limit_s = None if limit is None else parse_duration(limit)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--limit") from error
     leave_pandas_out()
-    found = check(clients, limit_s)
+    found = check(clients)
     if form == "json":
         click.echo(json.dumps(found, indent=1))
     else:

@@ -1,21 +1,25 @@
 """What the runner needs of a cluster: machines, places, agents that run engines, clients that load them.
 
-Ray implements it (ray_cluster.py); everything here is plain data and two small protocols, so that the runner is tested
-without a cluster.
+Two implement it: this machine without Ray (local.py) and Ray (ray_cluster.py). Everything here is plain data and small
+protocols, so that the runner is tested without either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.engines.base import Node
-from orchestrator.errors import Failure
+from orchestrator.errors import Failure, PlacementError
 from orchestrator.load.point import ClientStats, LoadPoint, Progress
-from orchestrator.results.store import FilePart
-from orchestrator.spec.settings import EngineSettings, Hardware
-from orchestrator.telemetry.engine_metrics import Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from orchestrator.engines.command import Node
+    from orchestrator.results.store import FilePart
+    from orchestrator.spec.settings import EngineSettings, Hardware
+    from orchestrator.telemetry.engine_metrics import Sample
 
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
 
@@ -39,15 +43,23 @@ class Bundle:
     cpus: float
 
 
-def describe(bundles: Sequence[Bundle]) -> str:
-    """What one replica asks for, in words."""
-    one = f"{bundles[0].gpus} GPUs" if bundles[0].gpus else f"{bundles[0].cpus:g} CPUs"
-    return f"{len(bundles)} nodes with {one} each" if len(bundles) > 1 else f"one node with {one}"
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one replica takes: a bundle per node, and the labels that each of these nodes must have."""
+
+    bundles: tuple[Bundle, ...]
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        """In words; all bundles of a replica are alike."""
+        bundle = self.bundles[0]
+        each = f"{bundle.gpus} GPUs" if bundle.gpus else f"{bundle.cpus:g} CPUs"
+        return f"{len(self.bundles)} nodes with {each} each" if len(self.bundles) > 1 else f"one node with {each}"
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Where one agent sits, as it found itself: ``devices`` sorted GPU ids, ``cores`` this process may use."""
+class Allocation:
+    """What one agent was given, as it found it: ``devices`` sorted GPU ids, ``cores`` its process may use."""
 
     node_id: str
     address: str
@@ -80,15 +92,16 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point: rows are already in the store, ``requests`` is a copy for the verdict."""
+    """One client's share of a point. It stored its rows (``parts``, ``requests`` is a copy), or they are only here."""
 
     stats: ClientStats
     parts: tuple[FilePart, ...]
-    requests: object  # pyarrow.Table in the schema REQUESTS
+    requests: pa.Table  # in the schema REQUESTS
+    token_events: pa.Table | None = None  # in the schema TOKEN_EVENTS, of a client that stored nothing
 
 
-class AgentLost(Exception):
-    """The agent's process or node is gone: infrastructure, not the configuration."""
+class HostLost(Exception):
+    """The process or the node of an agent or a client is gone, or silent: infrastructure, not the configuration."""
 
 
 class ClientLost(Exception):
@@ -100,11 +113,14 @@ class ClientLost(Exception):
 
 
 class Agent(Protocol):
-    """Runs one rank's process on its node. Every call raises AgentLost when the agent is gone."""
+    """Runs one rank's process on its node. Every call raises HostLost when the agent is gone."""
 
-    seat: Seat
+    allocation: Allocation
 
-    def reserve_ports(self, count: int) -> list[int]: ...
+    def reserve_ports(self, count: int) -> list[int]:
+        """Ports that nothing listens on now, from the engines' range."""
+        ...
+
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
         """Start the process; returns its argv."""
         ...
@@ -113,7 +129,10 @@ class Agent(Protocol):
         """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
         ...
 
-    def poll_ready(self, wait_s: float) -> Ready | Failure | None: ...
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        """What came of it, None while it is not known after ``wait_s``."""
+        ...
+
     def failure(self) -> Failure | None:
         """None while the process lives; else why it ended."""
         ...
@@ -130,7 +149,9 @@ class Agent(Protocol):
         """What was read since ``begin_metrics``, in order of time."""
         ...
 
-    def stop(self) -> Stopped: ...
+    def stop(self) -> Stopped:
+        """End the process and everything it started; the log comes along. Calling it again tells the same."""
+        ...
 
 
 class ClientRun(Protocol):
@@ -149,6 +170,21 @@ class ClientRun(Protocol):
     def reports(self) -> dict[int, ClientReport]:
         """By client index; those that were lost are missing."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long somebody waits for a place: so many seconds, and not once ``stopped`` says that the sweep is over."""
+
+    timeout_s: float
+    stopped: Callable[[], bool] = lambda: False
+
+    def check(self, waited_s: float, footprint: Footprint) -> None:
+        """Raises PlacementError when it is over."""
+        if self.stopped():
+            raise PlacementError("the sweep was stopped")
+        if waited_s >= self.timeout_s:
+            raise PlacementError(f"no place for {footprint} within {self.timeout_s:g} s")
 
 
 class Placement(Protocol):
@@ -171,10 +207,6 @@ class Clients(Protocol):
         """
         ...
 
-    def selfcheck(self, members: Sequence[int], limit_s: float) -> list[dict[str, Any]]:
-        """What load/selfcheck.py finds on the hosts of these clients, all at once; ``{"error": …}`` where it failed."""
-        ...
-
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
         """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
         ...
@@ -183,11 +215,23 @@ class Clients(Protocol):
 
 
 class Cluster(Protocol):
-    """A cluster that can place replicas and clients. Every wait has a limit."""
+    """A cluster that can place replicas and clients. Every wait has a limit.
+
+    ``note``: what the user should know of how it was found.
+    """
+
+    note: str | None
 
     def machines(self) -> list[Machine]: ...
     def grows(self) -> bool:
-        """Whether an autoscaler may add nodes."""
+        """Whether an autoscaler may add nodes; True also when nobody can tell."""
+        ...
+
+    def desire(self, footprints: Sequence[Footprint]) -> None:
+        """The cluster should come to have nodes for these, beside those that launches hold; replaces the last desire.
+
+        A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not.
+        """
         ...
 
     def check_nodes(self) -> list[str]:
@@ -197,19 +241,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def place(
-        self,
-        launch_id: str,
-        bundles: Sequence[Bundle],
-        nodes: Sequence[str] | None,
-        labels: Mapping[str, str],
-        timeout_s: float,
-        stopped: Callable[[], bool],
-    ) -> Placement:
-        """One agent per bundle, each on its own node when there are several. ``nodes``: node ids, None = anywhere.
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
+        """One agent per bundle, on the node of ``nodes`` that stands in its place; all of them are different.
 
-        Raises PlacementError when the time is over or ``stopped`` says so, NoRoom when no node can ever hold it and
-        none is being added.
+        Waits while others hold what it takes. Raises PlacementError when patience is over, or these nodes are gone or
+        could not even hold it when idle.
         """
         ...
 

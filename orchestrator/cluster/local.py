@@ -1,92 +1,238 @@
-"""A Ray cluster of several nodes on this machine: for the demo, for tests, and for multi-node launches on a laptop."""
+"""This machine as a cluster, without Ray: an engine is a child of its guard, a client a process of its own."""
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
-import shutil
-import socket
-import tempfile
-from collections.abc import Callable
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from types import TracebackType
-from typing import Any
+from functools import cached_property
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
-from ray.cluster_utils import Cluster
+from orchestrator.cluster.base import Agent, Footprint, HostLost, Machine, Patience
+from orchestrator.cluster.calls import crossing, in_thread
+from orchestrator.cluster.client_host import ClientHost
+from orchestrator.cluster.clients import ClientPool, PooledClients
+from orchestrator.errors import PlacementError
+from orchestrator.load.rows import leave_pandas_out
 
-OBJECT_STORE_BYTES = 80 * 2**20  # the smallest Ray accepts is 75 MB; rows travel through files, not through Ray
+if TYPE_CHECKING:
+    from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.results.store import Store
 
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _start(node: Callable[[], Any], tries: int = 3) -> Any:
-    """Ray gives a raylet 30 s to register, which a busy machine may not keep; it says so with a bare Exception."""
-    for left in reversed(range(tries)):
-        try:
-            return node()
-        except Exception as error:
-            if "timed out during startup" not in str(error) or not left:
-                raise
-    raise AssertionError("unreachable")
+NODE_ID = "local"
+ADDRESS = "127.0.0.1"
+END_LIMIT_S = 5.0  # for a client process to end
 
 
 class LocalCluster:
-    """``nodes`` raylets of ``cpus`` logical CPUs each, on ports of their own; nothing else on the machine is touched.
+    """One node: this machine, its cores, its GPUs. Everything on it ends with the driver, however that dies.
 
-    Use as a context manager; ``address`` is what ``--address`` and ``ray.init`` take, ``dashboard`` what
-    ``ray job submit --address`` takes (None without a dashboard).
+    ``client_limit``: most load clients. ``watched``: somebody reads progress while clients load. A single client that
+    nobody watches runs in this process; all others have one of their own, since drawing would stop their reads.
     """
 
-    def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
-        self._saved = os.environ.get("RAY_TMPDIR")
-        os.environ["RAY_TMPDIR"] = self._folder  # keeps Cluster() from redirecting address="auto" of others
-        os.makedirs(f"{self._folder}/ray", exist_ok=True)
-        head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
-        if dashboard_port is not None:
-            head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
-        self.cluster = _start(lambda: Cluster(initialize_head=True, head_node_args=head))
-        self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
-        for _ in range(nodes - 1):
-            self.add_node(cpus, gpus)
+    def __init__(self, store: Store | None, client_limit: int | None = None, watched: bool = True) -> None:
+        self.note: str | None = None
+        cores = len(os.sched_getaffinity(0))
+        self._client_limit = client_limit or max(1, cores // 2)
+        here = self._client_limit == 1 and not watched
+        self._pool = ClientPool(
+            store, ADDRESS, lambda: [Machine(NODE_ID, ADDRESS)], lambda _: ClientThread() if here else ClientProcess()
+        )
+        self._change = threading.Condition()
+        self._used_gpus: set[str] = set()
+        self._cpus = self._free_cpus = float(cores)
+        self._placements: list[LocalPlacement] = []
 
-    @staticmethod
-    def _node_args(cpus: int, gpus: int) -> dict[str, Any]:
-        # every raylet's agent listens for jobs on one default port: a second cluster on this machine would go without
-        return {
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "dashboard_agent_listen_port": _free_port(),
-        }
+    @cached_property
+    def _gpus(self) -> tuple[str, ...]:
+        """Indices of this machine's GPUs, or those that CUDA_VISIBLE_DEVICES leaves; loading alone asks for none."""
+        from orchestrator.cluster.engine_host import assigned_gpus
+        from orchestrator.telemetry.gpus import gpus
 
-    @property
-    def address(self) -> str:
-        """GCS address, host:port."""
-        return str(self.cluster.address)
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            return assigned_gpus()
+        return tuple(str(gpu.index) for gpu in gpus())
 
-    def add_node(self, cpus: int = 4, gpus: int = 0) -> Any:
-        """One more node; ``cluster.remove_node`` kills it."""
-        # a folder of its own: raylets that share one unpack a job's working_dir over each other
-        folder = tempfile.mkdtemp(prefix="n", dir=self._folder)
-        return _start(lambda: self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus)))
+    def machines(self) -> list[Machine]:
+        return [Machine(NODE_ID, ADDRESS, len(self._gpus), self._cpus)]
+
+    def grows(self) -> bool:
+        return False
+
+    def desire(self, footprints: Sequence[Footprint]) -> None:
+        return
+
+    def check_nodes(self) -> list[str]:
+        return []  # the driver wrote to the results before it came here
+
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> LocalPlacement:
+        from orchestrator.cluster.engine_host import EngineHost  # the load command needs none
+
+        bundle, machine = footprint.bundles[0], self.machines()[0]
+        too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
+        if too_much or footprint.labels or list(nodes) != [NODE_ID]:
+            here = f"this machine, with {machine.gpus} GPUs and {machine.cpus:g} CPUs"
+            raise PlacementError(f"{here}, is not {footprint}")
+        gpus = self._take(footprint, patience)
+        try:
+            host = EngineHost(launch_id, NODE_ID, ADDRESS, gpus)
+        except BaseException:
+            self._give_back(gpus, bundle.cpus)
+            raise
+
+        def on_release() -> None:
+            self._placements.remove(placement)
+            self._give_back(gpus, bundle.cpus)
+
+        placement = LocalPlacement(host, on_release)
+        self._placements.append(placement)
+        return placement
+
+    def _take(self, footprint: Footprint, patience: Patience) -> tuple[str, ...]:
+        """GPUs and CPUs for its one bundle; returns the GPUs."""
+        bundle, began_s = footprint.bundles[0], time.monotonic()
+        with self._change:
+            while len(free := self._free_gpus()) < bundle.gpus or self._free_cpus < bundle.cpus:
+                patience.check(time.monotonic() - began_s, footprint)
+                self._change.wait(0.5)
+            taken = free[: bundle.gpus]
+            self._used_gpus.update(taken)
+            self._free_cpus -= bundle.cpus
+            return taken
+
+    def _free_gpus(self) -> tuple[str, ...]:
+        return tuple(gpu for gpu in self._gpus if gpu not in self._used_gpus)
+
+    def _give_back(self, gpus: Sequence[str], cpus: float) -> None:
+        with self._change:
+            self._used_gpus.difference_update(gpus)
+            self._free_cpus += cpus
+            self._change.notify_all()
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> PooledClients:
+        return self._pool.borrow(count, avoid)
+
+    def most_clients(self) -> int:
+        return self._client_limit
 
     def close(self) -> None:
-        """End every process of the cluster and remove its files."""
-        self.cluster.shutdown()
-        os.environ.pop("RAY_TMPDIR", None)
-        if self._saved is not None:
-            os.environ["RAY_TMPDIR"] = self._saved
-        with suppress(OSError):
-            shutil.rmtree(self._folder)
+        for placement in list(self._placements):
+            placement.release()
+        self._pool.close()
 
-    def __enter__(self) -> LocalCluster:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class LocalPlacement:
+    """One engine's host in this process."""
+
+    def __init__(self, host: EngineHost, on_release: Callable[[], None]) -> None:
+        self.agents: Sequence[Agent] = [host]
+        self._on_release = on_release
+
+    def release(self) -> None:
+        on_release, self._on_release = self._on_release, lambda: None
+        try:
+            self.agents[0].stop()  # tells the same when it is called again
+        finally:
+            on_release()
+
+
+class ClientThread:
+    """A ClientHost in this process: each call has a thread of its own."""
+
+    def __init__(self) -> None:
+        self._host = ClientHost()
+
+    def begin(self, method: str, *args: object) -> Future[Any]:
+        return in_thread(_checked, self._host, method, *args)
+
+    def kill(self) -> None:
+        """A thread cannot be killed: what it sends ends."""
+        self._host.abort()
+
+
+def _checked(host: ClientHost, method: str, *args: object) -> Any:
+    try:
+        return getattr(host, method)(*args)
+    except Exception as error:
+        raise crossing(error, method) from error
+
+
+class ClientProcess:
+    """A ClientHost in a process of its own. When that ends, every call that was not answered raises HostLost."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy whatever threads and sockets are here
+        self._pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), name="load client", daemon=True)
+        self.process.start()
+        theirs.close()
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._calls: dict[int, Future[Any]] = {}
+        self._ended = ""
+        threading.Thread(target=self._read, name="load client", daemon=True).start()
+
+    def begin(self, method: str, *args: object) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._ended:
+                future.set_exception(HostLost(self._ended))
+                return future
+            number = next(self._numbers)
+            self._calls[number] = future
+            with suppress(OSError):  # it died: the reader finds out
+                self._pipe.send((number, method, args))
+        return future
+
+    def kill(self) -> None:
+        """Nothing is left of it afterwards."""
+        self.process.kill()
+        self.process.join(END_LIMIT_S)
+
+    def _read(self) -> None:
+        """Answers as they come, until the process ends."""
+        with suppress(EOFError, OSError):
+            while True:
+                number, error, value = self._pipe.recv()
+                with self._lock:
+                    future = self._calls.pop(number)
+                if error is None:
+                    future.set_result(value)
+                else:
+                    future.set_exception(error)
+        self.process.join(END_LIMIT_S)
+        with self._lock:
+            self._ended = f"the client process ended with exit code {self.process.exitcode}"
+            left, self._calls = list(self._calls.values()), {}
+        for future in left:
+            future.set_exception(HostLost(self._ended))
+        self._pipe.close()
+
+
+def _serve(pipe: Connection) -> None:
+    """The life of a client process: a thread for each call, until the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the driver decides
+    leave_pandas_out()
+    host, lock = ClientHost(), threading.Lock()
+
+    def work(number: int, method: str, *args: object) -> None:
+        reply: tuple[int, Exception | None, Any]
+        try:
+            reply = number, None, _checked(host, method, *args)
+        except Exception as error:
+            reply = number, error, None
+        with lock, suppress(OSError):  # the driver is gone: nobody is left to tell
+            pipe.send(reply)
+
+    with suppress(EOFError, OSError):
+        while True:
+            number, method, args = pipe.recv()
+            threading.Thread(target=work, args=(number, method, *args), daemon=True).start()

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 
-import grpc
-from ray._private import services
-from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated.gcs_service_pb2 import CheckAliveRequest
-from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
-
+from orchestrator.cluster.ray_private import bootstrap_address, head_answers
 from orchestrator.errors import InputError
 
 ANSWER_LIMIT_S = 5.0
-_NOBODY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 def live_address(address: str | None) -> tuple[str | None, str | None]:
@@ -26,12 +20,12 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if address is not None and "://" in address:
         return address, None  # Ray Client has a limit of its own
     try:
-        found = services.canonicalize_bootstrap_address(address)
+        found = bootstrap_address(address)
     except (ConnectionError, ValueError) as error:
         raise InputError(f"no Ray cluster at {address}: {error}") from error
     if found is None:
         return "local", None
-    if _answers(found):
+    if head_answers(found, ANSWER_LIMIT_S):
         return found, None
     if address is None and not os.environ.get("RAY_ADDRESS"):
         return "local", f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine"
@@ -39,15 +33,3 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     raise InputError(
         f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and its port open?"
     )
-
-
-def _answers(address: str) -> bool:
-    """Whether a head node is there, and not just anything that listens (a proxy answers for every address)."""
-    channel = init_grpc_channel(address)
-    try:
-        NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=ANSWER_LIMIT_S)
-    except grpc.RpcError as error:
-        return error.code() not in _NOBODY
-    finally:
-        channel.close()
-    return True

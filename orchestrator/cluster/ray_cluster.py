@@ -10,27 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray._private.state import state as global_state
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.base import AgentLost, Bundle, Machine, describe
+from orchestrator.cluster.base import Agent, Footprint, HostLost, Machine, Patience
+from orchestrator.cluster.clients import ClientPool, PooledClients
+from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address
-from orchestrator.cluster.ray_agents import AgentActor, RayAgent, RayPlacement, call, release
-from orchestrator.cluster.ray_clients import ClientPool, RayClients
-from orchestrator.cluster.ray_errors import first_line
+from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
-from orchestrator.errors import InputError, NoRoom, PlacementError
+from orchestrator.cluster.ray_private import autoscales
+from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
-INFEASIBLE_S = 5.0
+CLIENT_CPUS = 0  # admission counts the engines' CPUs; how much a client really used is in its stats
+INFEASIBLE_S = 5.0  # a node that was lost may join again within it
 
 
 class RayCluster:
     """A running Ray cluster (or one started here when there is none), seen from the driver."""
 
     def __init__(self, store: Store, address: str | None = None, client_limit: int | None = None) -> None:
-        self.note: str | None = None  # what the user should know of how the cluster was found
+        self.note: str | None = None
         if not ray.is_initialized():
             address, self.note = live_address(address)
             try:
@@ -39,7 +40,8 @@ class RayCluster:
                 raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from error
         self._address = ray.util.get_node_ip_address()
         self._store = store
-        self._pool = ClientPool(store, self._address, self.machines, self._package_environment)
+        self._pool = ClientPool(store, self._address, self.machines, self._client)
+        self._desired = DesiredNodes()
         self._client_limit = client_limit
 
     def _package_environment(self) -> dict[str, Any] | None:
@@ -68,45 +70,43 @@ class RayCluster:
         ]
 
     def grows(self) -> bool:
-        return _autoscales()
+        return autoscales(ray.get_runtime_context().gcs_address)
 
-    def place(
-        self,
-        launch_id: str,
-        bundles: Sequence[Bundle],
-        nodes: Sequence[str] | None,
-        labels: Mapping[str, str],
-        timeout_s: float,
-        stopped: Callable[[], bool],
-    ) -> RayPlacement:
-        group = placement_group(
-            [{"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {}) for bundle in bundles],
-            strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK",
-            bundle_label_selector=[
-                dict(labels) | ({"ray.io/node-id": nodes[rank]} if nodes else {}) for rank in range(len(bundles))
-            ],
-        )
-        actors: list[Any] = []
+    def desire(self, footprints: Sequence[Footprint]) -> None:
+        self._desired.desire(footprints)
+
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> RayPlacement:
         try:
-            _await_group(group, describe(bundles), timeout_s, stopped)
-            actors += [self._agent(group, rank, launch_id, bundle) for rank, bundle in enumerate(bundles)]
-            seats = [call(actor, "seat") for actor in actors]
-        except AgentLost as error:
-            release(group, actors)
+            self._desired.hold(nodes)
+            group = group_of(footprint, [{NODE_ID: node} for node in nodes])
+        except BaseException:
+            self._desired.give_back(nodes)
+            raise
+        placement = RayPlacement(group, lambda: self._desired.give_back(nodes))
+        try:
+            _await(placement.group, footprint, patience)
+            ranks = range(len(footprint.bundles))
+            placement.start([self._agent(placement.group, rank, launch_id, footprint) for rank in ranks])
+        except HostLost as error:
+            placement.release()
             raise PlacementError(f"a node agent did not start: {error}") from error
         except BaseException:
-            release(group, actors)
+            placement.release()
             raise
-        agents = [RayAgent(actor, seat) for actor, seat in zip(actors, seats, strict=True)]
-        return RayPlacement(group, actors, agents)
+        return placement
 
-    def _agent(self, group: PlacementGroup, rank: int, launch_id: str, bundle: Bundle) -> Any:
+    def _agent(self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint) -> RayHandle:
         strategy = PlacementGroupSchedulingStrategy(group, rank, placement_group_capture_child_tasks=False)
-        return AgentActor.options(  # type: ignore[attr-defined]
-            num_cpus=0, num_gpus=bundle.gpus, scheduling_strategy=strategy, runtime_env=self._package_environment()
-        ).remote(launch_id, bundle.gpus)
+        gpus = footprint.bundles[rank].gpus
+        options = {"num_cpus": 0, "num_gpus": gpus, "runtime_env": self._package_environment()}
+        return RayHandle(AGENT_ACTOR.options(scheduling_strategy=strategy, **options).remote(launch_id, gpus))
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> RayClients:
+    def _client(self, machine: Machine) -> RayHandle:
+        strategy = NodeAffinitySchedulingStrategy(machine.node_id, soft=False)
+        options = {"num_cpus": CLIENT_CPUS, "runtime_env": self._package_environment()}
+        return RayHandle(CLIENT_ACTOR.options(scheduling_strategy=strategy, **options).remote())
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> PooledClients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:
@@ -114,31 +114,45 @@ class RayCluster:
         return self._client_limit or max(1, int(cores // 2))
 
     def close(self) -> None:
+        self._desired.desire(())
         self._pool.close()
         ray.shutdown()
 
 
-def _await_group(group: PlacementGroup, what: str, timeout_s: float, stopped: Callable[[], bool]) -> None:
+def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> None:
     """Until the group is placed. Raises PlacementError: see ``Cluster.place``."""
     began = time.monotonic()
-    while not group.wait(1.0):
+    while not group.wait(1):
         waited_s = time.monotonic() - began
-        if stopped():
-            raise PlacementError("the sweep was stopped")
-        if waited_s >= timeout_s:
-            raise PlacementError(f"no place for {what} within {timeout_s:g} s")
-        if waited_s >= INFEASIBLE_S and _infeasible(group) and not _autoscales():
-            raise NoRoom(f"no node of this cluster can hold {what}, and it has no autoscaler to add one")
+        patience.check(waited_s, footprint)
+        if waited_s >= INFEASIBLE_S and _infeasible(group):
+            raise PlacementError(f"what was chosen for {footprint} is gone or cannot hold it")
+
+
+class RayPlacement:
+    """A placement group with its agents."""
+
+    def __init__(self, group: PlacementGroup, on_release: Callable[[], None]) -> None:
+        self.group = group
+        self.agents: Sequence[Agent] = ()
+        self._on_release = on_release
+        self._handles: Sequence[RayHandle] = ()
+
+    def start(self, handles: Sequence[RayHandle]) -> None:
+        """Wait until each agent answers. Raises HostLost."""
+        self._handles = handles
+        self.agents = [agent(handle) for handle in handles]
+
+    def release(self) -> None:
+        """Kill the agents (their engines end by the guard) and free the group at once, lost or not."""
+        for handle in self._handles:
+            handle.kill()
+        self._handles = ()
+        remove(self.group)
+        self._on_release()
+        self._on_release = lambda: None
 
 
 def _infeasible(group: PlacementGroup) -> bool:
     stats = placement_group_table(group).get("stats", {})
     return bool(stats.get("scheduling_state") == "INFEASIBLE")
-
-
-def _autoscales() -> bool:
-    """Whether an autoscaler told this cluster its node types. Private in Ray 2.60; unknown counts as yes."""
-    try:
-        return global_state.get_cluster_config() is not None
-    except Exception:
-        return True

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.base import Machine
-from orchestrator.cluster.host import reach_problem
-from orchestrator.cluster.ray_errors import CALL_LIMIT_S, cause, first_line
+from orchestrator.cluster.calls import CALL_LIMIT_S
+from orchestrator.cluster.client_host import reach_problem
+from orchestrator.cluster.ray_actors import first_line
+from orchestrator.cluster.ray_private import uploaded
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.results.store import Store
 
@@ -30,17 +30,8 @@ def _reach(store: Store) -> str | None:
 
 
 def shipped_package() -> dict[str, Any] | None:
-    """The runtime_env that takes this package to other nodes; None where the job's working_dir already carries it.
-
-    Uploaded to the cluster once and looked up after that: Ray forgets an upload that nothing uses for ten minutes, and
-    takes local folders in ``ray.init`` alone, when nobody knows yet what nodes there will be.
-    """
-    if _in_working_dir():
-        return None
-    modules = {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"]}
-    with tempfile.TemporaryDirectory() as scratch:
-        found = upload_py_modules_if_needed(modules, include_gitignore=True, scratch_dir=scratch)
-    return {"py_modules": found["py_modules"]}
+    """The runtime_env that takes this package to other nodes; None where the job's working_dir already carries it."""
+    return None if _in_working_dir() else uploaded(str(PACKAGE))
 
 
 def _in_working_dir() -> bool:
@@ -69,12 +60,16 @@ def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str
         except GetTimeoutError:
             silent.append(f"node {address} gave no answer within {CALL_LIMIT_S:g} s: nobody knows whether it can work")
         except RayTaskError as error:
-            problems.append(Problem(f"node {address} cannot run this program: {cause(error)}", hint=_ADVICE))
+            problems.append(Problem(f"node {address} cannot run this program: {_cause(error)}", hint=_ADVICE))
         except RayError as error:
             silent.append(f"node {address} could not be asked: {first_line(error)}")
     if problems:
         raise ProblemsError(problems)
     return silent
+
+
+def _cause(error: RayTaskError) -> str:
+    return f"{type(error.cause).__name__}: {error.cause}"
 
 
 _ADVICE = "install the program there with the driver's version of Python, or submit the job with --working-dir"

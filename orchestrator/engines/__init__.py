@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from orchestrator.registry import Registry
 
 if TYPE_CHECKING:
-    from orchestrator.engines.base import Engine
+    from orchestrator.engines.engine import Engine
 
-ENGINES: Registry[type[Engine]] = Registry(
+ENGINES: Registry[Engine] = Registry(
     "engines",
     {
-        "vllm": "orchestrator.engines.vllm:Vllm",
-        "sglang": "orchestrator.engines.sglang:Sglang",
-        "tgi": "orchestrator.engines.tgi:Tgi",
-        "tensorrt_llm": "orchestrator.engines.tensorrt_llm:TensorrtLlm",
-        "lmdeploy": "orchestrator.engines.lmdeploy:Lmdeploy",
-        "lightllm": "orchestrator.engines.lightllm:Lightllm",
-        "llama_cpp": "orchestrator.engines.llama_cpp:LlamaCpp",
-        "transformers": "orchestrator.engines.transformers:Transformers",
-        "endpoint": "orchestrator.engines.endpoint:Endpoint",
-        "emulator": "orchestrator.engines.emulator:Emulator",
+        "vllm": "orchestrator.engines.vllm:ENGINE",
+        "sglang": "orchestrator.engines.sglang:ENGINE",
+        "tgi": "orchestrator.engines.tgi:ENGINE",
+        "tensorrt_llm": "orchestrator.engines.tensorrt_llm:ENGINE",
+        "lmdeploy": "orchestrator.engines.lmdeploy:ENGINE",
+        "lightllm": "orchestrator.engines.lightllm:ENGINE",
+        "llama_cpp": "orchestrator.engines.llama_cpp:ENGINE",
+        "transformers": "orchestrator.engines.transformers:ENGINE",
+        "endpoint": "orchestrator.engines.endpoint:ENGINE",
+        "emulator": "orchestrator.engines.emulator:ENGINE",
     },
 )

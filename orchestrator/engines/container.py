@@ -1,4 +1,4 @@
-"""The same command inside a container image: docker, podman or apptainer. Pure: words in, words out."""
+"""The same command inside a container image: docker, podman or apptainer. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orchestrator.engines.base import Command, Node
-from orchestrator.engines.lease import node_path
+from orchestrator.engines.command import Command, Node
+from orchestrator.engines.ownership import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-LEASES_LABEL = "orchestrator.leases"  # where the launch's lease lies: whose container it is
+LOCKS_LABEL = "orchestrator.locks"  # the folder with the launch's lock tells whose container it is
 CACHE = "~/.cache/huggingface"
 CACHES = ("HF_HOME", "HF_HUB_CACHE", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # an engine on the node would inherit these; unset ones pass nothing
+FROM_THE_NODE = ("HF_ENDPOINT", "HF_TOKEN")  # inherited by an engine outside of a container; unset ones pass nothing
 # What apptainer itself needs. Its container sees all that it is given, and there the node's paths mean nothing and the
 # node's variables win over the image's own.
 OF_APPTAINER = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_", "XDG_", "APPTAINER", "SINGULARITY", "DOCKER_", *FROM_THE_NODE),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
-SHM = "16g"  # docker's 64 MB stop tensor parallelism; NCCL and the engines' own queues live there
+SHM = "16g"  # tensor parallelism fails with docker's 64 MB: NCCL and the engines' own queues live there
 
 
 def in_container(command: Command, settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -44,7 +44,7 @@ def in_container(command: Command, settings: EngineSettings, hardware: Hardware,
 
 
 def local_paths(settings: EngineSettings, node: Node) -> list[str]:
-    """Absolute paths that the settings name, which the container must see where the node does."""
+    """Absolute paths that the settings name, which the container must see under the same paths."""
     spec = settings.speculative
     named = (node.model_path, settings.tokenizer, spec and spec.model, *(settings.lora_modules or {}).values())
     return [path for path in named if path and os.path.isabs(path)]
@@ -65,7 +65,7 @@ def _docker(
 ) -> Command:
     name = container_name(node)
     env = {key: value for key, value in command.env.items() if key != "CUDA_VISIBLE_DEVICES"}  # it sees only its own
-    argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LEASES_LABEL}={node_path('leases')}"]
+    argv = [runtime, "run", "--rm", "--init", "--name", name, "--label", f"{LOCKS_LABEL}={node_path('locks')}"]
     argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM, *_gpus(runtime, hardware, node)]
     if runtime == "docker" and node.cores:  # its daemon starts the engine, so our own affinity is not inherited
         argv += ["--cpuset-cpus", ",".join(map(str, node.cores))]

@@ -8,7 +8,7 @@ Why it is built this way (cluster-tested: nine kinds of death of actor, raylet, 
 * It is a subreaper: whatever the engine starts, a new session or a daemon of its own, stays a descendant of the
   guard. Having no child left therefore *proves* that nothing is left.
 * The engine dies with the guard (parent-death signal), should someone SIGKILL the guard; what the engine had started
-  is then found by the marks in its environment (marks.py).
+  is then found by the tags in its environment (ownership.py).
 
 Talk with the owner: a specification comes in on stdin, then ``stop`` or the end of the pipe; events go out on stdout,
 one JSON object a line: ``started``, ``failed``, ``exited``, ``stopped``.
@@ -20,7 +20,6 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -32,9 +31,9 @@ from typing import Any
 
 import psutil
 
-from orchestrator.engines.marks import GUARD, kill_marked
+from orchestrator.engines.ownership import GUARD, kill_tagged
 
-OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end then
+OWNER_GONE_GRACE_S = 3.0  # no one is left to wait for a graceful end
 CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
@@ -43,7 +42,7 @@ _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(slots=True)
-class Engine:
+class Child:
     """The process that the guard was told to start, and how it ended."""
 
     pid: int
@@ -51,10 +50,10 @@ class Engine:
 
 
 def main(spec: dict[str, Any]) -> None:
-    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), mark (of ORCHESTRATOR_GUARD)."""
+    """``spec``: argv, env (complete), cwd, log (a path), grace_s, after (an argv), tag (of ORCHESTRATOR_GUARD)."""
     wake = _prepare()
     try:
-        engine = Engine(_start(spec))
+        engine = Child(_start(spec))
     except OSError as error:
         tell("failed", error=str(error))
         return
@@ -62,18 +61,9 @@ def main(spec: dict[str, Any]) -> None:
     reason = _watch(engine, wake)
     grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
     killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
-    killed += len(kill_marked({GUARD: spec["mark"]}))  # where there are no subreapers, daemons are found this way
+    killed += len(kill_tagged({GUARD: spec["tag"]}))  # where there are no subreapers, daemons are found this way
     _run_after(spec)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    tell(
-        "stopped",
-        reason=reason,
-        status=engine.status,
-        killed=killed,
-        left_over=left_over,
-        cpu_s=used.ru_utime + used.ru_stime,
-        max_rss_bytes=used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-    )
+    tell("stopped", reason=reason, status=engine.status, killed=killed, left_over=left_over)
 
 
 def tell(event: str, **facts: Any) -> None:
@@ -83,9 +73,9 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def _prepare() -> int:
-    """Undoes what a raylet hands down (niceness, blocked signals) and returns a pipe that signals wake."""
+    """Undo what is inherited from a raylet (niceness, blocked signals); returns a pipe that every signal writes to."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.suppress(PermissionError):  # without the right to, the engine keeps the niceness; `started` tells
+    with contextlib.suppress(PermissionError):  # unprivileged: it keeps its niceness, `started` says so
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     readable, writable = os.pipe()
@@ -121,7 +111,7 @@ def _start(spec: dict[str, Any]) -> int:
 
 
 def _run_after(spec: dict[str, Any]) -> None:
-    """Removes what is no process of ours, a container, by the command that the specification names for it."""
+    """Run the specification's last command: it removes a container, which is no process of ours."""
     if not spec["after"]:
         return
     with open(spec["log"], "ab", buffering=0) as log, contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -130,8 +120,8 @@ def _run_after(spec: dict[str, Any]) -> None:
         )
 
 
-def _watch(engine: Engine, wake: int) -> str:
-    """Sleeps until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
+def _watch(engine: Child, wake: int) -> str:
+    """Sleep until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
     while True:
         ready, _, _ = select.select([0, wake], [], [])
         if 0 in ready:
@@ -144,8 +134,8 @@ def _watch(engine: Engine, wake: int) -> str:
             return signal.Signals(ended[0]).name
 
 
-def reap(engine: Engine) -> bool:
-    """Collects every child that ended, adopted ones too; whether any child is left."""
+def reap(engine: Child) -> bool:
+    """Collect every child that ended, adopted ones too. Returns whether any child is left."""
     while True:
         try:
             pid, status, _ = os.wait4(-1, os.WNOHANG)
@@ -159,7 +149,7 @@ def reap(engine: Engine) -> bool:
 
 
 def end_tree(
-    engine: Engine, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
+    engine: Child, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
 ) -> tuple[int, list[int]]:
     """SIGTERM to the engine, then to what it leaves, SIGKILL to all after the grace, until nothing is left.
 

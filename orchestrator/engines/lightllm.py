@@ -7,13 +7,13 @@ server opens once the model is loaded, and ``/health`` generates two tokens befo
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from dataclasses import replace
 
-from orchestrator.engines import flags
-from orchestrator.engines.base import Command, Metric, Node
-from orchestrator.engines.container import in_container
-from orchestrator.engines.flags import Flag
-from orchestrator.spec.dialect import Dialect
+from orchestrator.engines import command
+from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.engine import Drafts, Engine, LogWords, Reported
+from orchestrator.errors import FailureKind
+from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 # Nearly all quantize a 16-bit checkpoint while it loads.
@@ -22,161 +22,91 @@ QUANTIZATION = (
     *("ao-int8wo", "ao-fp8w8a16", "ao-fp6w6a16", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128"),
     "triton-fp8w8a8-block128",
 )
-TABLE = {
+FLAGS = {
     "trust_remote_code": Flag("--trust_remote_code", "bare"),
     "tensor_parallel_size": Flag("--tp"),
     "data_parallel_size": Flag("--dp"),
     "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
     "quantization": Flag("--quant_type", choices=QUANTIZATION),
     "kv_cache_dtype": Flag("--mode", choices=("triton_int8kv", "ppl_int8kv", "triton_fp8kv")),
+    "max_num_seqs": Flag("--running_max_req_size"),
+    "max_num_batched_tokens": Flag("--batch_max_tokens"),
     "max_model_len": Flag("--max_req_total_len"),
     "gpu_memory_utilization": Flag("--mem_fraction"),
     "kv_cache_tokens": Flag("--max_total_token_num"),
+    "enable_chunked_prefill": Flag("--disable_chunked_prefill", "off"),
+    "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
     "guided_decoding_backend": Flag("--output_constraint_mode", choices=("outlines", "xgrammar", "none")),
     "enforce_eager": Flag("--disable_cudagraph", "bare"),
 }
-OTHERS = {
+WRITTEN = {
     "served_model_name": "--model_name",
-    "max_num_seqs": "--running_max_req_size",
-    "max_num_batched_tokens": "--batch_max_tokens",
-    "enable_chunked_prefill": "--disable_chunked_prefill",
-    "enable_prefix_caching": "--disable_dynamic_prompt_cache",
     "speculative": "--mtp_mode",
 }
-OURS = ("--host", "--port", "--model_dir", "--nnodes", "--node_rank", "--nccl_host", "--nccl_port", "--run_mode")
-KNOWN = frozenset({*TABLE, *OTHERS, "nnodes", "enable_expert_parallel"})
-REASONS = {
-    "pipeline_parallel_size": "LightLLM has no pipeline parallelism",
+RESERVED = ("--host", "--port", "--model_dir", "--nnodes", "--node_rank", "--nccl_host", "--nccl_port", "--run_mode")
+REFUSED = {
     "revision": "LightLLM reads a local folder; fetch the revision there",
-    "tokenizer": "LightLLM takes the model's own tokenizer",
-    "load_format": "LightLLM reads the checkpoint's own weights only",
-    "max_num_queued_reqs": "LightLLM has an unbounded queue",
-    "max_input_len": "LightLLM limits input and output together; use max_model_len",
     "block_size": "LightLLM keeps its KV cache token by token",
     "enable_lora": "LightLLM has no LoRA here",
-    "kv_cache_memory_bytes": "LightLLM counts its KV cache in tokens; use kv_cache_tokens",
-    "scheduling_policy": "LightLLM serves in order of arrival",
-    "stream_interval": "LightLLM sends every token as it comes",
-    "hf_overrides": "LightLLM reads the model's own config.json",
     "kv_transfer_config": "LightLLM has --run_mode instead, with processes of its own",
-    "cpu_offload_gb": "LightLLM keeps all weights on the GPUs",
-    "distributed_executor_backend": "LightLLM has one way to start its ranks; leave it out",
 }
 MAX_MODEL_LEN, CHUNK = 16384, 4096  # its own defaults
 PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
-
-
-class Lightllm:
-    """See the module."""
-
-    name: ClassVar[str] = "lightllm"
-    launches: ClassVar[bool] = True
-    emulated: ClassVar[bool] = False
-    ready_path: ClassVar[str] = "/health"  # /readiness is a constant
-    metrics_path: ClassVar[str | None] = "/metrics"
-    reset_path: ClassVar[str | None] = None
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("running", "lightllm_batch_current_size"),
-        Metric("waiting", "lightllm_queue_size"),
-        # its lightllm_request_queue_duration_bucket is declared and never filled
-        Metric("prefix_query_tokens_total", "lightllm_request_input_length_sum"),
-        Metric("prefix_hit_tokens_total", "lightllm_cache_length_sum"),
-        Metric("ttft_s_sum", "lightllm_request_first_token_duration_sum"),
-        Metric("ttft_count", "lightllm_request_first_token_duration_count"),
-        Metric("prompt_tokens_total", "lightllm_request_input_length_sum"),
-        Metric("generation_tokens_total", "lightllm_request_generated_tokens_sum"),
-    )
-
-    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        return [
-            *flags.gpu_only("LightLLM", hardware),
-            *flags.field_problems("LightLLM", settings, TABLE, OTHERS, KNOWN, REASONS, OURS),
-            *flags.whole_nodes(settings),
-            *flags.speculative_problems("LightLLM", settings.speculative, ("mtp",), ("mtp",)),
-            *flags.not_in_docker("LightLLM", settings),
-            *_value_problems(settings),
-        ]
-
-    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-        pins = flags.left_open(settings, PINS)
-        if settings.enable_chunked_prefill is False and "max_num_batched_tokens" in pins:
-            longest = settings.max_model_len or MAX_MODEL_LEN  # a whole prompt must fit into one batch
-            pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], longest)
-        return pins
-
-    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = self.pinned(settings, hardware)
-        argv = [
-            *(flags.program(settings, "python3"), "-m", "lightllm.server.api_server"),
-            *("--model_dir", node.model_path or settings.model, "--model_name", self.served_name(settings, node)),
-            *("--host", node.bind, "--port", str(node.port), "--nccl_port", str(node.master_port)),
-            *flags.mapped(settings, TABLE),
-            *_features(settings, pins),
-            *_nodes(settings, node),
-            *flags.extra_arguments(settings),
-        ]
-        env = flags.environment(settings, hardware, node)
-        if settings.enable_expert_parallel:
-            env["MOE_MODE"] = "EP"
-        command = Command(tuple(argv), env | settings.env, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node)
-
-    def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
-        return {
-            "completions": Dialect(
-                "openai_completions",
-                "/v1/completions",
-                prompt_token_ids=True,
-                min_tokens_field=None,
-                include_usage=False,  # it has no usage in streams
-            ),
-            "chat": Dialect("openai_chat", "/v1/chat/completions", min_tokens_field=None, include_usage=False),
-            "tgi": Dialect(
-                "tgi",
-                "/generate_stream",
-                min_tokens_field="min_new_tokens",
-                include_usage=False,
-                done_marker=False,
-                model_field=False,
-            ),
-        }
-
-    def served_name(self, settings: EngineSettings, node: Node) -> str:
-        return flags.nonce_name(settings, node.launch_id)
-
-    def version_command(self, settings: EngineSettings) -> tuple[str, ...] | None:
-        return flags.package_version(settings, "lightllm")
-
-    def reported(self, log: str) -> dict[str, float | int | str]:
-        # lightllm/common/mem_manager.py where it chooses the size itself, else lightllm/server/api_start.py
-        if sizes := PROFILED.search(log):
-            tokens = int(sizes[2])
-            return {"kv_cache_tokens": tokens, "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20))}
-        given = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
-        return {"kv_cache_tokens": int(given[1])} if given else {}
-
-
+METRICS = {
+    "running": "lightllm_batch_current_size",
+    "waiting": "lightllm_queue_size",
+    # its lightllm_request_queue_duration_bucket is declared and never filled
+    "prefix_query_tokens_total": "lightllm_request_input_length_sum",
+    "prefix_hit_tokens_total": "lightllm_cache_length_sum",
+    "ttft_s_sum": "lightllm_request_first_token_duration_sum",
+    "ttft_count": "lightllm_request_first_token_duration_count",
+    "prompt_tokens_total": "lightllm_request_input_length_sum",
+    "generation_tokens_total": "lightllm_request_generated_tokens_sum",
+}
 PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
+LOG = LogWords(
+    failures={
+        FailureKind.OOM_KV: (r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"),
+        FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
+        FailureKind.BAD_MODEL: r"Model type .* is not supported",
+        FailureKind.PORT_TAKEN: r"Connection in use: \(|port \d+ has been used",
+        FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
+        FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
+    },
+    passing=r"(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)",  # this line is all it says of a full cache
+)
 
 
-def _features(settings: EngineSettings, pins: dict[str, int]) -> list[str]:
-    spec, tokens = settings.speculative, settings.max_num_batched_tokens or pins["max_num_batched_tokens"]
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    if settings.enable_chunked_prefill is not False:
+        return PINS
+    longest = settings.max_model_len or MAX_MODEL_LEN  # a whole prompt must fit into one batch
+    return PINS | {"max_num_batched_tokens": max(PINS["max_num_batched_tokens"], longest)}
+
+
+def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+    argv = [
+        *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
+        *("--model_dir", node.model_path or settings.model, "--model_name", command.nonce_name(settings, node)),
+        *("--host", node.bind, "--port", str(node.port), "--nccl_port", str(node.master_port)),
+        *_features(settings),
+        *_nodes(settings, node),
+    ]
+    return Command(tuple(argv), {"MOE_MODE": "EP"} if settings.enable_expert_parallel else {})
+
+
+def _features(settings: EngineSettings) -> list[str]:
+    spec, tokens = settings.speculative, settings.max_num_batched_tokens
     chunked = settings.enable_chunked_prefill is not False
-    arguments = flags.pairs(
+    return command.pairs(
         {
-            "--running_max_req_size": settings.max_num_seqs or pins["max_num_seqs"],
-            "--batch_max_tokens": tokens,
-            "--chunked_prefill_size": tokens if chunked and tokens < CHUNK else None,  # never above the batch
+            # its own default, never above the batch
+            "--chunked_prefill_size": tokens if chunked and tokens and tokens < CHUNK else None,
             "--mtp_mode": "deepseekv3" if spec else None,
             "--mtp_draft_model_dir": spec.model if spec else None,
             "--mtp_step": spec.num_speculative_tokens if spec else None,
         }
     )
-    if not chunked:
-        arguments.append("--disable_chunked_prefill")
-    if settings.enable_prefix_caching is False:
-        arguments.append("--disable_dynamic_prompt_cache")
-    return arguments
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
@@ -185,8 +115,8 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     return ["--nnodes", str(settings.nnodes), "--node_rank", str(node.rank), "--nccl_host", node.master_host]
 
 
-def _value_problems(settings: EngineSettings) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+    found = command.not_in_docker("LightLLM", settings)
     if settings.data_parallel_size not in (1, settings.tensor_parallel_size):
         found.append(
             "data_parallel_size: LightLLM wants it equal to tensor_parallel_size, or 1 (multi-head latent attention)"
@@ -202,3 +132,36 @@ def _value_problems(settings: EngineSettings) -> list[str]:
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
         found.append(f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split")
     return found
+
+
+def _reported(log: str) -> Reported:
+    # lightllm/common/mem_manager.py where it chooses the size itself, else lightllm/server/api_start.py
+    if sizes := PROFILED.search(log):
+        tokens = int(sizes[2])
+        return {"kv_cache_tokens": tokens, "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20))}
+    given = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
+    return {"kv_cache_tokens": int(given[1])} if given else {}
+
+
+ENGINE = Engine(
+    name="lightllm",
+    title="LightLLM",
+    metrics=METRICS,
+    # It has no usage in streams.
+    dialects=lambda settings: {
+        **openai(prompt_token_ids=True, min_tokens_field=None, include_usage=False),
+        "tgi": replace(TGI_STREAM, length_control="ignore_eos", min_tokens_field="min_new_tokens"),
+    },
+    flags=FLAGS,
+    written=WRITTEN,
+    taken=("enable_expert_parallel",),
+    refused=REFUSED,
+    reserved=RESERVED,
+    drafts=Drafts(("mtp",), with_model=("mtp",)),
+    several_nodes=True,
+    pins=_pins,
+    more_problems=_problems,
+    start=_start,
+    reported=_reported,
+    log=LOG,
+)

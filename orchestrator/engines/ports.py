@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.engines.lease import Lease, node_folder
+from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.errors import PlacementError
 
 # Ray takes 10002-19999 for its workers, Linux gives 32768 and up to outgoing connections.
@@ -16,7 +16,7 @@ FIRST, LAST = 21000, 31999
 
 
 class Ports:
-    """Gives out free ports, none of them twice, and none that another owner of this user on the node was given.
+    """Hands out free ports: none twice, and none that another of this user's processes holds for as long as it lives.
 
     ``rng`` decides where the search begins, so that owners on one node seldom try the same ports.
     """
@@ -24,7 +24,7 @@ class Ports:
     def __init__(self, rng: np.random.Generator, folder: Path | None = None) -> None:
         self._next = FIRST + int(rng.integers(0, LAST - FIRST + 1))
         self._folder = folder or node_folder("ports")
-        self._given: dict[int, Lease] = {}
+        self._given: dict[int, FileLock] = {}
 
     def take(self, count: int = 1) -> list[int]:
         """``count`` ports that nobody listens on. Raises PlacementError when there are not that many."""
@@ -40,13 +40,13 @@ class Ports:
         return taken
 
     def release(self) -> None:
-        """Lets other owners use them again; this one still never gives them out twice."""
-        for lease in self._given.values():
-            lease.release()
+        """Others on this node may have them now."""
+        while self._given:
+            self._given.popitem()[1].release()
 
     def _reserve(self, port: int) -> bool:
         with contextlib.suppress(BlockingIOError):
-            self._given[port] = Lease(str(port), self._folder, exclusive=True)
+            self._given[port] = FileLock(str(port), self._folder, exclusive=True)
         return port in self._given
 
 
@@ -59,6 +59,6 @@ def is_free(port: int) -> bool:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind((address, port))
         except OSError as error:
-            if family == socket.AF_INET or error.errno == 98:  # no IPv6 here is no reason
+            if family == socket.AF_INET or error.errno == 98:  # a node without IPv6 is fine
                 return False
     return True

@@ -1,4 +1,4 @@
-"""An engine's process as its owner sees it: start, look, stop. The work is done by a guard (guard.py)."""
+"""An engine's process as its owner sees it: start, poll, stop. A guard (guard.py) does the work."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from orchestrator.engines import marks
-from orchestrator.engines.base import Command
-from orchestrator.engines.lease import Lease, node_folder
-from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.engines import ownership
+from orchestrator.engines.command import Command
+from orchestrator.engines.ownership import FileLock, node_folder
+from orchestrator.errors import EngineFailure, Failure, FailureKind
 
 LOG_NAME = "engine.log"
 _GUARD_START_S = 30.0
@@ -48,8 +47,6 @@ main(spec)
 """
 # Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
 _FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
-# Wins over the flag that says the same, so it counts only where the experiment file sets it.
-_OVERRULING = ("VLLM_CPU_KVCACHE_SPACE",)
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
 _FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
 
@@ -62,14 +59,12 @@ class StopReport:
     killed: int  # processes that needed SIGKILL
     left_over: tuple[int, ...]  # pids that are still there; always empty unless stuck in the kernel
     exit_status: int | None = None  # negative: killed by that signal
-    cpu_s: float = 0.0  # of the whole tree
-    max_rss_bytes: int = 0  # of its largest process
 
 
 class EngineProcess:
     """One engine on this node. Whatever happens to the owner, nothing of it outlives the owner by more than seconds.
 
-    Safe to use from several threads. Also a context manager: leaving it stops the engine.
+    Safe to use from several threads.
     """
 
     def __init__(self, command: Command, workdir: Path, launch_id: str, grace_s: float = 10.0) -> None:
@@ -77,9 +72,8 @@ class EngineProcess:
         self.grace_s = grace_s if command.grace_s is None else min(grace_s, command.grace_s)
         self.log_path = workdir / LOG_NAME
         self.pid: int | None = None
-        self.niceness: int | None = None
-        self._mark = uuid.uuid4().hex
-        self._lease: Lease | None = None
+        self._tag = uuid.uuid4().hex
+        self._owner_lock: FileLock | None = None
         self._stdin: int | None = None
         self._events: int | None = None
         self._unread = b""
@@ -97,14 +91,14 @@ class EngineProcess:
             _write_files(self.workdir, self.command.files)
             for folder in self.command.folders:
                 Path(folder).mkdir(parents=True, exist_ok=True)
-            leases = node_folder("leases")
-            self._lease = Lease(self.launch_id, leases)
-            self._launch_guard(self._specification(leases))
+            locks = node_folder("locks")
+            self._owner_lock = FileLock(self.launch_id, locks)
+            self._launch_guard(self._specification(locks))
             event = self._wait_for(("started", "failed"), _GUARD_START_S)
             if event is None or event["event"] == "failed":
                 self._release()
                 raise EngineFailure(self._not_started(event))
-            self.pid, self.niceness = event["pid"], event["niceness"]
+            self.pid = event["pid"]
 
     def poll(self) -> int | None:
         """Exit status of the engine, None while it runs. Negative: killed by that signal."""
@@ -130,26 +124,17 @@ class EngineProcess:
                 self._report = self._stop()
             return self._report
 
-    def __enter__(self) -> EngineProcess:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def _specification(self, leases: Path) -> dict[str, Any]:
-        mark = {marks.LAUNCH: self.launch_id, marks.LEASES: str(leases), marks.GUARD: self._mark}
-        seen, wanted = clean_environment(os.environ, self.command.argv[0]), self.command.inherits
-        inherited = {name: value for name, value in seen.items() if wanted is None or name.startswith(wanted)}
-        env = inherited | self.command.env | self.command.secrets
+    def _specification(self, locks: Path) -> dict[str, Any]:
+        tags = {ownership.LAUNCH: self.launch_id, ownership.LOCKS: str(locks), ownership.GUARD: self._tag}
+        env = inherited(os.environ, self.command) | self.command.env | self.command.secrets
         return {
             "path": sys.path,
             "argv": list(self.command.argv),
-            "env": env | mark | marks.KEEP,
+            "env": env | tags | ownership.KEEP,
             "cwd": str(self.workdir),
             "log": str(self.log_path),
             "grace_s": self.grace_s,
-            "mark": self._mark,
+            "tag": self._tag,
             "after": list(self.command.after),
         }
 
@@ -165,7 +150,7 @@ class EngineProcess:
                     [sys.executable, "-I", "-c", _LAUNCHER],
                     stdin=theirs_in,
                     stdout=theirs_out,
-                    stderr=log,  # a traceback of the guard belongs where the engine's are looked for
+                    stderr=log,  # a traceback of the guard belongs beside the engine's own
                     env=clean_environment(os.environ, sys.executable),
                     cwd="/",
                 )
@@ -173,17 +158,16 @@ class EngineProcess:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
-        with contextlib.suppress(BrokenPipeError):  # seen below as a guard that says nothing
-            _write_all(self._stdin, f"{len(text):12d}".encode() + text)
+        # A broken pipe is noticed below: the guard reports nothing.
+        with contextlib.suppress(BrokenPipeError), open(self._stdin, "wb", closefd=False) as pipe:
+            pipe.write(f"{len(text):12d}".encode() + text)
 
     def _not_started(self, event: dict[str, Any] | None) -> Failure:
         if event is None:
             sentence = "the guard process did not start the engine; the log says why"
-            return Failure(FailureClass.INFRA, "no_guard", sentence, self.log_tail())
-        sentence = (
-            f"{self.command.argv[0]} cannot be executed: {event['error']}; check `executable` or install the engine"
-        )
-        return Failure(FailureClass.BAD_CONFIG, "no_executable", sentence, self.log_tail())
+            return Failure(FailureKind.NO_GUARD, sentence, self.log_tail())
+        what = f"{self.command.argv[0]} cannot be executed: {event['error']}"
+        return Failure(FailureKind.NO_EXECUTABLE, f"{what}; check `executable` or install the engine", self.log_tail())
 
     def _wait_for(self, kinds: tuple[str, ...], timeout_s: float) -> dict[str, Any] | None:
         deadline = time.monotonic() + timeout_s
@@ -194,7 +178,7 @@ class EngineProcess:
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Takes in what the guard said; a guard that is gone without a word has taken the engine with it."""
+        """Read the guard's events. A guard that disappears without one has taken the engine with it."""
         if self._events is None or not select.select([self._events], [], [], timeout_s)[0]:
             return []
         data = os.read(self._events, 65536)
@@ -220,16 +204,14 @@ class EngineProcess:
                 os.write(self._stdin, b"stop\n")
         if self._stopped is None and self.pid is not None:
             self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
-        end = self._stopped or {"killed": 0, "left_over": [], "cpu_s": 0.0, "max_rss_bytes": 0}
-        by_mark = marks.kill_marked({marks.GUARD: self._mark}) if self._stopped is None and self.pid else []
+        end = self._stopped or {"killed": 0, "left_over": []}
+        by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if self._stopped is None and self.pid else []
         self._release()
         return StopReport(
             seconds=clock() - started,
-            killed=end["killed"] + len(by_mark),
+            killed=end["killed"] + len(by_tag),
             left_over=tuple(end["left_over"]),
             exit_status=self._exit_status,
-            cpu_s=end["cpu_s"],
-            max_rss_bytes=end["max_rss_bytes"],
         )
 
     def _release(self) -> None:
@@ -237,16 +219,26 @@ class EngineProcess:
             if end is not None:
                 os.close(end)
         self._stdin = self._events = None
-        if self._lease is not None:
-            self._lease.release()
+        if self._owner_lock is not None:
+            self._owner_lock.release()
 
 
 def header(command: Command) -> str:
-    """First lines of an engine's log: what is run, and what was decided for it. Shows no secret, not even one that a
-    user wrote into ``env``."""
+    """First lines of an engine's log: the command, and what was decided for it. No secrets, not even those that a user
+    put into ``env``."""
     shown = {name: "***" if _SECRET.search(name) else value for name, value in sorted(command.env.items())}
     lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
     return "".join(f"# {line}\n" for line in [*lines, *command.notes])
+
+
+def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str]:
+    """The variables of the node that a command sees."""
+    seen, wanted = clean_environment(environment, command.argv[0]), command.inherits
+    return {
+        name: value
+        for name, value in seen.items()
+        if name not in command.hides and (wanted is None or name.startswith(wanted))
+    }
 
 
 def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
@@ -254,13 +246,9 @@ def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str
 
     The folder matters: engines call their environment's own tools (ninja, compilers) by name.
     """
-    env = {
-        name: value
-        for name, value in inherited.items()
-        if name not in _FOREIGN + _OVERRULING and not name.startswith(_FOREIGN_PREFIXES)
-    }
-    folder = os.path.dirname(executable)
-    if folder:
+    kept = [name for name in inherited if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)]
+    env = {name: inherited[name] for name in kept}
+    if folder := os.path.dirname(executable):
         env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
     return env
 
@@ -283,8 +271,3 @@ def _write_files(workdir: Path, files: Mapping[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o600)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]

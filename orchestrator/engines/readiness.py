@@ -7,39 +7,26 @@ without the random key is refused; the listening socket belongs to a process bel
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import psutil
 
-from orchestrator.engines.base import Command, Engine, Node
+from orchestrator.engines.command import Node
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.failures import TAIL_LINES, classify
-from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.engines.process import EngineProcess
+from orchestrator.errors import EngineFailure, Failure, FailureKind
+from orchestrator.http_control import Answer, ask
 from orchestrator.spec.settings import EngineSettings
 
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
-REQUEST_S = 10.0
-LOG_LINES = 4000  # the cause of a failed start stands far above its end
-
-
-class Process(Protocol):
-    """What is asked of an EngineProcess here."""
-
-    command: Command
-    pid: int | None
-
-    def poll(self) -> int | None: ...
-
-    def log_tail(self, lines: int = 200) -> str: ...
+LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,77 +36,54 @@ class Ready:
     ready_s: float
     engine_version: str | None = None
     max_model_len: int | None = None
-    models: tuple[str, ...] = ()
     proofs: tuple[str, ...] = ()  # name | key | socket: what shows that it is ours
     reported: dict[str, float | int | str] = field(default_factory=dict)  # Engine.reported
 
 
+Ask = Callable[[str, str, str], Answer]  # URL, method, API key
+
+
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One HTTP answer; status 0: nobody answered."""
+class Expected:
+    """The server that should answer: what it was started as, and where. ``process``: None where it runs already."""
 
-    status: int
-    body: str = ""
-
-    def json(self) -> Any:
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
-
-
-Ask = Callable[[str, str, dict[str, str]], Answer]  # method, path, headers
+    engine: Engine
+    settings: EngineSettings
+    node: Node
+    base_url: str  # scheme://host:port
+    api_key: str = ""
+    process: EngineProcess | None = None
 
 
 def wait_ready(
-    engine: Engine,
-    settings: EngineSettings,
-    node: Node,
-    base_url: str,
-    api_key: str,
-    process: Process | None,
+    expected: Expected,
     timeout_s: float,
     silence_s: float = SILENCE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    ask: Ask | None = None,
+    ask: Ask = ask,
 ) -> Ready:
-    """Returns once rank 0 serves the model and is proven to be ours.
+    """Return once rank 0 serves the model and is proven to be ours.
 
-    ``process``: None for an endpoint that already runs. It fails when the process ends, when someone else answers on
-    its port, after ``timeout_s``, or when its log has said nothing new for ``silence_s``. ``base_url``:
-    ``scheme://host:port``. Raises EngineFailure.
+    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when its
+    log has said nothing new for ``silence_s``.
     """
-    started = clock()
-    watch = _Watch(engine, settings, node, api_key, process, ask or _asker(base_url))
+    started, watch = clock(), _Watch(expected, ask)
     last_log, last_change = "", started
     while True:
         ready = watch.check(clock() - started)
         if ready is not None:
             return ready
-        log = process.log_tail(TAIL_LINES) if process else ""
-        if log != last_log:
+        if (log := watch.log(TAIL_LINES)) != last_log:
             last_log, last_change = log, clock()
         waited_s, silent_s = clock() - started, clock() - last_change
-        if waited_s >= timeout_s or (process is not None and silent_s >= silence_s):
-            raise EngineFailure(watch.never_ready(waited_s, silent_s, timeout_s))
+        if waited_s >= timeout_s:
+            text = f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
+            raise watch.failed(FailureKind.NEVER_READY, text)
+        if expected.process is not None and silent_s >= silence_s:
+            text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
+            raise watch.failed(FailureKind.SILENT, text)
         sleep(POLL_S)
-
-
-def http_ask(base_url: str, method: str, path: str, headers: dict[str, str], timeout_s: float = REQUEST_S) -> Answer:
-    """One request without proxies, redirects or retries; a POST carries ``{}``. Status 0 when nobody answers."""
-    parts = urlsplit(base_url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
-    try:
-        body = "{}" if method == "POST" else None
-        connection.request(method, parts.path.rstrip("/") + path, body, {"Content-Type": "application/json"} | headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.read().decode(errors="replace"))
-    except (OSError, http.client.HTTPException):
-        return Answer(0)
-    finally:
-        connection.close()
 
 
 def listeners(port: int) -> set[int]:
@@ -137,62 +101,49 @@ def tree_of(pid: int) -> set[int]:
         return {pid}
 
 
-def _asker(base_url: str) -> Ask:
-    return lambda method, path, headers: http_ask(base_url, method, path, headers)
-
-
-@dataclass(slots=True)
 class _Watch:
-    engine: Engine
-    settings: EngineSettings
-    node: Node
-    api_key: str
-    process: Process | None
-    ask: Ask
+    """One wait: what the server says, and whether it is ours."""
+
+    def __init__(self, expected: Expected, ask: Ask) -> None:
+        self.engine, self.settings, self.node = expected.engine, expected.settings, expected.node
+        self.api_key, self.process = expected.api_key, expected.process
+        self.name = self.engine.served_name(self.settings, self.node)
+        self._base_url, self._ask = expected.base_url.rstrip("/"), ask
+
+    def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
+        return self._ask(self._base_url + path, method, self.api_key if keyed else "")
+
+    def log(self, lines: int = LOG_LINES) -> str:
+        return self.process.log_tail(lines) if self.process else ""
+
+    def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
+        return EngineFailure(Failure(kind, sentence, self.log(TAIL_LINES)))
 
     def check(self, waited_s: float) -> Ready | None:
         """One look. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None and (status := self.process.poll()) is not None:
-            raise EngineFailure(self._died(status))
-        answer = self.ask("GET", self.engine.ready_path, self._key())
+            raise self._died(status)
+        answer = self.ask(self.engine.ready_path)
         if answer.status == 0:
             return None
-        proofs = self._proofs()  # before anything it says is believed: a stranger may say 200 or 404
+        proofs = self._proofs()  # before believing anything it says: a stranger may answer 200 or 404
         if answer.status != 200:
             return None
-        models = self.ask("GET", "/v1/models", self._key())
-        named, names, length = self._served(models)
-        if self.process is None:
-            if not named:
-                raise EngineFailure(self._model_not_there(names))
-            proofs = ["name"]
-        elif named:
-            proofs.append("name")
-        if self.process is not None and not {"name", "socket"} & set(proofs):
-            raise EngineFailure(self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}"))
+        names, length = self._served()
+        proofs += ["name"] if self.name in names else []
+        if self.process is None and not proofs:
+            text = f"the endpoint does not serve {self.name!r}; it lists {', '.join(names) or 'no model'}"
+            raise self.failed(FailureKind.NO_MODEL, text)
+        if not {"name", "socket"} & set(proofs):
+            raise self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}")
         reported = self._reported()
-        return Ready(waited_s, self._version(reported), length, names, tuple(proofs), reported)
+        return Ready(waited_s, self._version(reported), length, tuple(proofs), reported)
 
-    def never_ready(self, waited_s: float, silent_s: float, timeout_s: float) -> Failure:
-        log = self.process.log_tail(LOG_LINES) if self.process else ""
-        if waited_s >= timeout_s:
-            text = f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
-            return Failure(FailureClass.TIMEOUT, "never_ready", text, _tail(log))
-        text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
-        return Failure(FailureClass.TIMEOUT, "silent", text, _tail(log))
-
-    def _key(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
-    def _died(self, status: int) -> Failure:
-        assert self.process is not None
-        log = self.process.log_tail(LOG_LINES)
-        owners = self._strangers()
-        failure = classify("start", log, status)
-        assert failure is not None
-        if owners and failure.kind in ("port_taken", "died_at_start"):
+    def _died(self, status: int) -> EngineFailure:
+        failure = classify(self.engine.log, "start", self.log(), status)
+        if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (owners := self._strangers()):
             return self._port_taken(owners)
-        return failure
+        return EngineFailure(failure)
 
     def _proofs(self) -> list[str]:
         """Which proofs hold so far. Raises EngineFailure when someone else listens on our port."""
@@ -200,65 +151,53 @@ class _Watch:
             return []
         proofs = []
         if strangers := self._strangers():
-            raise EngineFailure(self._port_taken(strangers))
+            raise self._port_taken(strangers)
         if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
             proofs.append("socket")
         if self.api_key and self.api_key in self.process.command.secrets.values():
-            # A path that generates: some engines list their models to anyone.
+            # Use a path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
-            if self.ask("POST", path, {}).status not in (401, 403):
-                raise EngineFailure(self._wrong_server("it answers requests that carry no key"))
+            if self.ask(path, "POST", keyed=False).status not in (401, 403):
+                raise self._wrong_server("it answers requests that carry no key")
             proofs.append("key")
         return proofs
 
-    def _sockets_visible(self) -> bool:
-        """Whether an engine's processes are surely descendants of ours. Docker's belong to its daemon, podman's to a
-        service where there is one."""
-        return self.settings.image is None or self.settings.container_runtime == "apptainer"
-
     def _strangers(self) -> set[int]:
-        """Who listens on our port and is not ours; nobody where our own would look like strangers."""
-        if self.process is None or self.process.pid is None or not self._sockets_visible():
+        """Who listens on our port and is not ours; nobody where our own would look like strangers: docker's processes
+        belong to its daemon, podman's to a service where there is one."""
+        visible = self.settings.image is None or self.settings.container_runtime == "apptainer"
+        if self.process is None or self.process.pid is None or not visible:
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)
 
-    def _served(self, answer: Answer) -> tuple[bool, tuple[str, ...], int | None]:
-        document = answer.json()
+    def _served(self) -> tuple[tuple[str, ...], int | None]:
+        """The models it lists, and how long a sequence of ours may be."""
+        document = self.ask("/v1/models").json()
         entries = document.get("data") if isinstance(document, dict) else None
         cards = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        wanted = self.engine.served_name(self.settings, self.node)
-        lengths = [card.get("max_model_len") for card in cards if card.get("id") == wanted]
+        lengths = [card.get("max_model_len") for card in cards if card.get("id") == self.name]
         names = tuple(str(card.get("id")) for card in cards)
-        return wanted in names, names, next((length for length in lengths if isinstance(length, int)), None)
+        return names, next((length for length in lengths if isinstance(length, int)), None)
 
     def _reported(self) -> dict[str, float | int | str]:
-        log = self.process.log_tail(LOG_LINES) if self.process else ""
         try:
-            return self.engine.reported(log)
-        except Exception as error:  # it serves: words of its log that we misread are no reason to end it
+            return self.engine.reported(self.log())
+        except Exception as error:  # it serves: a log that we cannot read is no reason to end it
             _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
             return {"unreadable": repr(error)}  # kept with the launch
 
     def _version(self, reported: dict[str, float | int | str]) -> str | None:
-        document = self.ask("GET", "/version", self._key()).json()
+        document = self.ask("/version").json()
         said = document.get("version") if isinstance(document, dict) else None
         found = said or reported.get("engine_version")
         return str(found) if found else None
 
-    def _port_taken(self, pids: set[int]) -> Failure:
-        log = self.process.log_tail(LOG_LINES) if self.process else ""
+    def _port_taken(self, pids: set[int]) -> EngineFailure:
         text = f"port {self.node.port} is taken by {_names(pids)}, so the engine could not serve on it"
-        return Failure(FailureClass.INFRA, "port_taken", text, _tail(log))
+        return self.failed(FailureKind.PORT_TAKEN, text)
 
-    def _wrong_server(self, why: str) -> Failure:
-        log = self.process.log_tail(LOG_LINES) if self.process else ""
-        text = f"another server answers on port {self.node.port}: {why}"
-        return Failure(FailureClass.INFRA, "wrong_server", text, _tail(log))
-
-    def _model_not_there(self, names: tuple[str, ...]) -> Failure:
-        wanted = self.engine.served_name(self.settings, self.node)
-        text = f"the endpoint does not serve {wanted!r}; it lists {', '.join(names) or 'no model'}"
-        return Failure(FailureClass.BAD_CONFIG, "no_model", text)
+    def _wrong_server(self, why: str) -> EngineFailure:
+        return self.failed(FailureKind.WRONG_SERVER, f"another server answers on port {self.node.port}: {why}")
 
 
 def _names(pids: set[int]) -> str:
@@ -269,7 +208,3 @@ def _names(pids: set[int]) -> str:
         except psutil.Error:
             continue
     return ", ".join(found) or "another program"
-
-
-def _tail(log: str) -> str:
-    return "\n".join(log.splitlines()[-TAIL_LINES:])

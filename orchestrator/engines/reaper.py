@@ -1,4 +1,4 @@
-"""The backstop of a node: ends what is left of launches whose owners are gone, should a guard have been killed too."""
+"""A node's backstop: ends what is left of launches whose owner is gone, in case the guard was killed too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.engines.container import LEASES_LABEL, launch_of
-from orchestrator.engines.lease import is_held, node_folder
-from orchestrator.engines.marks import LAUNCH, LEASES, kill_marked, marked
+from orchestrator.engines.container import LOCKS_LABEL, launch_of
+from orchestrator.engines.ownership import LAUNCH, LOCKS, is_held, kill_tagged, node_folder, tagged
 
 RUNTIMES = ("docker", "podman")
 RUNTIME_LIMIT_S = 30.0
@@ -27,12 +26,12 @@ class Leftover:
     name: str
 
 
-def leftovers(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftover]:
+def leftovers(alive: Collection[str] = (), locks: Path | None = None) -> list[Leftover]:
     """Processes and containers of launches that no living owner holds and that are not in ``alive``. Only looks.
 
-    ``leases``: folder of the leases; what is marked with another folder belongs to someone else.
+    ``locks``: folder of the locks; what is tagged with another folder belongs to someone else.
     """
-    folder = leases or node_folder("leases")
+    folder = locks or node_folder("locks")
     found = [*_processes(folder), *(each for runtime in RUNTIMES for each in _containers(runtime, folder))]
     held = {
         launch_id: launch_id in alive or is_held(launch_id, folder) for launch_id in {each.launch_id for each in found}
@@ -40,12 +39,12 @@ def leftovers(alive: Collection[str] = (), leases: Path | None = None) -> list[L
     return [each for each in found if not held[each.launch_id]]
 
 
-def reap(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftover]:
+def reap(alive: Collection[str] = (), locks: Path | None = None) -> list[Leftover]:
     """Ends what ``leftovers`` finds, processes by pid and start time; returns what it ended."""
-    folder = leases or node_folder("leases")
+    folder = locks or node_folder("locks")
     found = leftovers(alive, folder)
     for launch_id in {leftover.launch_id for leftover in found if leftover.pid}:
-        kill_marked({LAUNCH: launch_id, LEASES: str(folder)})
+        kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
     for name in (leftover.name for leftover in found if not leftover.pid):
         runtime, _, container = name.partition(" ")
         _run(runtime, "rm", "--force", container)
@@ -54,7 +53,7 @@ def reap(alive: Collection[str] = (), leases: Path | None = None) -> list[Leftov
 
 def _processes(folder: Path) -> list[Leftover]:
     found = []
-    for process, environ in marked({LEASES: str(folder)}):
+    for process, environ in tagged({LOCKS: str(folder)}):
         try:
             found.append(Leftover(process.pid, environ.get(LAUNCH, ""), process.name()))
         except psutil.Error:
@@ -66,7 +65,7 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
     """Containers of ours; ``name`` is the runtime and the container's name. Empty where the runtime is not there."""
     if shutil.which(runtime) is None:
         return []
-    ours = f"label={LEASES_LABEL}={folder}"
+    ours = f"label={LOCKS_LABEL}={folder}"
     names = _run(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
     return [Leftover(0, launch_of(name), f"{runtime} {name}") for name in names]
 

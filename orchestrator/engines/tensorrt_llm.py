@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, ClassVar
+from functools import reduce
+from typing import Any
 
-from orchestrator.engines import flags
-from orchestrator.engines.base import Command, Metric, Node
-from orchestrator.engines.container import in_container
-from orchestrator.spec.dialect import Dialect
+from orchestrator.engines import command
+from orchestrator.engines.command import Command, Node
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.errors import FailureKind
+from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 CONFIG = "trtllm.yaml"
@@ -43,8 +45,8 @@ TABLE = {
     "guided_decoding_backend": "guided_decoding_backend",
     "load_format": "load_format",
 }
-KNOWN = frozenset({*TABLE, "enable_expert_parallel", "enforce_eager", "speculative", "enable_lora", "max_lora_rank"})
-OURS = ("--host", "--port", "--backend", "--config", "--extra_llm_api_options")
+TAKEN = (*TABLE, "enable_expert_parallel", "enforce_eager", "speculative", "enable_lora", "max_lora_rank")
+RESERVED = ("--host", "--port", "--backend", "--config", "--extra_llm_api_options")
 # Its command line has these too; the file would contradict them, or they it.
 ON_THE_COMMAND_LINE = {
     "--tp_size": "tensor_parallel_size",
@@ -63,131 +65,70 @@ ON_THE_COMMAND_LINE = {
     "--revision": "revision",
     "--trust_remote_code": "trust_remote_code",
 }
-REASONS = {
-    "data_parallel_size": "trtllm-serve has no data parallelism of whole models; use replicas",
+REFUSED = {
     "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
     "served_model_name": "trtllm-serve answers to the model's own name",
-    "max_num_queued_reqs": "trtllm-serve has an unbounded queue",
-    "kv_cache_memory_bytes": "TensorRT-LLM counts its KV cache in tokens; use kv_cache_tokens",
+    "nnodes": "TensorRT-LLM spans nodes only under mpirun or srun, which place the ranks themselves",
     "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
 }
-PINS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-POLICIES = ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH")
 DECODING = {"draft_model": "Draft_Target", "ngram": "NGram", "eagle3": "Eagle3", "mtp": "MTP"}
-WITH_MODEL, LACKING = ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")
 # It refuses unknown fields of a request.
-FIELDS = frozenset(
-    {
-        "model",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "ignore_eos",
-        "min_tokens",
-        "temperature",
-        "top_p",
-        "seed",
-        "stop",
-    }
+FIELDS = (
+    *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
+    *("temperature", "top_p", "seed", "stop"),
+)
+METRICS = {
+    "running": "trtllm_num_requests_running",
+    "waiting": "trtllm_num_requests_waiting",
+    "kv_usage": "trtllm_kv_cache_utilization",
+    "prefix_query_tokens_total": "trtllm_prompt_tokens_total",
+    "prefix_hit_tokens_total": "trtllm_prompt_cached_tokens_total",
+    "queue_time_s_sum": "trtllm_request_queue_time_seconds_sum",
+    "queue_time_count": "trtllm_request_queue_time_seconds_count",
+    "ttft_s_sum": "trtllm_time_to_first_token_seconds_sum",
+    "ttft_count": "trtllm_time_to_first_token_seconds_count",
+    "spec_draft_tokens_total": "trtllm_spec_decode_num_draft_tokens_total",
+    "spec_accepted_tokens_total": "trtllm_spec_decode_num_accepted_tokens_total",
+    "prompt_tokens_total": "trtllm_prompt_tokens_total",
+    "generation_tokens_total": "trtllm_generation_tokens_total",
+}
+LOG = LogWords(
+    failures={
+        FailureKind.OOM_KV: r"component could not be created: KV cache",
+        FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
+        FailureKind.BAD_FLAG: r"No such option|Error: Invalid value for",
+        FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
+        FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
+        FailureKind.ENGINE_DEAD: r"Executor worker returned error",
+    },
+    passing=r"(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]",
+    consequences=r"Executor worker returned error",
 )
 
 
-class TensorrtLlm:
-    """See the module."""
-
-    name: ClassVar[str] = "tensorrt_llm"
-    launches: ClassVar[bool] = True
-    emulated: ClassVar[bool] = False
-    ready_path: ClassVar[str] = "/health"
-    metrics_path: ClassVar[str | None] = "/prometheus/metrics"
-    reset_path: ClassVar[str | None] = None
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("running", "trtllm_num_requests_running"),
-        Metric("waiting", "trtllm_num_requests_waiting"),
-        Metric("kv_usage", "trtllm_kv_cache_utilization"),
-        Metric("prefix_query_tokens_total", "trtllm_prompt_tokens_total"),
-        Metric("prefix_hit_tokens_total", "trtllm_prompt_cached_tokens_total"),
-        Metric("queue_time_s_sum", "trtllm_request_queue_time_seconds_sum"),
-        Metric("queue_time_count", "trtllm_request_queue_time_seconds_count"),
-        Metric("ttft_s_sum", "trtllm_time_to_first_token_seconds_sum"),
-        Metric("ttft_count", "trtllm_time_to_first_token_seconds_count"),
-        Metric("spec_draft_tokens_total", "trtllm_spec_decode_num_draft_tokens_total"),
-        Metric("spec_accepted_tokens_total", "trtllm_spec_decode_num_accepted_tokens_total"),
-        Metric("prompt_tokens_total", "trtllm_prompt_tokens_total"),
-        Metric("generation_tokens_total", "trtllm_generation_tokens_total"),
-    )
-
-    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        own = {flag: f"the field {field}" for flag, field in ON_THE_COMMAND_LINE.items()}
-        return [
-            *flags.gpu_only("TensorRT-LLM", hardware),
-            *flags.unmapped("TensorRT-LLM", settings, KNOWN, REASONS),
-            *flags.taken("TensorRT-LLM", settings, {}, own | dict.fromkeys(OURS, "this program")),
-            *_nodes_problems(settings),
-            *flags.only(settings, "scheduling_policy", POLICIES, "these are its capacity policies"),
-            *flags.only(settings, "guided_decoding_backend", ("xgrammar", "llguidance"), "TensorRT-LLM has these"),
-            *flags.only(settings, "load_format", ("auto", "dummy"), "TensorRT-LLM has these"),
-            *flags.speculative_problems("TensorRT-LLM", settings.speculative, DECODING, WITH_MODEL, LACKING),
-            *_feature_problems(settings),
-        ]
-
-    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-        return flags.left_open(settings, PINS)
-
-    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = self.pinned(settings, hardware)
-        argv = [
-            *(flags.program(settings, "trtllm-serve"), node.model_path or settings.model),
-            *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
-            *("--extra_llm_api_options", CONFIG),  # the name that old and new releases know
-            *flags.extra_arguments(settings),
-        ]
-        env = flags.environment(settings, hardware, node)
-        files = {CONFIG: json.dumps(configuration(settings, pins), indent=1, sort_keys=True)}  # JSON is YAML
-        command = Command(tuple(argv), env | settings.env, files=files, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node)
-
-    def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
-        return {
-            "completions": Dialect(
-                "openai_completions",
-                "/v1/completions",
-                prompt_token_ids=True,
-                continuous_usage=True,
-                allowed_fields=FIELDS | {"prompt"},
-            ),
-            "chat": Dialect(
-                "openai_chat", "/v1/chat/completions", continuous_usage=True, allowed_fields=FIELDS | {"messages"}
-            ),
-        }
-
-    def served_name(self, settings: EngineSettings, node: Node) -> str:
-        path = node.model_path or settings.model
-        return path.rstrip("/").rsplit("/", 1)[-1] if path.startswith("/") else path
-
-    def version_command(self, settings: EngineSettings) -> tuple[str, ...] | None:
-        return None
-
-    def reported(self, log: str) -> dict[str, float | int | str]:
-        # It makes a small cache first to see what a step needs, then the one it serves with: the last counts.
-        # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
-        found: dict[str, float | int | str] = {}
-        if sizes := re.findall(r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", log):
-            found["weight_bytes"] = round(max(map(float, sizes)) * (1 << 30))
-        for gib, tokens in re.findall(r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)", log):
-            found |= {"kv_cache_tokens": int(tokens), "kv_cache_bytes": round(float(gib) * (1 << 30))}
-        for length in re.findall(r"\bmax_seq_len=(\d+), max_num_requests=", log):
-            found["max_model_len"] = int(length)
-        return found
+def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+    argv = [
+        *(command.program(settings, "trtllm-serve"), node.model_path or settings.model),
+        *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
+        *("--extra_llm_api_options", CONFIG),  # the name that old and new releases know
+    ]
+    return Command(
+        tuple(argv), files={CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}
+    )  # is YAML
 
 
-def configuration(settings: EngineSettings, pins: dict[str, int]) -> dict[str, Any]:
-    """The YAML file: fields that were set, pins, and what makes its metrics appear."""
+def _served_name(settings: EngineSettings, node: Node) -> str:
+    path = node.model_path or settings.model
+    return path.rstrip("/").rsplit("/", 1)[-1] if path.startswith("/") else path
+
+
+def configuration(settings: EngineSettings) -> dict[str, Any]:
+    """The YAML file: fields that were set or pinned, and what makes its metrics appear."""
     document: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
     for field, path in TABLE.items():
-        value = pins.get(field, getattr(settings, field))
-        if value is not None:
-            _put(document, path, value)
+        if (value := getattr(settings, field)) is not None:
+            *levels, key = path.split(".")
+            reduce(lambda part, level: part.setdefault(level, {}), levels, document)[key] = value
     if settings.enable_expert_parallel:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
     if settings.enforce_eager:
@@ -197,13 +138,6 @@ def configuration(settings: EngineSettings, pins: dict[str, int]) -> dict[str, A
     if settings.speculative:
         document["speculative_config"] = _speculative(settings.speculative)
     return document
-
-
-def _put(document: dict[str, Any], path: str, value: object) -> None:
-    *levels, key = path.split(".")
-    for level in levels:
-        document = document.setdefault(level, {})
-    document[key] = value
 
 
 def _speculative(spec: Speculative) -> dict[str, Any]:
@@ -218,14 +152,46 @@ def _speculative(spec: Speculative) -> dict[str, Any]:
     return found
 
 
-def _nodes_problems(settings: EngineSettings) -> list[str]:
-    if settings.nnodes == 1:
-        return []
-    return ["nnodes: TensorRT-LLM spans nodes only under mpirun or srun, which place the ranks themselves"]
+def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+    return ["max_lora_rank: needs enable_lora: true"] if settings.max_lora_rank and not settings.enable_lora else []
 
 
-def _feature_problems(settings: EngineSettings) -> list[str]:
-    found = []
-    if settings.max_lora_rank and not settings.enable_lora:
-        found.append("max_lora_rank: needs enable_lora: true")
+def _reported(log: str) -> Reported:
+    # It makes a small cache first to see what a step needs, then the one it serves with: the last counts.
+    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
+    found: dict[str, float | int | str] = {}
+    if sizes := re.findall(r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", log):
+        found["weight_bytes"] = command.gib(max(map(float, sizes)))
+    for gib, tokens in re.findall(r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)", log):
+        found |= {"kv_cache_tokens": int(tokens), "kv_cache_bytes": command.gib(gib)}
+    for length in re.findall(r"\bmax_seq_len=(\d+), max_num_requests=", log):
+        found["max_model_len"] = int(length)
     return found
+
+
+ENGINE = Engine(
+    name="tensorrt_llm",
+    title="TensorRT-LLM",
+    metrics_path="/prometheus/metrics",
+    metrics=METRICS,
+    dialects=lambda settings: openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True),
+    served_name=_served_name,
+    taken=TAKEN,
+    refused=REFUSED,
+    values={
+        "scheduling_policy": ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH"),
+        "guided_decoding_backend": ("xgrammar", "llguidance"),
+        "load_format": ("auto", "dummy"),
+    },
+    reserved=RESERVED,
+    aliases={flag: f"the field {field}" for flag, field in ON_THE_COMMAND_LINE.items()},
+    drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
+    pins=lambda settings, hardware: command.BATCH,
+    more_problems=_problems,
+    start=_start,
+    rules=ModelRules(
+        of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 100, "awq": 80, "gptq": 80}
+    ),
+    reported=_reported,
+    log=LOG,
+)

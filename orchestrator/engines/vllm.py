@@ -6,17 +6,16 @@ Every flag emitted here is checked against the real parser (tests/contract/test_
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, ClassVar
 
-from orchestrator.engines import flags
-from orchestrator.engines.base import Command, Metric, Node
-from orchestrator.engines.container import in_container
-from orchestrator.engines.flags import Flag
-from orchestrator.spec.dialect import Dialect
+from orchestrator.catalog.memory import DEFAULT_UTILIZATION
+from orchestrator.engines import command
+from orchestrator.engines.command import Command, Flag, Node
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules
+from orchestrator.errors import FailureKind
+from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-TABLE = {
+FLAGS = {
     "revision": Flag("--revision"),
     "tokenizer": Flag("--tokenizer"),
     "trust_remote_code": Flag("--trust-remote-code", "switch"),
@@ -29,41 +28,41 @@ TABLE = {
     "quantization": Flag("--quantization"),
     "kv_cache_dtype": Flag("--kv-cache-dtype"),
     "max_model_len": Flag("--max-model-len"),
+    "max_num_seqs": Flag("--max-num-seqs"),
+    "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
     "max_num_queued_reqs": Flag("--max-num-queued-reqs"),
     "scheduling_policy": Flag("--scheduling-policy"),
     "enable_chunked_prefill": Flag("--enable-chunked-prefill", "switch"),
     "enable_prefix_caching": Flag("--enable-prefix-caching", "switch"),
     "stream_interval": Flag("--stream-interval"),
     "gpu_memory_utilization": Flag("--gpu-memory-utilization"),
+    "kv_cache_memory_bytes": Flag("--kv-cache-memory-bytes"),
     "cpu_offload_gb": Flag("--cpu-offload-gb"),
     "enforce_eager": Flag("--enforce-eager", "switch"),
     "load_format": Flag("--load-format"),
     "enable_lora": Flag("--enable-lora", "switch"),
+    "lora_modules": Flag("--lora-modules", "named"),
     "max_loras": Flag("--max-loras"),
     "max_lora_rank": Flag("--max-lora-rank"),
     "attention_backend": Flag("--attention-backend"),
     "kv_transfer_config": Flag("--kv-transfer-config", "json"),
 }
-# Written out below because they need more than their own value.
-OTHERS = {
+# They need more than their own value: _start.
+WRITTEN = {
     "data_parallel_size": "--data-parallel-size",
     "served_model_name": "--served-model-name",
-    "max_num_seqs": "--max-num-seqs",
-    "max_num_batched_tokens": "--max-num-batched-tokens",
     "kv_cache_tokens": "--num-gpu-blocks-override",
-    "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
     "block_size": "--block-size",
     "speculative": "--speculative-config",
     "guided_decoding_backend": "--structured-outputs-config",
-    "lora_modules": "--lora-modules",
 }
-OURS = (
+RESERVED = (
     *("--host", "--port", "--uds", "--api-key", "--model"),
     *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
     *("--data-parallel-size-local", "--data-parallel-start-rank"),
     *("--data-parallel-address", "--data-parallel-rpc-port"),
 )
-SHORT = {
+ALIASES = {
     "-tp": "the field tensor_parallel_size",
     "-pp": "the field pipeline_parallel_size",
     "-dp": "the field data_parallel_size",
@@ -73,162 +72,133 @@ SHORT = {
     "-n": "this program",
     "-r": "this program",
 }
-REASONS = {"max_input_len": "vLLM limits input and output together; use max_model_len"}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # vLLM chooses these by the memory of the GPU it finds; two GPUs would then run two configurations. These are its
 # choices for GPUs of 70 GiB and more, and for one CPU rank.
-PINNED = {
-    False: {"max_num_seqs": 1024, "max_num_batched_tokens": 8192},
+BATCH = {
+    False: command.BATCH,
     True: {"max_num_seqs": 128, "max_num_batched_tokens": 2048},
 }
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
-FOLLOWER_GRACE_S = 0.5
 BLOCK = {False: 16, True: 128}
-
-
-class Vllm:
-    """See the module."""
-
-    name: ClassVar[str] = "vllm"
-    launches: ClassVar[bool] = True
-    emulated: ClassVar[bool] = False
-    ready_path: ClassVar[str] = "/health"
-    metrics_path: ClassVar[str | None] = "/metrics"
-    reset_path: ClassVar[str | None] = "/reset_prefix_cache"
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("running", "vllm:num_requests_running"),
-        Metric("waiting", "vllm:num_requests_waiting"),
-        Metric("kv_usage", "vllm:kv_cache_usage_perc"),
-        Metric("preemptions_total", "vllm:num_preemptions_total"),
-        Metric("prefix_hit_tokens_total", "vllm:prefix_cache_hits_total"),
-        Metric("prefix_query_tokens_total", "vllm:prefix_cache_queries_total"),
-        Metric("queue_time_s_sum", "vllm:request_queue_time_seconds_sum"),
-        Metric("queue_time_count", "vllm:request_queue_time_seconds_count"),
-        Metric("ttft_s_sum", "vllm:time_to_first_token_seconds_sum"),
-        Metric("ttft_count", "vllm:time_to_first_token_seconds_count"),
-        Metric("spec_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total"),
-        Metric("spec_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"),
-        Metric("prompt_tokens_total", "vllm:prompt_tokens_total"),
-        Metric("generation_tokens_total", "vllm:generation_tokens_total"),
-    )
-
-    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
-        known = frozenset({*TABLE, *OTHERS, "nnodes"})
-        return [
-            *flags.field_problems("vLLM", settings, TABLE, OTHERS, known, REASONS, OURS, SHORT),
-            *flags.whole_nodes(settings),
-            *flags.only(settings, "scheduling_policy", ("fcfs", "priority"), "vLLM has these two"),
-            *_parallel_problems(settings),
-            *_number_problems(settings, hardware),
-            *_speculative_problems(settings),
-        ]
-
-    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-        return pinned(settings, hardware)
-
-    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
-        pins = self.pinned(settings, hardware)
-        argv = [
-            *(flags.program(settings, "vllm"), "serve", node.model_path or settings.model),
-            *_server(settings, node, self.served_name(settings, node)),
-            *flags.mapped(settings, TABLE),
-            *_numbers(settings, hardware, pins),
-            *_features(settings),
-            *_nodes(settings, node),
-            *("--generation-config", "vllm"),  # sampling defaults of a model would change lengths and speed
-            *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
-            *flags.extra_arguments(settings),
-        ]
-        env = _environment(settings, hardware, node) | settings.env
-        # A follower has nothing to finish: left alone it waits 10 s for its own worker and then kills it.
-        grace_s = FOLLOWER_GRACE_S if node.rank else None
-        command = Command(tuple(argv), env, {"VLLM_API_KEY": api_key}, grace_s=grace_s, notes=flags.pin_notes(pins))
-        return in_container(command, settings, hardware, node)
-
-    def dialects(self, settings: EngineSettings) -> dict[str, Dialect]:
-        # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
-        return {
-            "completions": Dialect(
-                "openai_completions", "/v1/completions", prompt_token_ids=True, return_token_ids=True
-            ),
-            "chat": Dialect("openai_chat", "/v1/chat/completions", return_token_ids=True),
-        }
-
-    def served_name(self, settings: EngineSettings, node: Node) -> str:
-        return flags.nonce_name(settings, node.launch_id)
-
-    def version_command(self, settings: EngineSettings) -> tuple[str, ...] | None:
-        return None if settings.image else (flags.program(settings, "vllm"), "--version")
-
-    def reported(self, log: str) -> dict[str, float | int | str]:
-        return {
-            name: convert(match[1].replace(",", ""))
-            for name, (pattern, convert) in REPORTED.items()
-            if (match := pattern.search(log))
-        }
-
-
-def _gib(text: str) -> int:
-    return round(float(text) * (1 << 30))
-
-
-REPORTED: dict[str, tuple[re.Pattern[str], Any]] = {
-    "engine_version": (re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\)"), str),
-    "kv_cache_tokens": (re.compile(r"KV cache size: ([\d,]+) tokens"), int),
-    "max_concurrency": (re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x"), float),
-    "max_model_len": (re.compile(r"Using max model len ([\d,]+)"), int),
-    "weight_bytes": (re.compile(r"Model loading took ([\d.]+) GiB"), _gib),
-    "checkpoint_bytes": (re.compile(r"Checkpoint size: ([\d.]+) GiB"), _gib),
-    "kv_cache_bytes": (re.compile(r"Available KV cache memory: ([\d.]+) GiB"), _gib),
-    "init_engine_s": (re.compile(r"init engine \(.*\) took ([\d.]+) s"), float),
-    "attention_backend": (re.compile(r"Using (\S+) (?:attention )?backend"), str),
-    "quantization_kernel": (re.compile(r"Using (\S+) (?:kernel )?for (?:\w+)LinearMethod"), str),
+METRICS = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "kv_usage": "vllm:kv_cache_usage_perc",
+    "preemptions_total": "vllm:num_preemptions_total",
+    "prefix_hit_tokens_total": "vllm:prefix_cache_hits_total",
+    "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
+    "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
+    "queue_time_count": "vllm:request_queue_time_seconds_count",
+    "ttft_s_sum": "vllm:time_to_first_token_seconds_sum",
+    "ttft_count": "vllm:time_to_first_token_seconds_count",
+    "spec_draft_tokens_total": "vllm:spec_decode_num_draft_tokens_total",
+    "spec_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
+    "prompt_tokens_total": "vllm:prompt_tokens_total",
+    "generation_tokens_total": "vllm:generation_tokens_total",
 }
+REPORTED: command.Patterns = {
+    "engine_version": (r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
+    "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", int),
+    "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x", float),
+    "max_model_len": (r"Using max model len ([\d,]+)", int),
+    "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
+    "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
+    "kv_cache_bytes": (r"Available KV cache memory: ([\d.]+) GiB", command.gib),
+    "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
+    "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
+    "quantization_kernel": (r"Using (\S+) (?:kernel )?for (?:\w+)LinearMethod", str),
+}
+RULES = ModelRules(
+    experts_divisible=False,
+    partition_variable="VLLM_PP_LAYER_PARTITION",
+    refuses_longer=True,
+    longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    whole_prompts=True,
+    memory_fraction=DEFAULT_UTILIZATION,
+    method_of_checkpoint=True,
+    min_capability={  # quantization/*.py: get_min_capability
+        **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
+        **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
+        **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
+        **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
+        **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
+        **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
+    },
+)
+LOG = LogWords(
+    failures={
+        FailureKind.GPU_DIRTY: r"Free memory on device .* less than desired",
+        FailureKind.OOM_KV: (
+            r"No available memory for the cache blocks|To serve at least one request"
+            r"|Available memory on node .* less than desired|allocation is less than requested memory for kv"
+        ),
+        FailureKind.BAD_QUANT: (
+            r"Unknown quantization method|Cannot find the config file for|does not match the quantization"
+            r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]"
+            r"|is not supported for quantization method"
+        ),
+        FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
+        FailureKind.NO_MODEL: r"Invalid repository ID or local directory|Cannot find any model weights with",
+        FailureKind.BAD_CONFIG: r"Value error, ",
+        FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
+    },
+    passing=r"(\([^)]*pid=\d+[^)]*\) )?(INFO|WARNING|DEBUG)\b",
+    consequences=r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed",
+)
 
 
-def pinned(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Fields left open that vLLM would fill by the hardware it finds, with the values they get instead."""
-    pins = flags.left_open(settings, PINNED[hardware.is_cpu])
-    if settings.enable_chunked_prefill is False and "max_num_batched_tokens" in pins and settings.max_model_len:
+def batch_pins(settings: EngineSettings, cpu: bool) -> dict[str, int]:
+    """Sizes of a batch that the settings leave open; one that is said pulls the other along."""
+    pins = dict(BATCH[cpu])
+    pins["max_num_seqs"] = min(pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"])
+    pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_num_seqs or 0)
+    if settings.enable_chunked_prefill is False and settings.max_model_len:
         pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_model_len)
-    said = settings.kv_cache_memory_bytes or settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
+    return pins
+
+
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    pins = batch_pins(settings, hardware.is_cpu)
+    said = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
     if hardware.is_cpu and not said:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
     return pins
 
 
-def _server(settings: EngineSettings, node: Node, name: str) -> list[str]:
-    names = [name] if settings.served_model_name is None else [name, settings.served_model_name]
+def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+    argv = [
+        *(command.program(settings, "vllm"), "serve", node.model_path or settings.model),
+        *_server(settings, node),
+        *_features(settings, hardware),
+        *_nodes(settings, node),
+        *("--generation-config", "vllm"),  # sampling defaults of a model would change lengths and speed
+        *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
+    ]
+    # The variable counts only where the experiment file sets it.
+    return Command(tuple(argv), _environment(settings, hardware, node), hides=(CPU_KV_VARIABLE,))
+
+
+def _server(settings: EngineSettings, node: Node) -> list[str]:
+    names = dict.fromkeys((command.nonce_name(settings, node), settings.served_model_name))
     listen = ["--host", node.bind, "--port", str(node.port)] if node.rank == 0 else []
-    return [*listen, "--served-model-name", *names]
+    return [*listen, "--served-model-name", *filter(None, names)]
 
 
-def _numbers(settings: EngineSettings, hardware: Hardware, pins: dict[str, int]) -> list[str]:
-    """Batch sizes and KV capacity. vLLM counts KV in blocks, so tokens need the block size said as well."""
-    block = settings.block_size or (BLOCK[hardware.is_cpu] if settings.kv_cache_tokens else None)
-    values = {
-        "--max-num-seqs": settings.max_num_seqs or pins.get("max_num_seqs"),
-        "--max-num-batched-tokens": settings.max_num_batched_tokens or pins.get("max_num_batched_tokens"),
-        "--block-size": block,
-        "--num-gpu-blocks-override": -(-settings.kv_cache_tokens // block)
-        if settings.kv_cache_tokens and block
-        else None,
-        "--kv-cache-memory-bytes": settings.kv_cache_memory_bytes or pins.get("kv_cache_memory_bytes"),
-    }
-    return flags.pairs(values)
-
-
-def _features(settings: EngineSettings) -> list[str]:
-    arguments = []
-    if settings.speculative:
-        given = settings.speculative.model_dump(exclude_none=True)
-        arguments += Flag("--speculative-config", "json").arguments(given)
-    if settings.guided_decoding_backend:
-        arguments += ["--structured-outputs-config", json.dumps({"backend": settings.guided_decoding_backend})]
-    if settings.lora_modules:
-        arguments += ["--lora-modules", *(f"{name}={path}" for name, path in settings.lora_modules.items())]
-    return arguments
+def _features(settings: EngineSettings, hardware: Hardware) -> list[str]:
+    tokens, spec, backend = settings.kv_cache_tokens, settings.speculative, settings.guided_decoding_backend
+    # It counts KV in blocks, so tokens need the block size said as well.
+    block = settings.block_size or (BLOCK[hardware.is_cpu] if tokens else None)
+    drafting = {} if spec is None else {"--speculative-config": spec.model_dump_json(exclude_none=True)}
+    return command.pairs(
+        {
+            "--block-size": block,
+            "--num-gpu-blocks-override": -(-tokens // block) if tokens and block else None,
+            "--structured-outputs-config": json.dumps({"backend": backend}) if backend else None,
+            **drafting,
+        }
+    )
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
@@ -249,7 +219,7 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
-    env = flags.environment(settings, hardware, node) | {
+    env = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its own 600 s are short for big models
     }
@@ -271,7 +241,7 @@ def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, group)) for group in groups)}
 
 
-def _parallel_problems(settings: EngineSettings) -> list[str]:
+def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
     if settings.distributed_executor_backend == "uni" and settings.world_size > 1:
         found.append(f"distributed_executor_backend: uni runs one rank, this replica has {settings.world_size}")
@@ -280,25 +250,15 @@ def _parallel_problems(settings: EngineSettings) -> list[str]:
             f"data_parallel_size: {settings.data_parallel_size} ranks cannot be divided over {settings.nnodes} nodes; "
             "vLLM puts whole data-parallel ranks on a node"
         )
-    return found
-
-
-def _number_problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
     if settings.quantization in ("gguf", "bitsandbytes"):
         found.append(f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)")
     if settings.max_lora_rank is not None and settings.max_lora_rank not in LORA_RANKS:
         found.append(
             f"max_lora_rank: vLLM takes one of {', '.join(map(str, LORA_RANKS))}, not {settings.max_lora_rank}"
         )
-    if (
-        settings.max_num_seqs
-        and settings.max_num_batched_tokens
-        and settings.max_num_batched_tokens < settings.max_num_seqs
-    ):
-        found.append(
-            f"max_num_batched_tokens: {settings.max_num_batched_tokens} is below max_num_seqs ({settings.max_num_seqs})"
-        )
+    batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
+    if batched and sequences and batched < sequences:
+        found.append(f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})")
     if settings.kv_cache_tokens and settings.kv_cache_memory_bytes:
         found.append("kv_cache_tokens and kv_cache_memory_bytes: give one of them, both say how large the KV cache is")
     if hardware.is_cpu and settings.kv_cache_memory_bytes and settings.env.get(CPU_KV_VARIABLE):
@@ -310,15 +270,31 @@ def _number_problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     return found
 
 
-def _speculative_problems(settings: EngineSettings) -> list[str]:
-    spec = settings.speculative
-    if spec is None:
-        return []
-    found = []
-    if spec.method in ("draft_model", "eagle", "eagle3", "medusa") and spec.model is None:
-        found.append(f"speculative: method {spec.method} needs a model")
-    if spec.method in ("ngram", "suffix") and spec.model is not None:
-        found.append(f"speculative: method {spec.method} has no model")
-    if spec.method != "ngram" and (spec.prompt_lookup_min or spec.prompt_lookup_max):
-        found.append(f"speculative: prompt_lookup_min and prompt_lookup_max are for ngram, not for {spec.method}")
-    return found
+ENGINE = Engine(
+    name="vllm",
+    title="vLLM",
+    reset_path="/reset_prefix_cache",
+    metrics=METRICS,
+    # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
+    dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True),
+    flags=FLAGS,
+    written=WRITTEN,
+    values={"scheduling_policy": ("fcfs", "priority")},
+    reserved=RESERVED,
+    aliases=ALIASES,
+    drafts=Drafts(
+        ("draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"),
+        with_model=("draft_model", "eagle", "eagle3", "medusa"),
+        lacking=(),
+    ),
+    on_cpus=True,
+    several_nodes=True,
+    pins=_pins,
+    more_problems=_problems,
+    start=_start,
+    key_variable="VLLM_API_KEY",
+    follower_grace_s=0.5,  # left alone a follower waits 10 s for its own worker and then kills it
+    rules=RULES,
+    reported=command.reading(REPORTED),
+    log=LOG,
+)

@@ -1,38 +1,49 @@
 """One load client: prepares its part of a point, runs it from a given instant, returns rows.
 
-``run`` blocks its thread; ``progress`` and ``abort`` may be called from any other.
+The order of work in one turn of its loop: bytes that are there, requests that are due, then, only when neither is
+waiting, a step of reading responses or of writing requests ahead.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 
-from orchestrator.load.agenda import Agenda
-from orchestrator.load.bodies import Bodies
-from orchestrator.load.connection import resolve
-from orchestrator.load.descriptors import make_room_for_sockets
-from orchestrator.load.driver import Driver
-from orchestrator.load.http import parse_url
+from orchestrator.load.client_stats import StatsRecorder
 from orchestrator.load.point import ClientResult, LoadPoint, Progress
-from orchestrator.load.schedule import Schedule
-from orchestrator.load.tokens import prompter
+from orchestrator.load.priority import How, Priority, scheduled
+from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
+from orchestrator.load.rows import Rows
+from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
+from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
+from orchestrator.load.transport import Transport
 from orchestrator.load.wire import WIRES
-from orchestrator.load.workloads import WORKLOADS
+from orchestrator.results.outcomes import ErrorClass, Status
+
+BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
+SWEEP_EVERY = 25  # beats
+OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read although bytes are waiting
 
 
 class LoadClient:
-    """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``."""
+    """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``.
 
-    def __init__(self, index: int = 0, count: int = 1) -> None:
+    ``priority``: of the loading thread; ``realtime`` where no engine shares the client's cores.
+    ``run`` blocks its thread; ``progress`` and ``abort`` may be called from any other.
+    """
+
+    def __init__(self, index: int = 0, count: int = 1, priority: How = "nice") -> None:
         if not 0 <= index < count:
             raise ValueError(f"client {index} of {count}")
         self._index = index
         self._count = count
+        self._priority: How = priority
         self._driver: Driver | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
@@ -44,23 +55,15 @@ class LoadClient:
         """
         import pyarrow  # noqa: F401  the rows' tables: loaded now, not when the run is over
 
-        make_room_for_sockets()
+        raise_open_files_limit()
         self._aborted.clear()
-        prompts = prompter(point)
-        kind = WORKLOADS[point.workload.kind](point.workload, prompts, point.seed)
-        schedule = Schedule(point, kind.turns)
-        wire = WIRES[point.dialect.wire]
+        assignment = Assignment.of(point, self._index, self._count)
         endpoints = [resolve(parse_url(target.url)) for target in point.targets]
-        origins = [endpoint.origin for endpoint in endpoints]
-        stripe = (self._index, self._count)
-        bodies = Bodies(point, schedule, stripe, kind, wire, prompts, origins)
-        bodies.ahead()
-        agenda = Agenda(schedule, *stripe, point.workload.think_time)
-        self._driver = Driver(point, stripe, schedule, agenda, bodies, kind, wire, endpoints)
+        writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
+        writer.ahead()
+        self._driver = Driver(assignment, writer, endpoints)
         gc.collect()  # now: it may take longer than there is between run and the start
-        if schedule.sessions is None:
-            return len(schedule.slot_starts(*stripe))
-        return sum(schedule.length(session) for session in schedule.stripe(*stripe))
+        return assignment.schedule.known_requests()
 
     def run(self, start_ns: int) -> ClientResult:
         """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host); returns when all is over.
@@ -74,7 +77,7 @@ class LoadClient:
             driver.abort()
         with _quiet_memory():
             try:
-                return driver.run(start_ns, socket.gethostname(), os.getpid())
+                return driver.run(start_ns, self._priority)
             finally:
                 self._progress = driver.progress()
                 self._driver = None
@@ -104,3 +107,219 @@ def _quiet_memory() -> Iterator[None]:
         gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+class Driver:
+    """Used once: ``run``. ``progress`` and ``abort`` from any thread."""
+
+    def __init__(self, assignment: Assignment, writer: RequestWriter, endpoints: list[Endpoint]) -> None:
+        self._assignment = assignment
+        self._point = point = assignment.point
+        self._kind = assignment.kind
+        self._wire = WIRES[point.dialect.wire]
+        self._writer = writer
+        self._queue = RequestQueue(assignment.schedule, assignment.kind.think_time_s)
+        self._cap = assignment.schedule.cap
+        self._poller = Poller()
+        self._transport = Transport(self._poller, endpoints)
+        self._open: dict[InFlight, None] = {}  # oldest first
+        self._waiting: deque[tuple[Entry, int | None]] = deque()  # due, but max_in_flight are in flight
+        self._over: deque[InFlight] = deque()  # responses to be read
+        self._over_bytes = 0
+        self._long: list[InFlight] = []  # running streams of which some can be read ahead
+        self._reading: tuple[InFlight, Iterator[None]] | None = None
+        self._stats = StatsRecorder(assignment.client)
+        self._priority = Priority("normal")
+        self._aborting = False
+        self._failed = 0
+        self._done = 0
+        self._chunks = 0
+        self._start_ns = 0
+        self._rows = Rows(assignment, 0)
+
+    def abort(self) -> None:
+        self._aborting = True
+        self._poller.wake()
+
+    def progress(self) -> Progress:
+        in_flight = len(self._open)
+        sent = self._queue.scheduled - len(self._waiting)
+        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks)
+
+    def run(self, start_ns: int, priority: How) -> ClientResult:
+        """All rows of this client, when its last request is over."""
+        self._start_ns = start_ns
+        self._rows = Rows(self._assignment, start_ns)
+        try:
+            with scheduled(priority) as self._priority:
+                self._wait_for_start()
+                self._stats.start(start_ns, time.monotonic_ns())
+                self._loop()
+            self._give_up_open()
+            while self._read_step():
+                pass
+            requests, token_events = self._rows.tables()
+            stats = self._stats.stats(self._transport, self._priority.how)
+            if self._point.count_text and self._point.tokenizer and self._rows.recount(self._point.tokenizer):
+                requests, token_events = self._rows.tables()  # not in the stats: it happened after the load
+            return ClientResult(requests, token_events, stats)
+        finally:
+            self._transport.close()
+            self._poller.close()
+
+    # -- the loop
+
+    def _wait_for_start(self) -> None:
+        while not self._aborting and time.monotonic_ns() < self._start_ns:
+            self._poller.wait(self._start_ns)
+
+    def _loop(self) -> None:
+        transport, clock = self._transport, time.monotonic_ns
+        beat = self._start_ns
+        wake = 0  # the next instant at which something is to be done
+        idle = False
+        while not self._aborting:
+            now = clock()
+            if now >= wake:
+                if now >= beat:
+                    self._beat(now, now - beat)
+                    beat += BEAT_NS * (1 + (now - beat) // BEAT_NS)
+                self._send_due(now)
+                if self._finished(now):
+                    return
+                due = self._queue.next_due_ns
+                wake = beat if due is None else min(beat, due + self._start_ns)
+            reads = transport.poll(wake if idle else 0)
+            if transport.ended:
+                self._take_ended()
+                wake = 0  # more may be due, or nothing left
+            quiet = reads == 0 or self._over_bytes > OVER_BYTES
+            if quiet and not self._read_step() and self._writer.hungry:
+                self._writer.ahead(1)
+            idle = not (self._over or self._reading or self._long or self._writer.hungry)
+
+    def _finished(self, now: int) -> bool:
+        """Nothing left to do, or the time to drain is over."""
+        if self._queue.next_due_ns is not None:
+            return False
+        if not self._open and not self._waiting:
+            return True
+        last_ns = self._queue.last_ns(now - self._start_ns)
+        return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_timeout_s * 1e9)
+
+    def _beat(self, now: int, late_ns: int) -> None:
+        """What needs no better precision than the heartbeat."""
+        self._stats.beat(late_ns, len(self._open))
+        self._priority.look(now, time.thread_time_ns())
+        if self._stats.beats % SWEEP_EVERY == 0:
+            self._transport.sweep(now)
+            self._long = [flight for flight in self._open if can_read_ahead(flight, self._wire)]
+        limit_ns = round(self._point.request_timeout_s * 1e9)
+        late = takewhile(lambda flight: now - flight.started_ns >= limit_ns, self._open)
+        for flight in list(late):
+            self._transport.cancel(flight, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s")
+
+    # -- sending
+
+    def _send_due(self, now: int) -> None:
+        while (popped := self._queue.pop_due(now - self._start_ns)) is not None:
+            entry, slot = popped
+            if self._cap is not None and len(self._open) >= self._cap:
+                self._waiting.append(popped)
+            else:
+                self._send(entry, slot, entry.due_ns + self._start_ns)
+
+    def _send(self, entry: Entry, slot: int | None, free_ns: int) -> None:
+        flight = InFlight(entry, self._writer.take(entry), slot)
+        if self._kind.needs_reply or self._point.count_text:
+            flight.response.parsed.texts = []
+        self._open[flight] = None
+        self._transport.start(flight)
+        self._stats.sent(flight.started_ns - free_ns)
+
+    # -- ends
+
+    def _take_ended(self) -> None:
+        """Frees places first, so that who waits is sent before anything is parsed."""
+        ended, self._transport.ended = self._transport.ended, []
+        for flight in ended:
+            del self._open[flight]
+            self._done += 1
+            if self._waiting:
+                entry, slot = self._waiting.popleft()
+                self._send(entry, slot, flight.ended_ns)
+        for flight in ended:
+            if self._kind.needs_reply:
+                self._read_now(flight)
+            else:
+                self._over.append(flight)
+                self._over_bytes += sum(map(len, flight.parts))
+            self._queue.over(flight.entry, flight.slot, flight.ended_ns - self._start_ns, _refused(flight))
+
+    def _read_step(self) -> bool:
+        """One step of reading what is over, else what is long. False: there is nothing to read."""
+        if self._reading is None and self._over:
+            flight = self._over.popleft()
+            self._over_bytes -= sum(map(len, flight.parts))
+            self._reading = flight, finish(flight, self._wire, self._point.dialect)
+        if self._reading is None:
+            return self._read_ahead_step()
+        flight, steps = self._reading
+        if next(steps, _END) is _END:
+            self._reading = None
+            self._add(flight)
+        return True
+
+    def _read_ahead_step(self) -> bool:
+        """Reads some of a stream that still runs. False: none is long enough."""
+        while self._long:
+            flight = self._long.pop()
+            if flight in self._open:
+                read_ahead(flight, self._wire)
+                return True
+        return False
+
+    def _read_now(self, flight: InFlight) -> None:
+        """A conversation's next turn needs the reply."""
+        deque(finish(flight, self._wire, self._point.dialect), maxlen=0)
+        self._add(flight)
+        response = flight.response
+        self._writer.answered(flight.entry, flight.request, response.parsed, response.output_tokens or 0)
+
+    def _add(self, flight: InFlight) -> None:
+        response = flight.response
+        self._failed += response.status is not Status.OK
+        self._chunks += response.chunks
+        self._stats.coalesced_reads += response.coalesced_reads
+        self._rows.add(flight)
+
+    def _give_up_open(self) -> None:
+        """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""
+        aborted = self._aborting
+        said = (ErrorClass.TIMEOUT, "still open when the time to drain was over")
+        never = (ErrorClass.TIMEOUT, "never sent: max_in_flight requests were in flight until the end")
+        if aborted:
+            said = never = (ErrorClass.ABORTED, "the run was aborted")
+        now_ns = max(0, time.monotonic_ns() - self._start_ns)
+        later = [entry for flight in self._open for entry in self._queue.later_turns(flight.entry, now_ns)]
+        later += [turn for entry, _ in self._waiting for turn in self._queue.later_turns(entry, now_ns)]
+        for flight in list(self._open):
+            self._transport.cancel(flight, *said)
+        self._over.extend(self._transport.ended)
+        self._transport.ended = []
+        self._open.clear()
+        for entry, _ in self._waiting:
+            self._rows.add_unsent(entry, now_ns, *never)
+        later += self._queue.rest(now_ns) if aborted else []
+        for entry in later:
+            self._rows.add_unsent(entry, now_ns, *said)
+        self._failed += len(self._waiting) + len(later)
+
+
+_END = object()
+
+
+def _refused(flight: InFlight) -> bool:
+    """It failed at once: another try now would fail the same way."""
+    bad = flight.response.error_class is not None or (flight.head is not None and flight.head.status != 200)
+    return bad and flight.ended_ns - flight.started_ns < BACKOFF_NS

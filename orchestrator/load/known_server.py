@@ -19,8 +19,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import orjson
 
-from orchestrator.load.descriptors import make_room_for_sockets
-from orchestrator.load.poller import READ, Poller
+from orchestrator.load.sockets import READ, Poller, raise_open_files_limit
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = (
@@ -40,11 +39,10 @@ END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 @dataclass(slots=True)
 class _Stream:
-    """One connection and the answer it is giving."""
+    """One connection and the answer it is giving. ``last_ns``: when the request came, then when a token left."""
 
     sock: socket.socket
     received: bytes = b""
-    arrived_ns: int = 0
     sent: int = 0
     asked: int = 0
     itl_ns: int = 0
@@ -85,7 +83,10 @@ class KnownServer:
         except EOFError:
             return
         finally:
-            self._close()
+            for stream in list(self._streams.values()):
+                self._drop(stream)
+            self._listener.close()
+            self._poller.close()
 
     def _accept(self) -> None:
         while True:
@@ -114,38 +115,28 @@ class KnownServer:
             return
         now = time.monotonic_ns()
         asked = orjson.loads(body)
-        stream.received, stream.arrived_ns, stream.sent, stream.asked = b"", now, 0, asked["max_tokens"]
+        stream.received, stream.last_ns, stream.sent, stream.asked = b"", now, 0, asked["max_tokens"]
         stream.itl_ns = round(asked["itl_ms"] * 1e6)
         heapq.heappush(self._due, (now + round(asked["ttft_ms"] * 1e6), stream.sock.fileno()))
 
     def _send_due(self) -> None:
         due = self._due
-        while due:
-            now = time.monotonic_ns()
+        while due and due[0][0] <= (now := time.monotonic_ns()):
             at, fd = due[0]
-            if at > now:
-                return
             stream = self._streams.get(fd)
-            if stream is None or stream.sent == stream.asked:
-                heapq.heappop(due)
-                continue
-            self._send(stream, at, now)
-            if stream.sent < stream.asked:
+            if stream is not None and stream.sent < stream.asked:
+                self._send(stream, at, now)
+            if stream is not None and stream.sent < stream.asked:
                 heapq.heapreplace(due, (at + stream.itl_ns, fd))
             else:
                 heapq.heappop(due)
 
     def _send(self, stream: _Stream, due_ns: int, now: int) -> None:
-        stream.sent += 1
-        last = stream.sent == stream.asked
-        data = _last(stream.asked) if last else TOKEN
-        if stream.sent == 1:
-            data = HEAD + data
-            self._ttft_ns.append(now - stream.arrived_ns)
-        else:
-            self._gaps_ns.append(now - stream.last_ns)
-        stream.last_ns = now
+        (self._gaps_ns if stream.sent else self._ttft_ns).append(now - stream.last_ns)
         self._late_ns.append(now - due_ns)
+        data = HEAD if stream.sent == 0 else b""
+        stream.sent, stream.last_ns = stream.sent + 1, now
+        data += _last(stream.asked) if stream.sent == stream.asked else TOKEN
         try:
             stream.sock.send(data)
         except OSError:
@@ -167,12 +158,6 @@ class KnownServer:
             del values[:]
         return found
 
-    def _close(self) -> None:
-        for stream in list(self._streams.values()):
-            self._drop(stream)
-        self._listener.close()
-        self._poller.close()
-
 
 def _last(tokens: int) -> bytes:
     """The last token, usage and the end."""
@@ -184,7 +169,7 @@ def serve(pipe: Connection, core: int | None) -> None:
     """The life of a server process: says its port, then serves. ``core``: the only one it may use."""
     if core is not None:
         os.sched_setaffinity(0, {core})
-    make_room_for_sockets()
+    raise_open_files_limit()
     server = KnownServer()
     pipe.send(server.port)
     gc.disable()

@@ -72,6 +72,7 @@ class ClientStats:
     clock_error_ns: int = 0  # half the round trip that measured it
     host: str = ""
     pid: int = 0
+    priority: str = "normal"  # of the thread that runs the loop: realtime | nice | normal
 
 
 @dataclass(frozen=True, slots=True)

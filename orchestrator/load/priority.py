@@ -1,7 +1,8 @@
-"""The load thread first: a client on an engine's cores must be woken when bytes arrive, not when the engine naps.
+"""How the load thread is scheduled beside an engine that may want the same cores.
 
-Niceness alone does not do it: with Linux's autogroups it only counts among the processes of one session, and an engine
-is a session of its own.
+Niceness alone does not bring a client before an engine: with Linux's autogroups it only counts among the processes of
+one session, and an engine is a session of its own. Real-time scheduling does, at the engine's cost: so it is for a
+client that has cores of its own, where it keeps off what else the host does (benchmarks/client/priority.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Literal
+
+How = Literal["realtime", "nice", "normal"]
 
 NICENESS = -10
 WINDOW_NS = 50_000_000
@@ -17,11 +21,11 @@ REALTIME_SHARE = 0.8  # of a window in which it does
 
 
 class Priority:
-    """How the calling thread is scheduled: ``rr`` (real time) or ``nice``. Belongs to that thread."""
+    """How the calling thread is scheduled. Belongs to that thread."""
 
-    def __init__(self, how: str) -> None:
-        self.how = how
-        self._allowed = how == "rr"
+    def __init__(self, how: How) -> None:
+        self.how: How = how  # what it is for the whole run
+        self.now: How = how
         self._full = False
         self._window = (0, 0)  # its start, and the thread's CPU time then
 
@@ -31,47 +35,44 @@ class Priority:
         A real-time thread that took 95 % of a second is stopped by the kernel for the rest of it, 50 ms at once
         (sched_rt_runtime_us).
         """
-        if not self._allowed:
+        if self.how != "realtime":
             return
         start_ns, used_ns = self._window
         if now_ns - start_ns >= WINDOW_NS:
             self._full = start_ns > 0 and cpu_ns - used_ns > FULL_SHARE * (now_ns - start_ns)
             self._window = start_ns, used_ns = now_ns, cpu_ns
-        how = "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "rr"
-        if how != self.how:
-            _schedule(os.SCHED_RR if how == "rr" else os.SCHED_OTHER, int(how == "rr"))
-            self.how = how
+        now: How = "nice" if self._full and now_ns - start_ns >= REALTIME_SHARE * WINDOW_NS else "realtime"
+        if now != self.now:
+            _schedule(os.SCHED_RR if now == "realtime" else os.SCHED_OTHER, int(now == "realtime"))
+            self.now = now
 
 
 @contextmanager
-def first_in_line() -> Iterator[Priority]:
-    """The calling thread runs before ordinary ones on its cores, as far as allowed; yields how.
+def scheduled(wanted: How) -> Iterator[Priority]:
+    """The calling thread runs as wanted, or as near to it as is allowed; yields how. Afterwards all is as before.
 
     Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the nearest niceness to -10 is what
-    counts (Ray starts its workers at 15). Afterwards all is as before. Threads and processes started inside do not
-    inherit real-time scheduling.
+    counts (Ray starts its workers at 15). Threads and processes started inside do not inherit real-time scheduling.
     """
-    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    if wanted == "normal":
+        yield Priority("normal")
+        return
+    niceness, before = os.getpriority(os.PRIO_PROCESS, 0), None
     lower_niceness(NICENESS)
+    if wanted == "realtime":
+        with suppress(AttributeError, OSError):  # not Linux, or not allowed
+            policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
+            _schedule(os.SCHED_RR, 1)
+            before = policy, param.sched_priority
+    low = os.getpriority(os.PRIO_PROCESS, 0) < 0
     try:
-        yield from _realtime()
+        yield Priority("realtime" if before else "nice" if low else "normal")
     finally:
+        with suppress(OSError):
+            if before is not None:
+                _schedule(*before)
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
-
-
-def _realtime() -> Iterator[Priority]:
-    try:
-        policy, param = os.sched_getscheduler(0), os.sched_getparam(0)
-        _schedule(os.SCHED_RR, 1)
-    except (AttributeError, OSError):  # not Linux, or not allowed
-        yield Priority("nice")
-        return
-    try:
-        yield Priority("rr")
-    finally:
-        with suppress(OSError):
-            _schedule(policy, param.sched_priority)
 
 
 def _schedule(policy: int, priority: int) -> None:

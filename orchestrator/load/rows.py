@@ -1,154 +1,144 @@
-"""Rows of one client: collected as tuples and flat arrays, made into Arrow tables at the end.
+"""Rows of one client, one per scheduled request: collected as tuples and flat arrays, made into Arrow tables.
 
-A finished token costs 4 bytes here (its gap), 6 where chunks hold several tokens; a request about 1 kB.
+A finished token costs 4 bytes here (its gap), 6 where chunks hold several tokens; a request about 1 kB. The rows of a
+client that died are made elsewhere, from the schedule: it says what that client had to do.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.load.digest import Digest, spread
-from orchestrator.load.exchange import Exchange
-from orchestrator.load.outcome import Outcome
 from orchestrator.load.point import LoadPoint
+from orchestrator.load.requests import Assignment
+from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry
-from orchestrator.load.tokens import load_tokenizer
+from orchestrator.load.workloads.content import load_tokenizer
+from orchestrator.results.outcomes import ErrorClass
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 
 AT_ONCE = 1_000  # replies tokenized together: encodings take about 100 bytes a token until they are counted
 
 
 class Rows:
-    """One row per scheduled request. ``start_ns``: the point's start on this client's clock."""
+    """``start_ns``: the point's start on this client's clock."""
 
-    def __init__(self, point: LoadPoint, client: int, start_ns: int, sessions: bool) -> None:
-        self._point = point
-        self._client = client
+    def __init__(self, assignment: Assignment, start_ns: int) -> None:
+        self._assignment = assignment
         self._start_ns = start_ns
-        self._sessions = sessions
         self._rows: list[tuple[Any, ...]] = []
-        self._events: list[tuple[int, array[int], array[int] | None]] = []
-        self._texts: dict[int, tuple[str, int]] = {}  # request_index: reply of uncounted tokens, its chunks
+        self._gaps: list[Gaps] = []
+        self._uncounted: list[InFlight] = []  # replies that came without counts and shall be counted
+        self._count_text = assignment.point.count_text
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def add(self, flight: InFlight) -> None:
+        """The row of a request that was sent, or tried to be, and whose response was read."""
+        if self._count_text and flight.response.source == "chunks" and any(flight.response.parsed.texts or ()):
+            self._uncounted.append(flight)
+            return
+        self._rows.append(self._row(flight))
+        self._gaps += _gaps_of(flight)
 
-    def add(self, exchange: Exchange, digest: Digest, phase: str) -> None:
-        """The row of a request that was sent, or tried to be."""
-        parsed, outcome = digest.parsed, digest.outcome
-        self._rows.append(
-            (
-                *self._key(exchange.entry, exchange.target, phase),
-                self._since(exchange.sent_ns),
-                self._since(digest.first_byte_ns),
-                self._since(digest.first_token_ns),
-                self._since(digest.last_token_ns),
-                exchange.ended_ns - self._start_ns,
-                exchange.prompt_tokens,
-                parsed.input_tokens,
-                exchange.output_tokens,
-                digest.output_tokens,
-                digest.counted,
-                digest.source,
-                parsed.cached_tokens,
-                digest.chunks,
-                digest.coalesced_chunks,
-                digest.itl_kind,
-                parsed.finish_reason,
-                outcome.status,
-                outcome.error_class,
-                outcome.error,
-                digest.http_status,
-            )
+    def _row(self, flight: InFlight) -> tuple[Any, ...]:
+        response, request = flight.response, flight.request
+        return (
+            *self._key(flight.entry),
+            self._since(flight.sent_ns),
+            self._since(flight.first_byte_ns),
+            self._since(response.first_token_ns),
+            self._since(response.last_token_ns),
+            flight.ended_ns - self._start_ns,
+            request.prompt_tokens,
+            response.parsed.input_tokens,
+            request.output_tokens,
+            response.output_tokens,
+            response.counted,
+            response.source,
+            response.parsed.cached_tokens,
+            response.chunks,
+            response.coalesced_chunks,
+            response.itl_kind,
+            response.parsed.finish_reason,
+            response.status,
+            response.error_class,
+            response.error,
+            response.http_status,
         )
-        if self._point.count_text and digest.source == "chunks":
-            self._texts[exchange.entry.index] = "".join(parsed.texts or ()), digest.chunks
-        if digest.gaps_us is not None:
-            self._events.append((exchange.entry.index, digest.gaps_us, digest.tokens_per_chunk))
 
-    def add_unsent(
-        self, entry: Entry, target: int, phase: str, done_ns: int, lengths: tuple[int, int], outcome: Outcome
-    ) -> None:
-        """The row of a request that was never sent. ``done_ns`` counts from the start, ``lengths`` are those asked."""
+    def add_unsent(self, entry: Entry, done_ns: int, error_class: ErrorClass, error: str) -> None:
+        """The row of a request that was never sent. ``done_ns`` counts from the start."""
+        kind, turn = self._assignment.kind, (entry.session, entry.turn)
         times = (None, None, None, None, done_ns)
-        counts = (lengths[0], None, lengths[1], None, None, None, None, 0, 0, None, None)
-        end = (outcome.status, outcome.error_class, outcome.error, None)
-        self._rows.append((*self._key(entry, target, phase), *times, *counts, *end))
+        counts = (kind.input_tokens(*turn), None, kind.output_tokens(*turn), None, None, None, None, 0, 0, None, None)
+        self._rows.append((*self._key(entry), *times, *counts, error_class.status, error_class, error[:500], None))
 
     def recount(self, tokenizer: str) -> bool:
-        """Count the replies that came without counts with the model's tokenizer. False: there are none."""
-        found = {index: (text, chunks) for index, (text, chunks) in self._texts.items() if text}
-        if not found:
+        """Counts the replies that came without counts with the model's tokenizer. False: there are none."""
+        if not self._uncounted:
             return False
         encode = load_tokenizer(tokenizer).encode_batch_fast
-        counts: dict[int, int] = {}
-        indices = list(found)
-        for begin in range(0, len(indices), AT_ONCE):
-            some = indices[begin : begin + AT_ONCE]
-            codes = encode([found[index][0] for index in some], add_special_tokens=False)
-            counts |= {index: len(code.ids) for index, code in zip(some, codes, strict=True)}
-        per_chunk = {index: spread(count, found[index][1]) for index, count in counts.items()}
-        self._rows = [self._recounted(row, counts, per_chunk) if row[0] in counts else row for row in self._rows]
-        self._events = [(index, gaps, per_chunk.get(index, own)) for index, gaps, own in self._events]
+        for begin in range(0, len(self._uncounted), AT_ONCE):
+            some = self._uncounted[begin : begin + AT_ONCE]
+            texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
+            for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
+                flight.response.recount(len(code.ids))
         return True
-
-    @staticmethod
-    def _recounted(
-        row: tuple[Any, ...], counts: dict[int, int], per_chunk: dict[int, array[int] | None]
-    ) -> tuple[Any, ...]:
-        kind = "token" if per_chunk[row[0]] is None else "chunk"
-        changed: dict[str, Any] = {"output_tokens": counts[row[0]], "output_tokens_counted": counts[row[0]]}
-        changed |= {"token_count_source": "tokenizer", "itl_kind": kind}
-        from orchestrator.results.schemas import REQUESTS
-
-        named = dict(zip(REQUESTS.names[2:], row, strict=True))
-        return tuple((named | changed).values())
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
         """``requests`` and ``token_events`` in the schemas of results/schemas.py, ordered by request_index."""
-        return self._requests(), self._token_events()
+        rows = sorted([*self._rows, *map(self._row, self._uncounted)], key=lambda row: int(row[0]))
+        gaps = self._gaps + [gaps for flight in self._uncounted for gaps in _gaps_of(flight)]
+        return self._requests(rows), self._token_events(sorted(gaps, key=lambda one: one[0]))
 
-    def _key(self, entry: Entry, target: int, phase: str) -> tuple[Any, ...]:
-        session, turn = (entry.session, entry.turn) if self._sessions else (None, None)
-        replica = self._point.targets[target].replica
-        return (entry.index, self._client, replica, phase, session, turn, entry.due_ns)
+    def _key(self, entry: Entry) -> tuple[Any, ...]:
+        mine = self._assignment
+        session, turn = (entry.session, entry.turn) if mine.kind.sessions else (None, None)
+        replica = mine.point.targets[mine.target(entry.session)].replica
+        return (entry.index, mine.client, replica, mine.schedule.phase(entry.due_ns), session, turn, entry.due_ns)
 
     def _since(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - self._start_ns
 
-    def _requests(self) -> pa.Table:
+    def _requests(self, rows: list[tuple[Any, ...]]) -> pa.Table:
         import pyarrow as pa
 
         from orchestrator.results.schemas import REQUESTS
 
-        self._rows.sort(key=lambda row: int(row[0]))
-        values: list[Any] = list(zip(*self._rows, strict=True)) or [()] * (len(REQUESTS) - 2)
+        values: list[Any] = list(zip(*rows, strict=True)) or [()] * (len(REQUESTS) - 2)
         fields = list(REQUESTS)
         arrays = [pa.array(column, field.type) for column, field in zip(values, fields[2:], strict=True)]
-        return pa.Table.from_arrays([*self._ids(len(self._rows)), *arrays], schema=REQUESTS)
+        return pa.Table.from_arrays([*self._ids(len(rows)), *arrays], schema=REQUESTS)
 
-    def _token_events(self) -> pa.Table:
+    def _token_events(self, gaps: list[Gaps]) -> pa.Table:
         import pyarrow as pa
 
         from orchestrator.results.schemas import TOKEN_EVENTS
 
-        self._events.sort(key=lambda event: event[0])
-        index = pa.array([event[0] for event in self._events], pa.int32())
-        gaps = _lists([event[1] for event in self._events], TOKEN_EVENTS.field("gaps_us").type)
-        tokens = _lists([event[2] for event in self._events], TOKEN_EVENTS.field("tokens_per_chunk").type)
-        return pa.Table.from_arrays([*self._ids(len(self._events)), index, gaps, tokens], schema=TOKEN_EVENTS)
+        index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
+        gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
+        tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
+        return pa.Table.from_arrays([*self._ids(len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS)
 
     def _ids(self, rows: int) -> list[pa.Array]:
         import pyarrow as pa
 
-        ids = (self._point.measurement_id, self._point.attempt_id)
+        ids = (self._assignment.point.measurement_id, self._assignment.point.attempt_id)
         return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in ids]
+
+
+def _gaps_of(flight: InFlight) -> list[Gaps]:
+    """One, or none where there was no content."""
+    response = flight.response
+    return [] if response.gaps_us is None else [(flight.entry.index, response.gaps_us, response.tokens_per_chunk)]
 
 
 def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
@@ -161,3 +151,36 @@ def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
     values = pa.array(np.frombuffer(raw, kind.value_type.to_pandas_dtype()))
     mask = pa.array(np.array([part is None for part in parts], dtype=np.bool_))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
+
+
+def leave_pandas_out() -> None:
+    """For processes of our own only: pyarrow imports pandas, where it is installed, with the first array it makes, and
+    those 0.35 s of CPU would be counted as the client's."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas:
+    """An import hook that knows no pandas. (None in sys.modules would do for Python, but pyarrow's compiled imports
+    take it for the module.)"""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ImportError("pandas is left out of this process")
+
+
+def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> pa.Table:
+    """The ``requests`` rows of client ``index`` of ``count`` that died, all with status ``lost``.
+
+    A closed loop by time has no fixed number of requests: then one row for each slot the client held.
+    """
+    mine = Assignment.of(point, index, count)
+    schedule, starts, rows = mine.schedule, mine.schedule.slot_starts, Rows(mine, 0)
+    by_time = schedule.sessions is None
+    for at, session in enumerate(islice(schedule.own_sessions(), len(starts) if by_time else None)):
+        due_ns = int(schedule.due_ns[session]) if schedule.open_loop else starts[at] if at < len(starts) else 0
+        for turn in range(1 if by_time else schedule.turns(session)):
+            entry = schedule.entry(session, turn, due_ns)
+            if entry is not None:
+                rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
+    return rows.tables()[0]

@@ -1,11 +1,13 @@
-"""The point's one global schedule, and which part of it a client takes.
+"""The point's one global schedule, which part of it a client takes, and what of that is due when.
 
 The schedule is a pure function of the point: every client computes it whole and takes every n-th session. So the
 merged schedule of 1, 2 or 8 clients is the same, and what a dead client had to do is known without asking it.
+Nothing here knows a clock or a socket.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count as counting
@@ -13,31 +15,27 @@ from itertools import count as counting
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.load.arrivals import ARRIVALS
+from orchestrator.load.arrivals import ARRIVALS, Asked
 from orchestrator.load.point import LoadPoint
+from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
 
 # Closed loop: slots start this far apart. All at one instant, the later ones of 512 would be late by the time the
 # client needs to send the earlier ones, and that lateness would be ours, not the engine's.
 SLOT_STAGGER_NS = 200_000
 
-ARRIVAL_STREAM = 0  # random streams of a point's seed: arrivals, lengths, prompts
-LENGTH_STREAM = 1
-PROMPT_STREAM = 2
+
+BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a request that failed, doubled up to the maximum
+MAX_BACKOFF_NS = 5_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One request of the schedule. ``due_ns`` counts from the point's start."""
 
-    index: int  # request_index: session * turns + turn
+    index: int  # request_index: counts the turns of all sessions, in order
     session: int
     turn: int
     due_ns: int
-
-
-def stream(seed: int, *path: int) -> np.random.Generator:
-    """The random stream of one purpose, independent of all others of the same seed."""
-    return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, *path])
 
 
 def share(total: int, client: int, clients: int) -> int:
@@ -46,79 +44,184 @@ def share(total: int, client: int, clients: int) -> int:
 
 
 class Schedule:
-    """Sessions of ``turns`` requests each (1: plain requests) and when they are due."""
+    """Sessions of one or more requests, when they are due, and what of it client ``client`` of ``clients`` does.
 
-    def __init__(self, point: LoadPoint, turns: int) -> None:
+    ``sessions``: how many in all; None: as many as the time allows (closed loop). The client's own part:
+    ``slot_starts``: when each of its slots starts (closed loop), ns; ``cap``: its part of ``max_in_flight``.
+    """
+
+    def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
         """Raises InputError when the arrivals cannot be drawn."""
-        self.turns = turns
+        self._kind = kind
+        self._first_index = [0]  # of every session, as far as was asked for
         self.requests = point.requests
         self.open_loop = point.level.control == "request_rate"
         self.warmup_ns = round(point.warmup_s * 1e9)
         self.end_ns = None if point.duration_s is None else round((point.warmup_s + point.duration_s) * 1e9)
         self.slots = 0 if self.open_loop else max(1, int(point.level.value))
-        self._max_in_flight = point.max_in_flight
         self.due_ns: NDArray[np.int64] = np.empty(0, np.int64)
+        self.sessions = None if self.requests is None else self._sessions_of(self.requests)
         if self.open_loop:
             self.due_ns = self._arrivals(point)
+            self.sessions = len(self.due_ns)
+        # clients that get work: one that may have nothing in flight would never send its part
+        self._parts = max(1, min(clients, self.slots or clients, point.max_in_flight or clients))
+        self._client = client if client < self._parts else None
+        self.slot_starts = [slot * SLOT_STAGGER_NS for slot in self._own(self.slots)]
+        self.cap = None if point.max_in_flight is None else share(point.max_in_flight, client, self._parts)
+
+    def own_sessions(self) -> Iterator[int]:
+        """The sessions of this client, in order."""
+        if self.sessions is None and self._client is not None:
+            return counting(self._client, self._parts)
+        return iter(self._own(self.sessions or 0))
+
+    def _own(self, total: int) -> range:
+        """This client's numbers of so many."""
+        return range(0) if self._client is None else range(self._client, total, self._parts)
+
+    def known_requests(self) -> int:
+        """How many requests of this client are known before the start; in a closed loop by time one for each slot."""
+        if self.sessions is None:
+            return len(self.slot_starts)
+        return sum(map(self.turns, self.own_sessions()))
 
     def _arrivals(self, point: LoadPoint) -> NDArray[np.int64]:
         """Sessions arrive at rate/turns, so that the level stays a number of requests per second."""
         process = ARRIVALS[point.arrivals.process]
         horizon_s = None if point.duration_s is None else point.warmup_s + point.duration_s
-        sessions = None if self.requests is None else -(-self.requests // self.turns)
         rng = stream(point.seed, ARRIVAL_STREAM)
-        offsets_s = process(point.arrivals, point.level.value / self.turns, horizon_s, sessions, rng)
+        asked = Asked(point.arrivals, point.level.value / self._kind.mean_turns, horizon_s, self.sessions)
+        offsets_s = process(asked, rng)
         return np.round(offsets_s * 1e9).astype(np.int64)
 
-    @property
-    def sessions(self) -> int | None:
-        """Sessions in all; None: as many as the time allows (closed loop)."""
-        if self.open_loop:
-            return len(self.due_ns)
-        return None if self.requests is None else -(-self.requests // self.turns)
+    def _sessions_of(self, requests: int) -> int:
+        """The fewest sessions that hold so many requests."""
+        sessions = 0
+        while self._first(sessions) < requests:
+            sessions += 1
+        return sessions
 
-    def parts(self, clients: int) -> int:
-        """Clients that get work: one that may have nothing in flight would never send its part."""
-        limits = [clients, self.slots or clients, self._max_in_flight or clients]
-        return max(1, min(limits))
-
-    def cap(self, client: int, clients: int) -> int | None:
-        """The part of ``max_in_flight`` that one client may use; None: no cap."""
-        if self._max_in_flight is None:
-            return None
-        return share(self._max_in_flight, client, self.parts(clients))
-
-    def stripe(self, client: int, clients: int) -> Iterator[int]:
-        """The sessions of one client, in order."""
-        parts = self.parts(clients)
-        if client >= parts:
-            return iter(())
-        sessions = self.sessions
-        return counting(client, parts) if sessions is None else iter(range(client, sessions, parts))
-
-    def slot_starts(self, client: int, clients: int) -> list[int]:
-        """Closed loop: when each of a client's slots starts, ns."""
-        parts = self.parts(clients)
-        return [slot * SLOT_STAGGER_NS for slot in range(client, self.slots, parts)] if client < parts else []
+    def _first(self, session: int) -> int:
+        """The request_index of a session's first turn."""
+        known = self._first_index
+        while len(known) <= session:
+            known.append(known[-1] + self._kind.turns(len(known) - 1))
+        return known[session]
 
     def entry(self, session: int, turn: int, due_ns: int | None = None) -> Entry | None:
         """A request of the schedule, None when it lies beyond the point's number of requests or its time.
 
         ``due_ns`` is given for turns and closed loops, where it follows from what happened before.
         """
-        index = session * self.turns + turn
-        if turn >= self.turns or (self.requests is not None and index >= self.requests):
+        if turn >= self.turns(session):
             return None
         due = int(self.due_ns[session]) if due_ns is None else due_ns
         if self.end_ns is not None and due >= self.end_ns:
             return None
-        return Entry(index, session, turn, due)
+        return Entry(self._first(session) + turn, session, turn, due)
 
-    def length(self, session: int) -> int:
-        """Turns of a session within the point's number of requests (whether its time suffices is only known then)."""
-        left = self.turns if self.requests is None else self.requests - session * self.turns
-        return max(0, min(self.turns, left))
+    def turns(self, session: int) -> int:
+        """Requests of a session within the point's number of them (whether its time suffices is only known then)."""
+        turns = self._kind.turns(session)
+        return turns if self.requests is None else max(0, min(turns, self.requests - self._first(session)))
 
     def phase(self, due_ns: int) -> str:
         """``warmup`` before the end of the warm-up, ``measure`` after it."""
         return "warmup" if due_ns < self.warmup_ns else "measure"
+
+
+class RequestQueue:
+    """Hands out one client's entries in the order in which they are due."""
+
+    def __init__(self, schedule: Schedule, think_time_s: float) -> None:
+        self._schedule = schedule
+        self._think_ns = round(think_time_s * 1e9)
+        self._sessions = schedule.own_sessions()
+        self._heap: list[tuple[int, int, Entry, int | None]] = []  # due, tie, entry, slot
+        self._failures: dict[int, int] = {}  # of a slot, in a row
+        self._ties = 0
+        self._last_due_ns = 0
+        self._coming = next(self._sessions, None)  # the session after those handed out
+        self.scheduled = 0
+        if schedule.open_loop:
+            self._next_session(None, None)  # only the next arrival stands in the heap
+        else:
+            for slot, start_ns in enumerate(schedule.slot_starts):
+                self._next_session(slot, start_ns)
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When the next entry known is due; None: nothing is left that does not follow from requests in flight."""
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ns: int) -> tuple[Entry, int | None] | None:
+        """The next entry that is due and its slot (None in the open loop); None when nothing is due."""
+        if not self._heap or self._heap[0][0] > now_ns:
+            return None
+        due, _, entry, slot = heapq.heappop(self._heap)
+        self._last_due_ns = max(self._last_due_ns, due)
+        self.scheduled += 1
+        if slot is None and entry.turn == 0:
+            self._next_session(None, None)
+        return entry, slot
+
+    def over(self, entry: Entry, slot: int | None, ended_ns: int, failed: bool) -> None:
+        """A request is over: its session's next turn becomes known, or its slot's next session."""
+        due = ended_ns + self._think_ns
+        if slot is not None:
+            due += self._backoff(slot, failed)
+        following = self._schedule.entry(entry.session, entry.turn + 1, due)
+        if following is not None:
+            self._push(following, slot)
+        elif slot is not None:
+            self._next_session(slot, due)
+
+    def last_ns(self, now_ns: int) -> int | None:
+        """The last scheduled instant; None while more may follow from what is in flight."""
+        end_ns = self._schedule.end_ns
+        if end_ns is not None and now_ns >= end_ns:
+            return end_ns
+        return None if self._coming is not None else max(self._last_due_ns, end_ns or 0)
+
+    def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
+        """The turns after a given one that will not come any more."""
+        for turn in range(entry.turn + 1, self._schedule.turns(entry.session)):
+            later = self._schedule.entry(entry.session, turn, now_ns)
+            if later is not None:
+                yield later
+
+    def rest(self, now_ns: int) -> Iterator[Entry]:
+        """Everything not handed out yet, for a run that is given up. Nothing is due afterwards."""
+        pending, self._heap = sorted(self._heap), []
+        entries = [entry for _, _, entry, _ in pending]
+        if self._schedule.sessions is not None:
+            due_ns = None if self._schedule.open_loop else now_ns
+            while self._coming is not None:
+                entry = self._first_turn(due_ns)
+                entries += [entry] if entry is not None else []
+        for entry in entries:
+            yield entry
+            yield from self.later_turns(entry, now_ns)
+
+    def _backoff(self, slot: int, failed: bool) -> int:
+        """A dead engine refuses within microseconds: without a pause its rows would fill the disk."""
+        failures = self._failures[slot] = self._failures.get(slot, 0) + 1 if failed else 0
+        return min(BACKOFF_NS << min(failures - 1, 16), MAX_BACKOFF_NS) if failures else 0
+
+    def _next_session(self, slot: int | None, due_ns: int | None) -> None:
+        entry = self._first_turn(due_ns)
+        if entry is not None:
+            self._push(entry, slot)
+
+    def _first_turn(self, due_ns: int | None) -> Entry | None:
+        """The next session's first turn; None when there are no more, or its time is over."""
+        session = self._coming
+        if session is None:
+            return None
+        self._coming = next(self._sessions, None)
+        return self._schedule.entry(session, 0, due_ns)
+
+    def _push(self, entry: Entry, slot: int | None) -> None:
+        self._ties += 1
+        heapq.heappush(self._heap, (entry.due_ns, self._ties, entry, slot))

@@ -10,11 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from orchestrator.load.connection import LOCAL_LIMITS, Connection, Endpoint
-from orchestrator.load.exchange import Exchange
-from orchestrator.load.framing import END_MARK, since_event_chunk, unwrap, unwrap_chunks
-from orchestrator.load.http import BadHttp, parse_head
-from orchestrator.load.poller import MAX_EVENTS, READ, WRITE, Poller
+from orchestrator.load.response import InFlight
+from orchestrator.load.response.http import END_MARK, BadHttp, parse_head, since_event_chunk, unwrap, unwrap_chunks
+from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Connection, Endpoint, Poller
+from orchestrator.results.outcomes import ErrorClass
 
 READ_BYTES = 4_096  # made new for every read: 64 KiB cost a seventh of all CPU in malloc and page faults
 FIRST_READS = 3  # headers, a role, a token: at most so many are read before what running streams have to say
@@ -23,14 +22,14 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream silent for so long is looked at more closely
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
-Stream = tuple[Exchange, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
-# an exchange, how to read, where a read's time and bytes go: looked up once, not for every read
+Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
+# a request, how to read, where a read's time and bytes go: looked up once, not for every read
 
 
 class Transport:
     """Keep-alive connections to some endpoints, as many as there are requests in flight.
 
-    ``ended`` collects exchanges that are over; the caller takes them out.
+    ``ended`` collects requests that are over; the caller takes them out.
     """
 
     def __init__(self, poller: Poller, endpoints: list[Endpoint]) -> None:
@@ -39,24 +38,24 @@ class Transport:
         self._streams: dict[int, Stream] = {}  # by fd: sent whole, answer awaited
         self._connections: dict[int, Connection] = {}
         self._idle: list[list[Connection]] = [[] for _ in endpoints]  # by target
-        self.ended: list[Exchange] = []
+        self.ended: list[InFlight] = []
         self.reads = 0
         self.sockets_opened = 0
         self.sockets_max = 0
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, flight: InFlight) -> None:
         """Sends a request, on the connection used last that is free, or on a new one."""
-        exchange.started_ns = time.monotonic_ns()
-        idle = self._idle[exchange.target]
+        flight.started_ns = time.monotonic_ns()
+        idle = self._idle[flight.request.target]
         if idle:
-            self._give(idle.pop(), exchange)
+            self._give(idle.pop(), flight)
         else:
-            self._connect(exchange)
+            self._connect_new(flight)
 
     def poll(self, until_ns: int) -> int:
         """Takes in what comes until that instant (0: what is there), returns the number of reads.
 
-        Ends earlier when something else than reads happened: an exchange is over, a connection is up, ``wake``.
+        Ends earlier when something else than reads happened: a request is over, a connection is up, ``wake``.
         """
         streams, clock, poller = self._streams, time.monotonic_ns, self._poller
         wait, first, first_fd = poller.wait, poller.first, poller.first_fd
@@ -74,28 +73,28 @@ class Transport:
                     else:
                         self._other(fd, mask)
                     continue
-                exchange, recv, add_time, add_part = stream
+                flight, recv, add_time, add_part = stream
                 try:
                     data = recv(READ_BYTES)
                 except BlockingIOError:
                     continue
                 except OSError as error:
-                    self._broken(self._connections[fd], "reset", str(error))
+                    self._broken(self._connections[fd], ErrorClass.RESET, str(error))
                     continue
                 now = clock()
                 add_time(now)
                 add_part(data)
-                if len(data) < 5 or data.endswith(exchange.mark):
-                    self._look(fd, exchange, data)
+                if len(data) < 5 or data.endswith(flight.mark):
+                    self._look(fd, flight, data)
             reads += len(ready)
             if others or self.ended or now >= until_ns or not ready:
                 self.reads += reads - others
                 return reads - others
 
-    def cancel(self, exchange: Exchange, error_class: str, error: str) -> None:
-        """Ends an exchange from our side."""
+    def cancel(self, flight: InFlight, error_class: ErrorClass, error: str) -> None:
+        """Ends a request from our side."""
         for connection in self._connections.values():
-            if connection.exchange is exchange:
+            if connection.flight is flight:
                 self._end(connection, error_class, error)
                 return
 
@@ -103,95 +102,95 @@ class Transport:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
         connections that are not accepted."""
         for connection in [c for c in self._connections.values() if c.connecting]:
-            if connection.exchange and now_ns - connection.exchange.started_ns > CONNECT_TIMEOUT_NS:
-                self._end(connection, "connect", f"not connected within {CONNECT_TIMEOUT_NS // 1_000_000_000} s")
-        for fd, (exchange, *_) in list(self._streams.items()):
-            parts = exchange.parts
-            if not parts or len(parts) == exchange.swept or exchange.times[-1] > now_ns - SWEEP_AFTER_NS:
+            if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
+                self._end(
+                    connection, ErrorClass.CONNECT, f"not connected within {CONNECT_TIMEOUT_NS // 1_000_000_000} s"
+                )
+        for fd, (flight, *_) in list(self._streams.items()):
+            parts = flight.parts
+            if not parts or flight.times[-1] == flight.swept_ns or flight.times[-1] > now_ns - SWEEP_AFTER_NS:
                 if len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES and sum(map(len, parts)) > MAX_RESPONSE_BYTES:
-                    self._end(self._connections[fd], "garbage", f"a response over {MAX_RESPONSE_BYTES} bytes")
+                    self._end(self._connections[fd], ErrorClass.GARBAGE, f"a response over {MAX_RESPONSE_BYTES} bytes")
                 continue
-            exchange.swept = len(parts)
-            if exchange.head is not None and exchange.head.chunked and b"\r\n0" in b"".join(parts[-16:]):
-                self._finish_if_whole(fd, exchange)
+            flight.swept_ns = flight.times[-1]
+            if flight.head is not None and flight.head.chunked and b"\r\n0" in b"".join(parts[-16:]):
+                self._finish_if_whole(fd, flight)
 
     def close(self) -> None:
-        """Closes every socket. Exchanges still open are not ended: cancel them first."""
+        """Closes every socket. Requests in flight are not ended: cancel them first."""
         for connection in list(self._connections.values()):
             self._drop(connection)
 
     # -- connecting and sending
 
-    def _connect(self, exchange: Exchange) -> None:
-        connection = Connection(exchange.target, self._endpoints[exchange.target])
-        connection.exchange = exchange
+    def _connect_new(self, flight: InFlight) -> None:
+        target = flight.request.target
+        connection = Connection(target, self._endpoints[target])
+        connection.flight = flight
+        self._connect(connection)
+
+    def _connect(self, connection: Connection) -> None:
+        """Starts connecting to its next address."""
         try:
             connection.connect()
         except OSError as error:
-            self._refused(connection, error)
+            self._not_connected(connection, error)
             return
-        self._opened(connection)
-
-    def _opened(self, connection: Connection) -> None:
         self._connections[connection.fd] = connection
         self._poller.register(connection.fd, WRITE)
         self.sockets_opened += 1
         self.sockets_max = max(self.sockets_max, len(self._connections))
 
-    def _refused(self, connection: Connection, error: OSError) -> None:
-        """Not connected: the next address, or a failed exchange."""
-        ours = error.errno in LOCAL_LIMITS
-        if connection.more_addresses and not ours:
-            try:
-                connection.connect()
-            except OSError as next_error:
-                self._end(connection, "connect", str(next_error))
-                return
-            self._opened(connection)
-            return
-        self._end(connection, "client" if ours else "connect", str(error))
+    def _not_connected(self, connection: Connection, error: OSError) -> None:
+        """The next address, or a failed request."""
+        if error.errno in LOCAL_LIMITS:
+            self._end(connection, ErrorClass.CLIENT, str(error))
+        elif connection.addresses:
+            self._connect(connection)
+        else:
+            self._end(connection, ErrorClass.CONNECT, str(error))
 
-    def _give(self, connection: Connection, exchange: Exchange) -> None:
-        """Sends an exchange on a connection that is up."""
-        connection.exchange = exchange
-        connection.out = memoryview(exchange.wire_bytes)
-        exchange.sent_ns = time.monotonic_ns()
-        self._send(connection, exchange, registered=READ)
+    def _give(self, connection: Connection, flight: InFlight) -> None:
+        """Sends a request on a connection that is up."""
+        connection.flight = flight
+        connection.out = memoryview(flight.request.wire_bytes)
+        flight.sent_ns = time.monotonic_ns()
+        self._send(connection, flight, registered=READ)
 
-    def _send(self, connection: Connection, exchange: Exchange, registered: int) -> None:
+    def _send(self, connection: Connection, flight: InFlight, registered: int) -> None:
         try:
             whole = connection.send()
         except OSError as error:
-            self._broken(connection, "reset", str(error))
+            self._broken(connection, ErrorClass.RESET, str(error))
             return
         wanted = READ if whole else READ | WRITE
         if wanted != registered:
             self._poller.modify(connection.fd, wanted)
         if whole:
-            self._await_answer(connection, exchange)
+            self._await_answer(connection, flight)
 
-    def _await_answer(self, connection: Connection, exchange: Exchange) -> None:
+    def _await_answer(self, connection: Connection, flight: InFlight) -> None:
         reader = connection.reader()
         self._poller.put_first(connection.fd)
-        self._streams[connection.fd] = exchange, reader, exchange.times.append, exchange.parts.append
+        self._streams[connection.fd] = flight, reader, flight.times.append, flight.parts.append
 
     def _other(self, fd: int, mask: int) -> None:
         """Everything that is not an answer on a connection which has sent its request."""
         connection = self._connections.get(fd)
         if connection is None:
             return  # the poller's own, or closed earlier in this batch
-        exchange = connection.exchange
-        if exchange is None:
+        flight = connection.flight
+        if flight is None:
             self._idle[connection.target].remove(connection)
             self._drop(connection)  # an idle connection says something: it was closed
         elif connection.connecting or connection.handshaking:
-            self._go_on(connection, exchange)
+            self._go_on(connection, flight)
         elif mask & ~WRITE:
-            self._early_answer(connection, exchange)
+            self._early_answer(connection, flight)
         else:
-            self._send(connection, exchange, registered=READ | WRITE)
+            self._send(connection, flight, registered=READ | WRITE)
 
-    def _go_on(self, connection: Connection, exchange: Exchange) -> None:
+    def _go_on(self, connection: Connection, flight: InFlight) -> None:
         """Connected, or a step of the TLS handshake."""
         try:
             if connection.connecting:
@@ -201,119 +200,120 @@ class Transport:
             self._poller.unregister(connection.fd)
             del self._connections[connection.fd]
             connection.sock.close()
-            self._refused(connection, error)
+            self._not_connected(connection, error)
             return
         if not ready:
             self._poller.modify(connection.fd, READ if ready is False else WRITE)
             return
         self._poller.modify(connection.fd, READ)
-        self._give(connection, exchange)
+        self._give(connection, flight)
 
-    def _early_answer(self, connection: Connection, exchange: Exchange) -> None:
+    def _early_answer(self, connection: Connection, flight: InFlight) -> None:
         """The server answers (or closes) before it took the whole request: what it says counts."""
         connection.out = None
         self._poller.modify(connection.fd, READ)
         connection.uses = -1  # half a request was sent on it: never again
-        self._await_answer(connection, exchange)
+        self._await_answer(connection, flight)
 
     # -- ends
 
-    def _look(self, fd: int, exchange: Exchange, data: bytes) -> None:
+    def _look(self, fd: int, flight: InFlight, data: bytes) -> None:
         """A read that may be the last one, or belongs to the head."""
         if not data:
-            exchange.times.pop()
-            exchange.parts.pop()
-            self._closed(fd, exchange)
+            flight.times.pop()
+            flight.parts.pop()
+            self._closed(fd, flight)
             return
-        head = exchange.head
+        head = flight.head
         if head is None:
-            raw = b"".join(exchange.parts)
+            flight.first_byte_ns = flight.times[0]
+            raw = b"".join(flight.parts)
             try:
-                head = exchange.head = parse_head(raw)
+                head = flight.head = parse_head(raw)
             except BadHttp as error:
-                self._end(self._connections[fd], "garbage", str(error))
+                self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
                 return
             if head is None:
                 return
-            exchange.received = len(raw)
+            flight.received = len(raw)
         else:
-            exchange.received += len(data)
-        if len(exchange.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
+            flight.received += len(data)
+        if len(flight.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
-            exchange.mark = END_MARK if head.chunked else b""
+            flight.mark = END_MARK if head.chunked else b""
         if head.chunked:
-            if b"".join(exchange.parts[-5:]).endswith(END_MARK):
-                self._finish_if_whole(fd, exchange)
-        elif head.length is not None and exchange.received >= head.size + head.length:
-            self._finish(fd, exchange, reusable=exchange.received == head.size + head.length)
+            if b"".join(flight.parts[-5:]).endswith(END_MARK):
+                self._finish_if_whole(fd, flight)
+        elif head.length is not None and flight.received >= head.size + head.length:
+            self._finish(fd, flight, reusable=flight.received == head.size + head.length)
 
-    def _finish_if_whole(self, fd: int, exchange: Exchange) -> None:
+    def _finish_if_whole(self, fd: int, flight: InFlight) -> None:
         """Looks at the framing. The end mark inside of a chunk is not the end."""
-        assert exchange.head is not None
-        raw = since_event_chunk(exchange.parts)
+        assert flight.head is not None
+        raw = since_event_chunk(flight.parts)
         try:
             if raw is None:
-                raw = b"".join(exchange.parts)
-                body = unwrap(raw, exchange.head)
+                raw = b"".join(flight.parts)
+                body = unwrap(raw, flight.head)
             else:
                 body = unwrap_chunks(raw)
         except BadHttp as error:
-            self._end(self._connections[fd], "garbage", str(error))
+            self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
             return
         if body.complete:
-            self._finish(fd, exchange, reusable=body.size == len(raw))
+            self._finish(fd, flight, reusable=body.size == len(raw))
 
-    def _finish(self, fd: int, exchange: Exchange, reusable: bool) -> None:
+    def _finish(self, fd: int, flight: InFlight, reusable: bool) -> None:
         """The response is here; its end was in the last read."""
-        assert exchange.head is not None
-        exchange.ended_ns = exchange.times[-1]
+        assert flight.head is not None
+        flight.ended_ns = flight.times[-1]
         connection = self._connections[fd]
         self._poller.put_back(fd)
         del self._streams[fd]
-        connection.exchange = None
+        connection.flight = None
         connection.uses += 1
-        if reusable and exchange.head.keep_alive and connection.uses > 0:
+        if reusable and flight.head.keep_alive and connection.uses > 0:
             self._idle[connection.target].append(connection)
         else:
             self._drop(connection)
-        self.ended.append(exchange)
+        self.ended.append(flight)
 
-    def _closed(self, fd: int, exchange: Exchange) -> None:
-        """The server closed the connection in the middle of an exchange, or to end it."""
-        head = exchange.head
-        if not exchange.parts:
-            self._broken(self._connections[fd], "reset", "the connection was closed before any answer")
+    def _closed(self, fd: int, flight: InFlight) -> None:
+        """The server closed the connection in the middle of a request, or to end it."""
+        head = flight.head
+        if flight.first_byte_ns is None:
+            self._broken(self._connections[fd], ErrorClass.RESET, "the connection was closed before any answer")
         elif head is None:
-            self._end(self._connections[fd], "truncated", "the connection was closed within the response headers")
+            self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the headers")
         elif head.chunked or head.length is not None:
-            if head.chunked and b"\r\n0" in b"".join(exchange.parts[-16:]):
-                self._finish_if_whole(fd, exchange)
+            if head.chunked and b"\r\n0" in b"".join(flight.parts[-16:]):
+                self._finish_if_whole(fd, flight)
             if fd in self._streams:
-                self._end(self._connections[fd], "truncated", "the connection was closed within the response")
+                self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the response")
         else:
-            self._finish(fd, exchange, reusable=False)
+            self._finish(fd, flight, reusable=False)
 
-    def _broken(self, connection: Connection, error_class: str, error: str) -> None:
+    def _broken(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
         """A connection died. One that was idle before may have been closed while we sent: tried once on a fresh one."""
-        exchange = connection.exchange
-        assert exchange is not None
-        if connection.uses > 0 and not exchange.parts and not exchange.retried:
-            exchange.retried = True
-            connection.exchange = None
+        flight = connection.flight
+        assert flight is not None
+        if connection.uses > 0 and flight.first_byte_ns is None and not flight.retried:
+            flight.retried = True
+            connection.flight = None
             self._drop(connection)
-            self._connect(exchange)
+            self._connect_new(flight)
         else:
             self._end(connection, error_class, error)
 
-    def _end(self, connection: Connection, error_class: str, error: str) -> None:
-        """An exchange failed and its connection is of no use any more."""
-        exchange = connection.exchange
-        assert exchange is not None
-        connection.exchange = None
-        exchange.fail(error_class, error)
-        exchange.ended_ns = time.monotonic_ns()
+    def _end(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
+        """A request failed and its connection is of no use any more."""
+        flight = connection.flight
+        assert flight is not None
+        connection.flight = None
+        flight.response.fail(error_class, error)
+        flight.ended_ns = time.monotonic_ns()
         self._drop(connection)
-        self.ended.append(exchange)
+        self.ended.append(flight)
 
     def _drop(self, connection: Connection) -> None:
         self._streams.pop(connection.fd, None)

@@ -9,26 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.results.outcomes import ErrorClass, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_SEND_LAG_MS = 10.0  # p99 of sent - due; an order under the tightest TTFT limits in use
-MAX_LOOP_LAG_MS = 10.0  # p99; as much may be added to any time stamp
-MAX_CPU_SHARE = 0.9  # of one core; above it queues build up in the client
+MAX_SEND_LAG_MS = 10.0  # an order under the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
 MAX_COALESCED_SHARE = 0.2  # of content events, when the client is busy as well
 MIN_ACHIEVED = 0.98
-MAX_MISMATCH_SHARE = 0.01
 MAX_LENGTH_ERROR = 0.01
 MIN_GROWTH = 0.05  # of the arrivals of a quarter window, in each quarter
 MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
+
+# What spoils a point when its evidence is over the limit: figure, limit, sentence.
+Limits = tuple[tuple[str, float, str], ...]
+INVALID: Limits = (
+    ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
+    (
+        "count_mismatch_share",
+        0.01,
+        "in {0:.1%} of requests the engine's token count is not the number of tokens streamed",
+    ),
+)
+CLIENT_BOUND: Limits = (
+    ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
+    ("send_lag_p99_ms", MAX_SEND_LAG_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
+    # as much may be added to any time stamp
+    ("loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"),
+    # above it queues build up in the client
+    ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
+)
 
 Floats = NDArray[np.float64]
 
@@ -46,12 +64,24 @@ def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint) ->
     """The verdict on one point from its rows (all clients') and what the clients know of themselves."""
     rows = _Rows(requests, point)
     evidence = _evidence(rows, stats)
-    invalid = _invalid(rows, evidence, point)
-    client = _client_bound(evidence)
-    backlog = _backlog(rows, evidence, point)
-    found = (("invalid", invalid), ("client_bound", client), ("engine_bound_backlog", backlog))
-    validity = next((name for name, reasons in found if reasons), "valid")
-    return Verdict(validity, invalid + client + backlog + _notes(evidence, point), evidence)
+    notes: list[str] = []  # what a reader must know although it spoils nothing
+    found = {
+        "invalid": _invalid(rows, evidence),
+        "client_bound": _client_bound(evidence),
+        "engine_bound_backlog": _backlog(rows, evidence, point),
+    }
+    if point.max_in_flight is not None and evidence["capped_share"] > 0:
+        share = evidence["capped_share"]
+        notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
+    if evidence["input_length_error"] > MAX_LENGTH_ERROR:
+        error = evidence["input_length_error"]
+        said = f"prompts were off by {error:.1%} from the length asked for, by the engine's count"
+        if point.dialect.prompt_token_ids:
+            found["invalid"].append(said)
+        else:
+            notes.append(said + "; they were sent as text")
+    validity = next((name for name, reasons in found.items() if reasons), "valid")
+    return Verdict(validity, [*chain(*found.values()), *notes], evidence)
 
 
 class _Rows:
@@ -66,9 +96,10 @@ class _Rows:
         self.done_s = self.column("done_ns") / 1e9
         self.status = np.array(table.column("status").to_pylist(), dtype=object)[measured]
         self.error_class = np.array(table.column("error_class").to_pylist(), dtype=object)[measured]
-        self.start_s = point.warmup_s
+        # the time in which requests are due, which is not the window of throughput: that has the answers too
+        self.due_from_s = point.warmup_s
         last = float(self.scheduled_s.max()) if len(self) else point.warmup_s
-        self.end_s = last if point.duration_s is None else point.warmup_s + point.duration_s
+        self.due_until_s = last if point.duration_s is None else point.warmup_s + point.duration_s
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._measured))
@@ -80,18 +111,18 @@ class _Rows:
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats]) -> dict[str, float]:
     """The figures behind the verdict; of several clients the worst."""
-    window_s = max(rows.end_s - rows.start_s, 1e-9)
-    sent = int(np.count_nonzero(rows.sent_s <= rows.end_s + MAX_SEND_LAG_MS / 1e3))
+    due_s = max(rows.due_until_s - rows.due_from_s, 1e-9)
+    sent = int(np.count_nonzero(rows.sent_s <= rows.due_until_s + MAX_SEND_LAG_MS / 1e3))
     chunks, coalesced = rows.column("chunks").sum(), rows.column("coalesced_chunks").sum()
     lag_ms = (rows.sent_s - rows.scheduled_s) * 1e3
     own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
     return {
-        "offered_rate": len(rows) / window_s,
-        "achieved_rate": sent / window_s,
+        "offered_rate": len(rows) / due_s,
+        "achieved_rate": sent / due_s,
         "achieved_over_offered": sent / len(rows) if len(rows) else 0.0,
-        "ok_share": float(np.mean(rows.status == "ok")) if len(rows) else 0.0,
-        "lost_requests": float(np.count_nonzero(rows.status == "lost")),
-        "client_errors": float(np.count_nonzero(rows.error_class == "client")),
+        "ok_share": float(np.mean(rows.status == Status.OK)) if len(rows) else 0.0,
+        "lost_requests": float(np.count_nonzero(rows.status == Status.LOST)),
+        "client_errors": float(np.count_nonzero(rows.error_class == ErrorClass.CLIENT)),
         "sent_minus_scheduled_p99_ms": float(np.nanquantile(lag_ms, 0.99)) if sent else 0.0,
         "send_lag_p99_ms": own_lag_ms,
         "capped_share": float(np.mean(~(lag_ms <= own_lag_ms + MAX_SEND_LAG_MS))) if len(rows) else 0.0,
@@ -112,7 +143,7 @@ def _count_mismatch(rows: _Rows) -> float:
     """Share of ok requests whose usage and whose own exact count of the stream disagree."""
     counted, said = rows.column("output_tokens_counted"), rows.column("output_tokens")
     exact = np.isin(rows._table.column("token_count_source").to_pylist(), ["token_ids", "continuous_usage", "native"])
-    both = exact[rows._measured] & (rows.status == "ok") & ~np.isnan(counted) & ~np.isnan(said)
+    both = exact[rows._measured] & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
     return float(np.mean(counted[both] != said[both])) if both.any() else 0.0
 
 
@@ -131,55 +162,23 @@ def _input_error(rows: _Rows) -> float:
     return float(np.nanmean(off) / asked[known].mean())
 
 
-def _invalid(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _over(limits: Limits, evidence: dict[str, float]) -> list[str]:
+    return [said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit]
+
+
+def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
     if not len(rows):
         return ["no request was scheduled in the measured window"]
-    reasons = []
-    if evidence["lost_requests"]:
-        reasons.append(f"{evidence['lost_requests']:.0f} requests were lost with their client process")
-    if evidence["ok_share"] == 0.0:
-        reasons.append("not one request succeeded")
-    if evidence["count_mismatch_share"] > MAX_MISMATCH_SHARE:
-        share = evidence["count_mismatch_share"]
-        reasons.append(f"in {share:.1%} of requests the engine's token count is not the number of tokens streamed")
-    if evidence["input_length_error"] > MAX_LENGTH_ERROR and point.dialect.prompt_token_ids:
-        reasons.append(_length_sentence(evidence))
-    return reasons
-
-
-def _notes(evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """What a reader must know although it spoils nothing."""
-    notes = []
-    if point.max_in_flight is not None and evidence["capped_share"] > 0:
-        share = evidence["capped_share"]
-        notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
-    if evidence["input_length_error"] > MAX_LENGTH_ERROR and not point.dialect.prompt_token_ids:
-        notes.append(_length_sentence(evidence) + "; they were sent as text")
-    return notes
-
-
-def _length_sentence(evidence: dict[str, float]) -> str:
-    return f"prompts were off by {evidence['input_length_error']:.1%} from the length asked for, by the engine's count"
+    failed = ["not one request succeeded"] if evidence["ok_share"] == 0.0 else []
+    return _over(INVALID, evidence) + failed
 
 
 def _client_bound(evidence: dict[str, float]) -> list[str]:
-    reasons = []
-    if evidence["client_errors"]:
-        reasons.append(f"{evidence['client_errors']:.0f} requests found no socket on the client's machine")
-    if evidence["send_lag_p99_ms"] > MAX_SEND_LAG_MS:
-        reasons.append(f"p99 of sent - due is {evidence['send_lag_p99_ms']:.1f} ms (limit {MAX_SEND_LAG_MS:g})")
-    if evidence["loop_lag_p99_ms"] > MAX_LOOP_LAG_MS:
-        reasons.append(
-            f"p99 of the client's loop lag is {evidence['loop_lag_p99_ms']:.1f} ms (limit {MAX_LOOP_LAG_MS:g})"
-        )
-    if evidence["client_cpu_share"] > MAX_CPU_SHARE:
-        reasons.append(f"a client used {evidence['client_cpu_share']:.0%} of its core (limit {MAX_CPU_SHARE:.0%})")
-    busy = evidence["client_cpu_share"] > BUSY_CPU_SHARE
-    if busy and evidence["coalesced_share"] > MAX_COALESCED_SHARE:
-        reasons.append(
-            f"{evidence['coalesced_share']:.0%} of events shared a read with another while the client was busy"
-        )
-    return reasons
+    shared = evidence["coalesced_share"]
+    if evidence["client_cpu_share"] <= BUSY_CPU_SHARE or shared <= MAX_COALESCED_SHARE:
+        return _over(CLIENT_BOUND, evidence)
+    said = f"{shared:.0%} of events shared a read with another while the client was busy"
+    return [*_over(CLIENT_BOUND, evidence), said]
 
 
 def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
@@ -189,7 +188,7 @@ def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
         reasons.append(f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time")
-    edges = np.linspace(rows.start_s, rows.end_s, 33)
+    edges = np.linspace(rows.due_from_s, rows.due_until_s, 33)
     open_now = np.searchsorted(np.sort(rows.scheduled_s), edges) - np.searchsorted(np.sort(rows.done_s), edges)
     quarters = open_now[1:].reshape(4, 8).mean(axis=1)
     growth = np.diff(quarters)[1:]  # the first quarter also fills the pipe

@@ -6,25 +6,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-from orchestrator.catalog import quantization as quant
+from orchestrator.catalog import parameters
 from orchestrator.catalog.accelerators import Accelerator, nearest, of_hardware
-from orchestrator.catalog.engine_rules import RULES, EngineRules
-from orchestrator.catalog.memory import (
-    GIB,
-    Prediction,
-    expert_parallel_size,
-    layers_per_stage,
-    predict,
-)
+from orchestrator.catalog.memory import GIB, Prediction, expert_parallel_size, layers_per_stage, predict
 from orchestrator.catalog.models import ModelFacts
+from orchestrator.engines import ENGINES
+from orchestrator.engines.engine import ModelRules
+from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 Status = Literal["fits", "risky", "impossible"]
-Number = float | int | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +33,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """The verdict, its sentences, and what the engine is predicted to report: the names of ``Engine.reported``."""
+    """The verdict, its sentences, and what the engine is predicted to report: the names of ``Engine.reported``.
 
-    status: Status
-    reasons: tuple[str, ...]
-    predicted: dict[str, Number]
+    ``excluded``: a rule of the experiment leaves it out, nothing was judged. ``unserved``: names of workloads it cannot
+    serve at all.
+    """
+
+    status: Status | Literal["excluded"]
+    reasons: tuple[str, ...] = ()
+    predicted: dict[str, Any] = field(default_factory=dict)
+    unserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,12 @@ class Case:
     facts: ModelFacts
     hardware: Hardware
     device: Accelerator | None  # None: not in the catalogue
-    rules: EngineRules
+    rules: ModelRules
     prediction: Prediction
     draft: ModelFacts | None
 
 
+BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times ten
 Rule = Callable[[Case], Iterator[Finding]]
 
 
@@ -71,19 +72,15 @@ def assess(
 
     ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft`` are those of a draft model.
     """
-    if settings.engine == "endpoint":
-        return Feasibility("fits", ("runs already: nothing is judged",), {})
     if facts is None:
-        findings = list(_nodes(settings, hardware))
-        findings.append(Finding("fits", "facts", f"nothing is known of {settings.model}: no config.json at hand"))
-        return _verdict(findings, {})
+        return Feasibility("fits", (f"nothing is known of {settings.model}: no config.json at hand",))
     case = case_of(settings, facts, hardware, draft)
     return _verdict(findings_of(case), _predicted(case))
 
 
 def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
     """What the rules look at."""
-    rules = RULES.get(settings.engine, EngineRules())
+    rules = ENGINES[settings.engine].rules
     device = of_hardware(hardware)
     fraction = settings.gpu_memory_utilization or rules.memory_fraction
     prediction = predict(facts, settings.model_copy(update={"gpu_memory_utilization": fraction}), device)
@@ -91,14 +88,10 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
 
 
 def findings_of(case: Case) -> list[Finding]:
-    """All findings of all rules."""
-    found = list(_nodes(case.settings, case.hardware))
-    for rule in _RULES:
-        found += rule(case)
-    return found
+    return [finding for rule in _RULES for finding in rule(case)]
 
 
-def _verdict(findings: list[Finding], predicted: dict[str, Number]) -> Feasibility:
+def _verdict(findings: list[Finding], predicted: dict[str, Any]) -> Feasibility:
     order: tuple[Status, ...] = ("impossible", "risky", "fits")
     found = {finding.status for finding in findings}
     status: Status = next((level for level in order if level in found), "fits")
@@ -106,7 +99,7 @@ def _verdict(findings: list[Finding], predicted: dict[str, Number]) -> Feasibili
     return Feasibility(status, tuple(finding.sentence for finding in ranked), predicted)
 
 
-def _predicted(case: Case) -> dict[str, Number]:
+def _predicted(case: Case) -> dict[str, Any]:
     values = asdict(case.prediction)
     room = values.pop("kv_room_bytes")
     values["weight_bytes"] = int(values["weight_bytes"])
@@ -117,52 +110,78 @@ def _predicted(case: Case) -> dict[str, Number]:
     return values
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
-
-
-def _nodes(settings: EngineSettings, hardware: Hardware) -> Iterator[Finding]:
-    world, nodes = settings.world_size, settings.nnodes
-    if world % nodes:
-        yield Finding("impossible", "nodes", f"{world} ranks cannot be spread evenly over {nodes} nodes")
-    elif hardware.gpus_per_node and settings.devices_per_node > hardware.gpus_per_node:
-        sentence = f"needs {settings.devices_per_node} devices on a node, {hardware.name} has {hardware.gpus_per_node}"
-        yield Finding("impossible", "nodes", sentence)
-
-
-def _heads(case: Case) -> Iterator[Finding]:
-    heads, kv_heads = case.facts.shape.num_attention_heads, case.facts.shape.num_key_value_heads
-    tensor = case.settings.tensor_parallel_size
-    if not case.rules.heads_divisible or tensor == 1:
-        return
-    if heads % tensor:
-        sentence = f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
-        yield Finding("impossible", "heads", sentence)
-    if case.facts.shape.mla:
-        return
-    even = kv_heads % tensor == 0
-    if not case.rules.replicates_kv_heads and not even:
-        sentence = (
-            f"{kv_heads} KV heads cannot be divided by tensor_parallel_size={tensor}, and this engine repeats none"
+def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
+    """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
+    out = []
+    unit = "cores" if hardware.is_cpu else "GPUs"
+    if settings.world_size % settings.nnodes:
+        sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
+        parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
+        spread = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
+        out.append(f"{spread} cannot be spread evenly over nnodes: {settings.nnodes}")
+    if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
+        nodes = -(-settings.world_size // hardware.gpus_per_node)
+        out.append(
+            f"needs {settings.devices_per_node} {unit} on one node; a node of {hardware.name!r} has "
+            f"{hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
         )
-        yield Finding("impossible", "kv_heads", sentence)
-    elif not even and tensor % kv_heads:
+    if cluster_nodes is not None and settings.nnodes > cluster_nodes:
+        out.append(f"needs {settings.nnodes} nodes; the cluster has {cluster_nodes}")
+    return out
+
+
+def workload_mismatch(
+    workload: Workload, engine: str, max_model_len: int | None, apis: Sequence[str]
+) -> Finding | None:
+    """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
+
+    ``apis``: names of the APIs the engine serves.
+    """
+    name = f"workload {workload.name!r}"
+    if workload.api not in apis:
+        sentence = f"{name} asks for the API {workload.api!r}; {engine} has {', '.join(apis)}"
+        return Finding("impossible", "api", sentence)
+    if max_model_len is None:
+        return None
+    least, most = workload.token_bounds()
+    limit = f"max_model_len is {max_model_len:,}"
+    if least > max_model_len:
+        return Finding("impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}")
+    if most is not None and most > max_model_len:
+        sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
+        return Finding("risky", "lengths", sentence)
+    return None
+
+
+def _divided(case: Case) -> Iterator[Finding]:
+    """What tensor parallelism divides."""
+    shape, tensor = case.facts.shape, case.settings.tensor_parallel_size
+    if not case.rules.heads_divisible:
+        return
+    cannot = f"cannot be divided by tensor_parallel_size={tensor}"
+    if shape.num_attention_heads % tensor:
+        yield Finding("impossible", "heads", f"{shape.num_attention_heads} attention heads {cannot}")
+    for name, width in _mlp_widths(case).items():
+        if width % tensor:
+            yield Finding("impossible", "intermediate", f"{name} {width} {cannot}")
+    kv_heads = shape.num_key_value_heads
+    if shape.mla or kv_heads % tensor == 0:
+        return
+    if not case.rules.repeats_kv_heads:
+        yield Finding("impossible", "kv_heads", f"{kv_heads} KV heads {cannot}, and this engine repeats none")
+    elif tensor % kv_heads:
         sentence = f"{kv_heads} KV heads can neither be divided by nor repeated over tensor_parallel_size={tensor}"
         yield Finding("impossible", "kv_heads", sentence)
 
 
-def _widths(case: Case) -> Iterator[Finding]:
-    shape, tensor = case.facts.shape, case.settings.tensor_parallel_size
-    if not case.rules.heads_divisible:
-        return
-    dense = shape.num_hidden_layers > shape.num_moe_layers
-    if dense and shape.intermediate_size % tensor:
-        sentence = f"intermediate_size {shape.intermediate_size} cannot be divided by tensor_parallel_size={tensor}"
-        yield Finding("impossible", "intermediate", sentence)
-    if shape.num_experts and expert_parallel_size(case.settings) == 1 and shape.moe_intermediate_size % tensor:
-        sentence = (
-            f"moe_intermediate_size {shape.moe_intermediate_size} cannot be divided by tensor_parallel_size={tensor}"
-        )
-        yield Finding("impossible", "intermediate", sentence)
+def _mlp_widths(case: Case) -> dict[str, int]:
+    """Widths of the MLPs that tensor parallelism divides: of dense layers, and of experts that are not spread whole."""
+    shape, widths = case.facts.shape, {}
+    if shape.num_hidden_layers > shape.num_moe_layers:
+        widths["intermediate_size"] = shape.intermediate_size
+    if shape.num_experts and expert_parallel_size(case.settings) == 1:
+        widths["moe_intermediate_size"] = shape.moe_intermediate_size
+    return widths
 
 
 def _stages(case: Case) -> Iterator[Finding]:
@@ -170,12 +189,13 @@ def _stages(case: Case) -> Iterator[Finding]:
     if stages > layers:
         sentence = f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
         yield Finding("impossible", "stages", sentence)
-    given = case.settings.env.get("VLLM_PP_LAYER_PARTITION")
+    variable = case.rules.partition_variable or ""
+    given = case.settings.env.get(variable)
     if given is None or stages == 1:
         return
     parts = given.split(",")
     if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
-        sentence = f"VLLM_PP_LAYER_PARTITION={given} must be {stages} numbers that add up to {layers}"
+        sentence = f"{variable}={given} must be {stages} numbers that add up to {layers}"
         yield Finding("impossible", "stages", sentence)
 
 
@@ -185,25 +205,22 @@ def _experts(case: Case) -> Iterator[Finding]:
         yield Finding("impossible", "experts", "enable_expert_parallel: the model has no experts")
     elif experts and experts % spread:
         sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
-        yield Finding("risky" if case.rules.experts_evenly else "fits", "experts", sentence)
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
+        yield Finding("risky" if case.rules.experts_divisible else "fits", "experts", sentence)
 
 
 def _quantization(case: Case) -> Iterator[Finding]:
     asked, stored = case.settings.quantization, case.facts.quantization
     if asked is None:
         return
-    if stored is None and quant.needs_checkpoint(case.settings.engine, asked):
+    if stored is None and (asked in parameters.CHECKPOINT_ONLY or asked in case.rules.stored_methods):
         sentence = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} is {case.facts.dtype}"
         yield Finding("impossible", "quantization", sentence)
-    if asked in quant.MOE_ONLY and not case.facts.shape.num_experts:
+    if asked in parameters.MOE_ONLY and not case.facts.shape.num_experts:
         yield Finding("risky", "quantization", f"quantization {asked} is for experts, the model has none")
-    if stored is None or not case.rules.flag_names_checkpoint:
+    if stored is None or not case.rules.method_of_checkpoint:
         return
-    mine, theirs = quant.FORMAT.get(asked), quant.FORMAT.get(stored.method)
-    if theirs is not None and (asked in quant.ONLINE_ONLY or (mine is not None and mine != theirs)):
+    mine, theirs = parameters.FORMAT.get(asked), parameters.FORMAT.get(stored.method)
+    if theirs is not None and (asked in parameters.ONLINE_ONLY or (mine is not None and mine != theirs)):
         sentence = f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
         yield Finding("impossible", "quantization", sentence)
 
@@ -213,12 +230,10 @@ def _blocks(case: Case) -> Iterator[Finding]:
     stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
     if stored is None or tensor == 1 or not case.rules.heads_divisible:
         return
-    widths = {}
-    if shape.num_hidden_layers > shape.num_moe_layers and not stored.experts_only:
-        widths["intermediate_size"] = shape.intermediate_size
-    if shape.num_experts and expert_parallel_size(case.settings) == 1:
-        widths["moe_intermediate_size"] = shape.moe_intermediate_size
-    if not shape.mla and not stored.experts_only:
+    widths = _mlp_widths(case)
+    if stored.experts_only:
+        widths.pop("intermediate_size", None)
+    elif not shape.mla:
         widths["attention width"] = shape.num_attention_heads * shape.head_dim
         widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
     size = max(stored.block) if stored.block else stored.group_size
@@ -237,29 +252,25 @@ def _capability(case: Case) -> Iterator[Finding]:
     major, minor = case.device.capability
     has, settings, name = major * 10 + minor, case.settings, case.device.name
     method = settings.quantization or (case.facts.quantization.method if case.facts.quantization else None)
-    needs = quant.MIN_CAPABILITY.get(settings.engine, {}).get(method or "", 0)
+    needs = case.rules.min_capability.get(method or "", 0)
     if has < needs:
         sentence = f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
         yield Finding("impossible", "capability", sentence)
-    if settings.dtype == "bfloat16" and has < quant.BFLOAT16_CAPABILITY:
+    if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
         yield Finding("impossible", "capability", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}")
-    if method is not None and "fp8" in method and needs <= has < quant.NATIVE_FP8_CAPABILITY:
+    if method is not None and "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
         yield Finding("risky", "capability", f"{name} has no FP8 units: {method} runs as weights only, if at all")
-    if "fp8" in (settings.kv_cache_dtype or "") and has < quant.NATIVE_FP8_CAPABILITY:
-        yield Finding(
-            "risky", "capability", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
-        )
-
-
-# --- lengths ---------------------------------------------------------------------------------------------------------
+    if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
+        sentence = f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
+        yield Finding("risky", "capability", sentence)
 
 
 def _lengths(case: Case) -> Iterator[Finding]:
     asked, positions, rules = case.settings.max_model_len, case.facts.max_model_len, case.rules
-    allowed = case.settings.env.get(rules.long_variable, "").lower() in {"1", "true"}
+    allowed = case.settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
     if asked is not None and positions is not None and asked > positions:
         sentence = f"max_model_len={asked} is more than the model's {positions} positions"
-        yield Finding("risky" if allowed else rules.longer_than_positions, "positions", sentence)
+        yield Finding("impossible" if rules.refuses_longer and not allowed else "risky", "positions", sentence)
     length = case.prediction.max_model_len
     if case.settings.max_input_len is not None and case.settings.max_input_len >= length:
         sentence = f"max_input_len={case.settings.max_input_len} leaves no room for output in max_model_len={length}"
@@ -267,14 +278,8 @@ def _lengths(case: Case) -> Iterator[Finding]:
 
 
 def _token_budget(case: Case) -> Iterator[Finding]:
-    if not case.rules.token_budget:
-        return
-    tokens, sequences = case.prediction.max_num_batched_tokens, case.prediction.max_num_seqs
-    if tokens < sequences:
-        sentence = f"max_num_batched_tokens={tokens} is less than max_num_seqs={sequences}"
-        yield Finding("impossible", "token_budget", sentence)
-    if case.settings.enable_chunked_prefill is False and tokens < case.prediction.max_model_len:
-        length = case.prediction.max_model_len
+    tokens, length = case.prediction.max_num_batched_tokens, case.prediction.max_model_len
+    if case.rules.whole_prompts and case.settings.enable_chunked_prefill is False and tokens < length:
         sentence = f"without chunked prefill max_num_batched_tokens={tokens} must be at least max_model_len={length}"
         yield Finding("impossible", "token_budget", sentence)
 
@@ -293,39 +298,40 @@ def _speculative(case: Case) -> Iterator[Finding]:
         yield Finding("impossible", "draft", sentence)
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
 def _memory(case: Case) -> Iterator[Finding]:
     """Weights with 5 % and 2 GiB to spare, then one whole sequence of KV cache, within the engine's share of memory."""
-    memory = _memory_bytes(case)
-    if memory is None:
-        yield Finding("fits", "memory", _why_not_judged(case))
+    hardware = case.hardware
+    memory = case.device.memory_bytes if case.device else (hardware.memory_gb or 0) * 1e9
+    if hardware.is_cpu:
+        yield Finding("fits", "memory", "memory is not judged on cpu")
+        return
+    if not memory:
+        unknown = f"accelerator {hardware.accelerator!r} is not in the catalogue"
+        near = ", ".join(nearest(hardware.accelerator)) or "none"
+        yield Finding("fits", "memory", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb")
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
     fraction = case.settings.gpu_memory_utilization or case.rules.memory_fraction
-    budget = memory if case.rules.of_free else memory * fraction
+    budget = memory if case.rules.of_free_memory else memory * fraction
     worst: Status = "impossible" if case.facts.exact else "risky"
     if weights * 1.05 + 2 * GIB > budget:
         sentence = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)} with 5 % and 2 GiB to spare"
         yield Finding(worst, "memory", sentence)
         return
-    yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free else 1), worst)
+    yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free_memory else 1), worst)
 
 
 def _kv_memory(case: Case, free: float, worst: Status) -> Iterator[Finding]:
     """``free``: bytes beside the weights. What is sure not to hold one sequence is told from what probably does not."""
-    prediction = case.prediction
-    if prediction.kv_cache_tokens is None or prediction.kv_room_bytes is None or not prediction.kv_cache_tokens:
-        needed = prediction.kv_bytes_per_token * prediction.max_model_len
+    prediction, length = case.prediction, case.prediction.max_model_len
+    if prediction.kv_room_bytes is not None and prediction.kv_cache_tokens:
+        needed = prediction.kv_room_bytes / prediction.kv_cache_tokens * length
     else:
-        needed = prediction.kv_room_bytes / prediction.kv_cache_tokens * prediction.max_model_len
-    length = prediction.max_model_len
+        needed = prediction.kv_bytes_per_token * length
     fixed = case.settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
-        yield Finding(
-            worst, "memory", f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
-        )
+        sentence = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
+        yield Finding(worst, "memory", sentence)
     have = free if fixed is None else fixed
     if needed > have:
         sentence = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
@@ -340,22 +346,6 @@ def _fixed_kv(case: Case) -> Iterator[Finding]:
     if tokens is not None and tokens < length:
         sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
         yield Finding("impossible", "kv_tokens", sentence)
-
-
-def _memory_bytes(case: Case) -> float | None:
-    if case.hardware.is_cpu:
-        return None
-    if case.device is not None:
-        return case.device.memory_bytes
-    return case.hardware.memory_gb * 1e9 if case.hardware.memory_gb else None
-
-
-def _why_not_judged(case: Case) -> str:
-    if case.hardware.is_cpu:
-        return "memory is not judged on cpu"
-    name = case.hardware.accelerator
-    near = ", ".join(nearest(name)) or "none"
-    return f"memory is not judged: accelerator {name!r} is not in the catalogue (nearest: {near}); give memory_gb"
 
 
 def _gib(size: float) -> str:
@@ -373,6 +363,6 @@ def _remarks(case: Case) -> Iterator[Finding]:
 
 
 _RULES: tuple[Rule, ...] = (
-    _heads, _widths, _stages, _experts, _quantization, _blocks, _capability, _lengths, _token_budget, _speculative,
+    _divided, _stages, _experts, _quantization, _blocks, _capability, _lengths, _token_budget, _speculative,
     _memory, _fixed_kv, _remarks,
 )  # fmt: skip

@@ -1,24 +1,92 @@
-"""Names that stay: what a deployment, a point and a measurement are, as hashes (docs/architecture.md, "Identity").
+"""What a deployment, a point and a measurement are: where their files lie, their ids, which are hashes, and labels.
 
-Nothing that depends on where the files lie goes in: settings are hashed as the experiment file says them, a local model
-by its content, traces and prompts by theirs, an engine in a local environment with the version found there.
+Relative paths start at the experiment file, ``~`` is the home, ``${NAME}`` the environment. Where files lie is in no
+id: settings are hashed as the experiment file says them, a local model by its content, traces and prompts by theirs,
+an engine in a local environment with the version found there.
 """
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from pathlib import Path
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path, PurePath
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.results.ids import content_digest, digest
-from orchestrator.spec.environments import is_version
 from orchestrator.spec.load import Level, Workload
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed_version, is_version
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_PATH_STARTS = (".", "/", "~", "${")
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # they change no measurement
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
+SHORT = {
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "data_parallel_size": "dp",
+    "enable_expert_parallel": "ep",
+    "nnodes": "nodes",
+    "engine_version": "version",
+    "kv_cache_dtype": "kv",
+    "quantization": "quant",
+    "max_model_len": "len",
+    "max_num_seqs": "seqs",
+    "max_num_batched_tokens": "batched",
+    "enable_prefix_caching": "prefix_caching",
+    "enable_chunked_prefill": "chunked_prefill",
+    "gpu_memory_utilization": "memory",
+    "speculative": "spec",
+    "served_model_name": "serves",
+}
+LONGEST = 100
+_HIDDEN = {"engine", "startup_timeout_s", "api_key_env"}
+
+
+class Paths:
+    """Resolves the paths of one experiment file; looks at each of them once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.path = cache(self._path)
+        self.model = cache(self._model)
+
+    def resolved(self, settings: EngineSettings) -> EngineSettings:
+        """The same settings with absolute paths. Raises ValueError for an environment variable that is not set."""
+        changed: dict[str, object] = {"model": self.model(settings.model)}
+        if settings.executable is not None:
+            changed["executable"] = self.command(settings.executable)
+        if settings.image is not None and (settings.image.startswith(_PATH_STARTS) or settings.image.endswith(".sif")):
+            changed["image"] = self.path(settings.image)
+        if settings.tokenizer is not None:
+            changed["tokenizer"] = self.model(settings.tokenizer)
+        if settings.profile is not None and _is_file_name(settings.profile):
+            changed["profile"] = self.path(settings.profile)
+        if settings.speculative is not None and settings.speculative.model is not None:
+            draft = self.model(settings.speculative.model)
+            changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
+        if settings.lora_modules is not None:
+            changed["lora_modules"] = {name: self.model(place) for name, place in settings.lora_modules.items()}
+        return settings.model_copy(update=changed)
+
+    def command(self, text: str) -> str:
+        """A path, or the bare name of a command to be found on the node's PATH."""
+        return self.path(text) if "/" in text or text.startswith("~") else text
+
+    def _path(self, text: str) -> str:
+        """An absolute path, links not followed: a virtual environment is known by its own name."""
+        filled = _VARIABLE.sub(_from_environment, text)
+        return os.path.normpath(self._folder / Path(filled).expanduser())
+
+    def _model(self, text: str) -> str:
+        """A folder when it is written like a path or lies beside the file, else a name on the hub."""
+        if text.startswith(_PATH_STARTS) or (self._folder / text).is_dir():
+            return self.path(text)
+        return text
 
 
 class Contents:
@@ -50,29 +118,9 @@ def hardware_class(hardware: Hardware) -> dict[str, Any]:
     return hardware.model_dump(mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True)
 
 
-def load_digest(workload: Workload, level: Level, rules: dict[str, Any]) -> str:
-    """What a point asks of any deployment. ``rules``: arrivals (with the trace's content), warm-up, length, limits."""
-    return digest({"workload": workload_content(workload), "level": level, "client": __version__, **rules})
-
-
-def workload_content(workload: Workload) -> dict[str, Any]:
-    """What a workload asks: with the content of its file in place of its path."""
-    content = {"prompts": workload.prompts_digest or file_digest(workload.prompts)} if workload.prompts else {}
-    return workload.model_dump(mode="json", exclude={"prompts", "prompts_digest"}) | content
-
-
-def point_id(deployment: str, load: str) -> str:
-    return digest([deployment, load])
-
-
-def measurement_id(point: str, repeat: int, seed: int) -> str:
-    return digest([point, repeat, seed])
-
-
-@lru_cache(maxsize=4096)
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:
     """The schedule's seed (48 bits): the same on every deployment, so that they are compared on the same requests."""
-    return int(digest([experiment_seed, workload_content(workload), level, repeat])[:12], 16)
+    return int(digest([experiment_seed, workload.identity(), level, repeat])[:12], 16)
 
 
 def model_digest(folder: str) -> str | None:
@@ -106,11 +154,72 @@ def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None
     return f"engine_version {resolved.engine_version!r}: {resolved.executable} holds {resolved.engine} {found}"
 
 
-def installed_version(executable: str, engine: str) -> str | None:
-    """The version of an engine in a virtual environment, or in the one an executable is in, without starting it."""
-    path = Path(executable)
-    for home in (path, *path.parents[1:2]):
-        found = sorted(home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info"))
-        if found:
-            return found[-1].name.removesuffix(".dist-info").partition("-")[2]
-    return None
+def _is_file_name(profile: str) -> bool:
+    """A profile is a file or a name of the catalogue, and those hold slashes and dots too."""
+    return profile.startswith(_PATH_STARTS) or Path(profile).suffix in (".yaml", ".yml", ".json")
+
+
+def _from_environment(found: re.Match[str]) -> str:
+    value = os.environ.get(found.group(1))
+    if value is None:
+        raise ValueError(f"environment variable {found.group(1)!r} is not set")
+    return value
+
+
+def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]) -> list[str]:
+    """One label per (settings, hardware name), in order; unique as long as ``ids`` are.
+
+    A setting is shown where deployments of the same engine differ in it.
+    """
+    flat = [_flat(settings, hardware) for settings, hardware in deployments]
+    engines = {row["engine"] for row in flat}
+    differing = {engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines}
+    texts = [_label(row, differing[row["engine"]]) for row in flat]
+    seen = Counter(texts)
+    return [
+        text if seen[text] == 1 and len(text) <= LONGEST else f"{text[:LONGEST]} #{name[:6]}"
+        for text, name in zip(texts, ids, strict=True)
+    ]
+
+
+def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
+    """Settings by name; mappings of flags and variables become one entry each."""
+    out: dict[str, Any] = {"engine": settings.engine, "hardware": hardware}
+    for name, value in settings:
+        if name in ("env", "extra_args"):
+            out |= {str(key): entry for key, entry in value.items()}
+        elif name not in _HIDDEN:
+            out[name] = value
+    return out
+
+
+def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = [name for name in names if any(row.get(name) != rows[0].get(name) for row in rows)]
+    return [name for name in found if name not in LOCATION or not _told_by_version(name, rows)]
+
+
+def _told_by_version(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Where an engine lives says nothing more when every version has one place."""
+    versions = {row.get("engine_version") for row in rows}
+    return len({(row.get("engine_version"), row.get(name)) for row in rows}) == len(versions)
+
+
+def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    shown = [(name, row[name]) for name in names if row.get(name) is not None]
+    return " ".join([row["engine"], *(_part(name, value) for name, value in shown)])
+
+
+def _part(name: str, value: Any) -> str:
+    if name == "hardware":
+        return str(value)
+    if name == "url":
+        return str(value).partition("://")[2] or str(value)
+    if name in ("model", "executable", "profile", "served_model_name"):
+        return f"{SHORT.get(name, name)}={PurePath(str(value)).name}"
+    if hasattr(value, "method"):  # speculative decoding
+        return f"spec={value.method}:{value.num_speculative_tokens}"
+    if isinstance(value, bool):
+        return f"{SHORT.get(name, name)}={'on' if value else 'off'}"
+    text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
+    return f"{SHORT.get(name, name)}={text}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
 Kind = Literal["point", "launch", "selfcheck"]
@@ -14,6 +15,18 @@ _FOLDERS: dict[Kind, str] = {
     "launch": "commits/launches",
     "selfcheck": "commits/selfchecks",
 }
+
+
+def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
+    """Where a manifest lies below the experiment's folder."""
+    return f"{_FOLDERS[kind]}/{measurement_id}/{attempt_id}.json"
+
+
+def kind_of(key: str) -> Kind:
+    """What the manifest at a key below the experiment's folder is of."""
+    return next(
+        (kind for kind, folder in _FOLDERS.items() if kind != "point" and key.startswith(f"{folder}/")), "point"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +40,14 @@ class FilePart:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Committed):
     """One attempt at a measurement (``kind = point``), one launch or one self-check of a host, and the parts it wrote.
 
     For a launch ``measurement_id`` is its ``launch_id``, for a self-check its ``selfcheck_id``.
-    ``created_unix_ns`` orders attempts: the first ok one of a
-    measurement wins for ever.
     """
 
     kind: Kind
-    measurement_id: str
-    attempt_id: str
-    status: Literal["ok", "failed"]
-    created_unix_ns: int
     files: tuple[FilePart, ...] = ()
     reason: str | None = None  # one plain sentence when failed
     failure_class: str | None = None
@@ -58,33 +65,28 @@ class Manifest:
     @property
     def key(self) -> str:
         """Its place below the experiment's folder."""
-        return f"{_FOLDERS[self.kind]}/{self.measurement_id}/{self.attempt_id}.json"
-
-    @property
-    def age(self) -> tuple[int, str]:
-        """Sorts attempts: first by time of creation, then by attempt id, so that every reader picks the same one."""
-        return self.created_unix_ns, self.attempt_id
+        return manifest_key(self.measurement_id, self.attempt_id, self.kind)
 
     def to_json(self) -> str:
         """As stored: ``files`` grouped by table, ``ids`` together."""
-        fields = asdict(self)
+        found = asdict(self)
         parts: dict[str, list[dict[str, Any]]] = {}
-        for part in fields.pop("files"):
+        for part in found.pop("files"):
             parts.setdefault(part.pop("table"), []).append(part)
-        ids = {name: fields.pop(name) for name in ("deployment_id", "point_id", "launch_id")}
-        return json.dumps(fields | {"ids": ids, "files": parts}, indent=1, sort_keys=True) + "\n"
+        ids = {name: found.pop(name) for name in ("deployment_id", "point_id", "launch_id")}
+        return json.dumps(found | {"ids": ids, "files": parts}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
         """The manifest a text holds; fields of newer versions are ignored. Raises ValueError when it is none."""
         try:
-            fields = json.loads(text)
+            found = json.loads(text)
             parts = tuple(
                 FilePart(table, part["path"], part["rows"], part["bytes"], part["sha256"])
-                for table, parts in fields.pop("files").items()
+                for table, parts in found.pop("files").items()
                 for part in parts
             )
-            known = {name: fields[name] for name in cls.__slots__ if name in fields}
-            return cls(**known, **fields["ids"], files=parts)
+            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            return cls(**known, **found["ids"], files=parts)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a manifest: {type(error).__name__}: {error}") from error

@@ -16,16 +16,20 @@ import pyarrow.parquet as pq
 
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Retry
-from orchestrator.results.encoding import conform, schema_of, to_parquet, unify
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.manifest import FilePart, Manifest
+from orchestrator.results.manifest import FilePart, Kind, Manifest, kind_of, manifest_key
+from orchestrator.results.packed import PackedRows
+from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
+from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, to_parquet, unify
 
 __all__ = ["FilePart", "Manifest", "Store", "first_ok"]
 
 A = TypeVar("A")
 B = TypeVar("B")
+Attempt = TypeVar("Attempt", bound=Committed)
 _log = logging.getLogger(__name__)
+DROPPABLE = ("token_events",)  # without them there is no ITL, and tokens are spread evenly over their request
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -40,6 +44,11 @@ class Store:
         self.experiment = experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
+        computed = f"{experiment}/computed/v={METRICS_VERSION}"
+        self.computed = PackedRows(
+            blobs, f"{computed}/attempts", arrow_schema(AttemptData), ("measurement_id", "attempt_id")
+        )
+        self.pooled = PackedRows(blobs, f"{computed}/pooled", arrow_schema(PooledFigures), ("attempt_ids",))
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
@@ -123,18 +132,40 @@ class Store:
 
     # --- reading ---
 
-    def manifests(self) -> list[Manifest]:
-        """Every committed attempt and launch, oldest first. A torn manifest is no commit: it is skipped and logged."""
-        infos = self._blobs.listing(self._key("commits"))
-        paths = [info.path for info in infos if info.is_file and info.path.endswith(".json")]
-        for path, manifest in self._map(self._manifest, [path for path in paths if path not in self._known]):
-            if manifest is not None:
-                self._known[path] = manifest
-        return sorted((self._known[path] for path in paths if path in self._known), key=lambda manifest: manifest.age)
+    def manifests(self, *kinds: Kind) -> list[Manifest]:
+        """Every committed attempt and launch (or only these kinds), oldest first.
 
-    def winners(self) -> dict[str, Manifest]:
+        A torn manifest is no commit: it is skipped and logged.
+        """
+        keys = [key for key in self._commit_keys() if not kinds or kind_of(key) in kinds]
+        return sorted(self._manifests(keys), key=lambda manifest: manifest.age)
+
+    def attempts(self) -> set[tuple[str, str]]:
+        """(measurement id, attempt id) of every committed attempt at a measurement. Nothing is opened."""
+        return {_ids(key) for key in self._commit_keys() if kind_of(key) == "point"}
+
+    def manifest(self, measurement_id: str, attempt_id: str) -> Manifest | None:
+        """The manifest of an attempt at a measurement; None when there is no whole one."""
+        return next(iter(self._manifests([manifest_key(measurement_id, attempt_id)])), None)
+
+    def launches(self, launch_ids: Iterable[str]) -> list[Manifest]:
+        """The manifests of these launches, of those that are committed."""
+        return self._manifests([manifest_key(one, one, "launch") for one in launch_ids])
+
+    def commits(self) -> list[Committed]:
+        """Every committed attempt at a measurement, oldest first.
+
+        What is computed of an attempt says it too, a thousand at a time: only the other manifests are opened.
+        """
+        columns = arrow_schema(Committed).names
+        known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
+        there = self.attempts()
+        others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
+        return sorted([*(known[ids] for ids in there if ids in known), *others], key=lambda one: one.age)
+
+    def winners(self) -> dict[str, Committed]:
         """Measurement id to its first ok attempt, which counts for ever whatever is committed later."""
-        return first_ok(self.manifests())
+        return first_ok(self.commits())
 
     def done(self) -> set[str]:
         """Ids of the measurements that have an ok attempt: what a resumed sweep skips."""
@@ -158,7 +189,7 @@ class Store:
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
-            chosen = list(first_ok(chosen).values())
+            chosen = list(first_ok(one for one in chosen if one.kind == "point").values())
         if measurement_ids is not None:
             wanted = set(measurement_ids)
             chosen = [manifest for manifest in chosen if manifest.measurement_id in wanted]
@@ -167,12 +198,13 @@ class Store:
     def read_manifests(
         self, table: str, manifests: Iterable[Manifest], columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Rows of one table that the given manifests name."""
+        """Rows of one table that the given manifests name; none of token_events that were deleted to save space."""
         names = None if columns is None else list(columns)
         key = ["deployment_id"] if table == "deployments" and names and "deployment_id" not in names else []
         asked = None if names is None else names + key
         parts = [part for manifest in manifests for part in manifest.files if part.table == table]
-        rows = unify(table, [rows for _, rows in self._map(lambda part: self._read_part(part, asked), parts)], asked)
+        found = [rows for _, rows in self._map(lambda part: self._read_part(part, asked), parts) if rows is not None]
+        rows = unify(table, found, asked)
         if table == "deployments":
             rows = _once(rows, "deployment_id")
         return rows if names is None else rows.select(names)
@@ -189,12 +221,22 @@ class Store:
         with ThreadPoolExecutor(2 if self._blobs.location.is_local else 16) as pool:
             return list(zip(items, pool.map(call, items), strict=True))
 
-    def _manifest(self, path: str) -> Manifest | None:
-        data = self._blobs.get(self._blobs.key(path))
+    def _commit_keys(self) -> list[str]:
+        below, keys = len(self._key("")), self._blobs.keys(self._key("commits"))
+        return [key[below:] for key in keys if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")]
+
+    def _manifests(self, keys: Sequence[str]) -> list[Manifest]:
+        for key, manifest in self._map(self._read_manifest, [key for key in keys if key not in self._known]):
+            if manifest is not None:
+                self._known[key] = manifest
+        return [self._known[key] for key in keys if key in self._known]
+
+    def _read_manifest(self, key: str) -> Manifest | None:
+        data = self._blobs.get(self._key(key))
         try:
-            return Manifest.from_json(data or b"")
+            return None if data is None else Manifest.from_json(data)
         except ValueError as error:
-            _log.warning("%s is ignored: %s", path, error)
+            _log.warning("%s is ignored: %s", self._blobs.path(self._key(key)), error)
             return None
 
     def _check_parts(self, manifest: Manifest) -> None:
@@ -205,7 +247,7 @@ class Store:
         if torn:
             raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
 
-    def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table:
+    def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
         path = self._blobs.path(self._key(part.path))
 
         def load() -> pa.Table:
@@ -219,19 +261,26 @@ class Store:
         try:
             rows = self._blobs.retry.run(f"reading {path}", load)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
+            if part.table in DROPPABLE and isinstance(error, FileNotFoundError):
+                return None
             raise ResultsError(f"{path} is committed but cannot be read: {error}") from error
         if rows.num_rows != part.rows:
             raise ResultsError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
         return rows
 
 
-def first_ok(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
     """Measurement id to its oldest ok attempt (by time of creation, then attempt id), whatever order they come in."""
-    found: dict[str, Manifest] = {}
-    for manifest in sorted(manifests, key=lambda manifest: manifest.age):
-        if manifest.kind == "point" and manifest.status == "ok":
-            found.setdefault(manifest.measurement_id, manifest)
+    found: dict[str, Attempt] = {}
+    for one in sorted(attempts, key=lambda one: one.age):
+        if one.status == "ok":
+            found.setdefault(one.measurement_id, one)
     return found
+
+
+def _ids(key: str) -> tuple[str, str]:
+    folder, _, name = key.rpartition("/")
+    return folder.rpartition("/")[2], name.removesuffix(".json")
 
 
 def _once(rows: pa.Table, key: str) -> pa.Table:

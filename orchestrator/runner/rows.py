@@ -1,75 +1,178 @@
-"""Rows of ``deployments``, ``launches`` and ``points``, and their commits."""
+"""What a sweep commits: attempts at measurements and launches, each as rows and the manifest that makes them true."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
 
 from orchestrator import __version__
+from orchestrator.analysis.attempts import keep, with_parts
+from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.engines import ENGINES
-from orchestrator.errors import Failure
-from orchestrator.load.point import ClientStats
-from orchestrator.load.validity import Verdict
-from orchestrator.plan.model import Deployment, Measurement, Plan, Point
+from orchestrator.errors import Failure, ResultsError
+from orchestrator.plan.model import Deployment, Measurement, Point
+from orchestrator.results.events import Event
+from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
-from orchestrator.results.schemas import DEPLOYMENTS, ENGINE_METRICS, LAUNCHES, POINTS, SELFCHECKS
+from orchestrator.results.records import AttemptData, Committed, DeploymentRow, LaunchRow, PointRow
+from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, table_of
 from orchestrator.results.store import FilePart, Manifest, Store
+from orchestrator.runner.measure import Attempt, Loaded
+from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample
 
-UNMEASURED = Verdict("unmeasured", [], {})
+_log = logging.getLogger(__name__)
 
 
-def deployment_row(plan: Plan, deployment: Deployment) -> pa.Table:
-    """The deployment's row; its settings never hold a secret (keys live in the environment)."""
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt and what it was an attempt at. ``measurement``: its seed is the one that this attempt used."""
+
+    deployment: Deployment
+    point: Point
+    measurement: Measurement
+    attempt: Attempt
+    attempt_id: str = field(default_factory=new_ulid)
+    launch_id: str = ""  # empty: no launch was reached
+
+    def row(self, experiment: str) -> PointRow:
+        """Its row in ``points``."""
+        point, loaded, verdict = self.point, self.attempt.loaded, self.attempt.verdict
+        requests, stats = (loaded.requests, loaded.stats) if loaded else (REQUESTS.empty_table(), ())
+        window_start_ns, window_end_ns = steady_window_ns(point.load.warmup_s, point.load.duration_s, requests)
+        return PointRow(
+            **asdict(self.measurement),
+            attempt_id=self.attempt_id,
+            launch_id=self.launch_id,
+            experiment=experiment,
+            workload=point.workload.name,
+            workload_json=point.workload.model_dump_json(exclude_defaults=True),
+            control=point.level.control,
+            level=point.level.value,
+            arrivals=point.load.arrivals.process if point.level.control == "request_rate" else "closed",
+            validity=verdict.validity,
+            validity_reasons=tuple(verdict.reasons),
+            evidence_json=json.dumps(verdict.evidence),
+            clients=len(stats),
+            clients_json=json.dumps([asdict(one) for one in stats]),
+            window_start_ns=window_start_ns,
+            window_end_ns=window_end_ns,
+            started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
+            requests_scheduled=requests.num_rows,
+            emulated=ENGINES[self.deployment.settings.engine].emulated,
+            client_version=__version__,
+            **how_it_ended(self.attempt.failure),
+        )
+
+
+def how_it_ended(failure: Failure | None) -> dict[str, Any]:
+    """The columns that say so of a point as of a launch."""
+    if failure is None:
+        return {"status": "ok"}
+    return {
+        "status": "failed",
+        "reason": failure.sentence,
+        "failure_class": str(failure.failure_class),
+        "failure_kind": str(failure.kind),
+        "log_tail": failure.log_tail or None,
+    }
+
+
+def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) -> LaunchRow:
+    """The row of a launch that begins. Nothing went wrong yet, and no process was started."""
+    return LaunchRow(
+        launch_id=new_ulid(),
+        deployment_id=deployment.id,
+        experiment=experiment,
+        status="ok",
+        argv_json="[]",
+        placement_json="[]",
+        engine_reported_json="{}",
+        started_unix_ns=started_unix_ns,
+        emulated=ENGINES[deployment.settings.engine].emulated,
+    )
+
+
+def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
+    """The deployment's row: a column with the name of a setting holds it. Settings hold no secret."""
     settings, hardware = deployment.settings, deployment.hardware
     devices = settings.world_size * settings.replicas if ENGINES[settings.engine].launches else 0
     price = hardware.usd_per_gpu_hour
-    row = {
-        "deployment_id": deployment.id,
-        "experiment": plan.name,
-        "label": deployment.label,
-        "hardware": hardware.name,
-        "accelerator": hardware.accelerator,
-        "devices": devices,
-        "nodes": settings.nnodes,
-        "usd_per_hour": price * devices if price is not None else None,
-        "settings_json": json.dumps(settings.given(), sort_keys=True),
-        "predicted_json": json.dumps(deployment.predicted) if deployment.predicted else None,
-    }
-    promoted = {name: getattr(settings, name) for name in DEPLOYMENTS.names if hasattr(settings, name)}
-    return pa.Table.from_pylist([promoted | row], schema=DEPLOYMENTS)
+    columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
+    return DeploymentRow(
+        **{name: getattr(settings, name) for name in columns},
+        deployment_id=deployment.id,
+        experiment=experiment,
+        label=deployment.label,
+        hardware=hardware.name,
+        accelerator=hardware.accelerator,
+        devices=devices,
+        nodes=settings.nnodes,
+        usd_per_hour=price * devices if price is not None else None,
+        settings_json=json.dumps(settings.given(), sort_keys=True),
+        predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
+    )
 
 
-def commit_launch(store: Store, plan: Plan, deployment: Deployment, launch: dict[str, Any], events: pa.Table) -> None:
+def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
+    """Write the attempt's row beside those of its clients and replicas, then the manifest that makes them true.
+
+    Returns what answers need of it, computed and kept: AttemptData. Where that fails it is the manifest, and whoever
+    reads the results computes it again.
+    """
+    point, loaded = record.row(store.experiment), record.attempt.loaded
+    # with every attempt: a driver killed before its launch is committed would leave points of an unknown deployment
+    deployment = deployment_row(record.deployment, store.experiment)
+    keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
+    ours = [_part(store, "points", [point], keys), _part(store, "deployments", [deployment], keys)]
+    theirs = _rows(store, loaded, keys) if loaded else []
+    manifest = _commit(store, "point", point, keys, [*theirs, *ours])
+    try:
+        data = with_parts(
+            store, manifest, point, deployment, loaded.requests if loaded else REQUESTS.empty_table()
+        ).data()
+        keep(store.computed, table_of([data], AttemptData))
+    except Exception as error:  # it is committed: whatever this raises must not have it measured again
+        _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
+        return manifest
+    return data
+
+
+def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
+    """Files of its clients and replicas. That readings of /metrics cannot be stored does not cost the attempt."""
+    parts: list[FilePart] = []
+    for index, one in loaded.reports.items():
+        parts += one.parts
+        tables = {} if one.parts else {"requests": one.requests, "token_events": one.token_events}
+        parts += [
+            store.write_part(name, table, writer=f"client{index}", **keys)
+            for name, table in tables.items()
+            if table is not None
+        ]
+    for index, table in loaded.lost.items():
+        parts.append(store.write_part("requests", table, writer=f"client{index}-lost", **keys))
+    try:
+        return parts + write_engine_metrics(store, loaded.samples, **keys)
+    except ResultsError as error:
+        _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
+        return parts
+
+
+def commit_launch(store: Store, deployment: Deployment, launch: LaunchRow, events: Sequence[Event] = ()) -> None:
     """Write a launch's row with its deployment's and the events since the last commit; then the manifest."""
-    launch_id = str(launch["launch_id"])
-    row = {
-        "deployment_id": deployment.id,
-        "experiment": plan.name,
-        "emulated": ENGINES[deployment.settings.engine].emulated,
-    } | launch
+    keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     parts = [
-        store.write_part(table, data, measurement_id=launch_id, attempt_id=launch_id, writer="driver")
-        for table, data in (
-            ("launches", pa.Table.from_pylist([row], schema=LAUNCHES)),
-            ("deployments", deployment_row(plan, deployment)),
-            ("events", events),
-        )
+        _part(store, "launches", [launch], keys),
+        _part(store, "deployments", [deployment_row(deployment, store.experiment)], keys),
+        _part(store, "events", [event.row() for event in events], keys),
     ]
-    _commit(store, "launch", launch_id, launch_id, parts, row)
-
-
-def commit_selfcheck(store: Store, row: dict[str, Any]) -> None:
-    """Write what a client host can do; ``row`` is one of ``selfchecks``."""
-    key = str(row["selfcheck_id"])
-    table = pa.Table.from_pylist([row], schema=SELFCHECKS)
-    part = store.write_part("selfchecks", table, measurement_id=key, attempt_id=key, writer="driver")
-    _commit(store, "selfcheck", key, key, [part], row)
+    _commit(store, "launch", launch, keys, parts)
 
 
 def write_engine_metrics(
@@ -92,87 +195,27 @@ def write_engine_metrics(
     return [store.write_part("engine_metrics", table, writer="driver", **keys)]
 
 
-def commit_point(
-    store: Store,
-    plan: Plan,
-    deployment: Deployment,
-    point: Point,
-    measurement: Measurement,
-    *,
-    attempt_id: str,
-    launch_id: str = "",
-    parts: Sequence[FilePart] = (),
-    stats: Sequence[ClientStats] = (),
-    verdict: Verdict = UNMEASURED,
-    failure: Failure | None = None,
-    requests: int = 0,
-    started_unix_ns: int | None = None,
-) -> None:
-    """Write the point's row beside the rows its clients wrote, then the manifest that makes them true."""
-    window_end_s = point.warmup_s + point.duration_s if point.duration_s else None
-    row = {
-        "measurement_id": measurement.measurement_id,
-        "attempt_id": attempt_id,
-        "point_id": point.point_id,
-        "deployment_id": deployment.id,
-        "launch_id": launch_id,
-        "experiment": plan.name,
-        "workload": point.workload.name,
-        "workload_json": point.workload.model_dump_json(exclude_defaults=True),
-        "control": point.level.control,
-        "level": point.level.value,
-        "arrivals": point.arrivals.process if point.level.control == "request_rate" else "closed",
-        "repeat": measurement.repeat,
-        "seed": measurement.seed,
-        "status": "failed" if failure else "ok",
-        "reason": failure.sentence if failure else None,
-        "failure_class": str(failure.failure_class) if failure else None,
-        "validity": verdict.validity,
-        "validity_reasons": list(verdict.reasons),
-        "evidence_json": json.dumps(verdict.evidence),
-        "clients": len(stats),
-        "clients_json": json.dumps([asdict(one) for one in stats]),
-        "window_start_ns": int(point.warmup_s * 1e9),
-        "window_end_ns": int((window_end_s if window_end_s is not None else _last_s(stats)) * 1e9),
-        "started_unix_ns": started_unix_ns or time.time_ns(),
-        "requests_scheduled": requests,
-        "emulated": ENGINES[deployment.settings.engine].emulated,
-        "client_version": __version__,
-    }
-    table = pa.Table.from_pylist([row], schema=POINTS)
-    keys = {"measurement_id": measurement.measurement_id, "attempt_id": attempt_id}
-    mine = store.write_part("points", table, writer="driver", **keys)
-    # with every point: a driver killed before its launch is committed would leave points of an unknown deployment
-    its = store.write_part("deployments", deployment_row(plan, deployment), writer="driver", **keys)
-    _commit(store, "point", measurement.measurement_id, attempt_id, [*parts, mine, its], row)
-
-
-def _last_s(stats: Sequence[ClientStats]) -> float:
-    return max((one.wall_s for one in stats), default=0.0)
+def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, str]) -> FilePart:
+    return store.write_part(table, table_of(rows, RECORDS[table]), writer="driver", **keys)
 
 
 def _commit(
-    store: Store,
-    kind: Kind,
-    key: str,
-    attempt_id: str,
-    parts: Sequence[FilePart],
-    row: dict[str, Any],
-) -> None:
-    store.commit(
-        Manifest(
-            kind=kind,
-            measurement_id=key,
-            attempt_id=attempt_id,
-            status="failed" if row["status"] == "failed" else "ok",
-            created_unix_ns=time.time_ns(),
-            files=tuple(parts),
-            reason=row.get("reason"),
-            failure_class=row.get("failure_class"),
-            deployment_id=row.get("deployment_id", ""),
-            point_id=row.get("point_id", ""),
-            launch_id=row.get("launch_id", ""),
-            client_version=__version__,
-            emulated=row.get("emulated", False),
-        )
+    store: Store, kind: Kind, row: PointRow | LaunchRow, keys: Mapping[str, str], parts: Sequence[FilePart]
+) -> Manifest:
+    manifest = Manifest(
+        kind=kind,
+        measurement_id=keys["measurement_id"],
+        attempt_id=keys["attempt_id"],
+        status=row.status,
+        created_unix_ns=time.time_ns(),
+        files=tuple(parts),
+        reason=row.reason,
+        failure_class=row.failure_class,
+        deployment_id=row.deployment_id,
+        point_id=row.point_id if isinstance(row, PointRow) else "",
+        launch_id=row.launch_id,
+        client_version=__version__,
+        emulated=row.emulated,
     )
+    store.commit(manifest)
+    return manifest

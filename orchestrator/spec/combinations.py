@@ -1,7 +1,13 @@
-"""``deployments`` of an experiment file, expanded: every combination of its blocks as one validated EngineSettings."""
+"""``deployments`` of an experiment file, expanded: every combination of its blocks as one validated EngineSettings.
+
+Blocks of ``vary`` multiply; each is a list of choices. ``grid``: every combination of its values; ``zip``: first with
+first, second with second; ``cases``: as they stand.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +17,14 @@ from pydantic import ValidationError
 
 from orchestrator.errors import Problem
 from orchestrator.spec.document import Document, Place
-from orchestrator.spec.environments import LOCATION, Environments, location
 from orchestrator.spec.expressions import Expression, parse_expression
-from orchestrator.spec.grid import Choice, count, product, read_blocks
 from orchestrator.spec.problems import nearest, problems_of, unknown_key
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import LOCATION, EngineSettings, Environments, location
 
 MOST_COMBINATIONS = 100_000
 MOST_PROBLEMS = 200
+KINDS = ("grid", "zip", "cases")
+Report = Callable[..., None]  # (place, message, hint=None)
 CONTROLS = ("vary", "derive", "exclude")
 ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other setting
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
@@ -29,8 +35,16 @@ _PASSWORD_IN_URL = re.compile(r"\w+://[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Some settings that go together, and where each of them is written."""
+
+    values: Mapping[str, Any]
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
 class Combination:
-    """One point of the grid as the file says it: paths are not resolved, names of engines not looked up."""
+    """One point of the grid as the file says it; paths are not resolved and engines not looked up yet."""
 
     settings: EngineSettings
     hardware: str | None
@@ -90,15 +104,14 @@ class _Block:
         varied = {name for block in blocks for choice in block for name in choice.values}
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
         exclude = self._exclude(raw.get("exclude"), {*FIELDS, *derive})
-        if count(blocks) > most:
-            message = f"makes {count(blocks):,} combinations; {MOST_COMBINATIONS:,} are the most"
-            self.report((*self.place, "vary"), message)
+        if (count := math.prod(map(len, blocks))) > most:
+            self.report((*self.place, "vary"), f"makes {count:,} combinations; {MOST_COMBINATIONS:,} are the most")
             return []
-        made = (self._combine(base, choices, derive, exclude) for choices in product(blocks))
+        made = (self._combine(base, choices, derive, exclude) for choices in itertools.product(*blocks))
         return [one for one in made if one is not None]
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
-        """Without the names that are no settings and the hardware that does not exist, which are reported."""
+        """Reports names that are not settings and hardware that does not exist, and leaves them out."""
         values = dict(choice.values)
         for name in [name for name in values if name not in FIELDS]:
             self.report(choice.places[name], *unknown_key(name, known))
@@ -123,7 +136,7 @@ class _Block:
                 self.report((*place, name), f"{name!r} looks like a secret", hint)
 
     def _check_overlap(self, blocks: Sequence[Sequence[Choice]]) -> None:
-        """Two blocks that set the same thing would make combinations of which one value is never used."""
+        """If two blocks set the same thing, one of the two values would never be used."""
         first: dict[str, int] = {}
         for index, block in enumerate(blocks):
             for choice in block:
@@ -170,14 +183,14 @@ class _Block:
         derive: Mapping[str, Expression],
         exclude: Sequence[tuple[Place, Expression]],
     ) -> Combination | None:
-        """None when something in it is wrong, which is then reported."""
+        """None when something in it is wrong; what is wrong is reported."""
         if len(self.problems) >= MOST_PROBLEMS:
             return None
         values = self._with_model(_merge((base, *choices)))
         located = location(values, self.environments, self._reporter(choices))
         values |= located or {}
         hardware = values.pop("hardware", None)
-        settings = self._settings(values, choices)
+        settings = self._settings(values, choices)  # expressions read checked values, and defaults
         if settings is None:
             return None
         names = settings.__dict__ | {"hardware": hardware}
@@ -245,3 +258,66 @@ def _merge(choices: Sequence[Choice]) -> dict[str, Any]:
             both = name in ADDED and isinstance(before, dict) and isinstance(value, dict)
             out[name] = before | value if both and isinstance(before, dict) else value
     return out
+
+
+def read_blocks(vary: Any, place: Place, report: Report) -> list[list[Choice]]:
+    """The choices of every block, in the order of the file. Blocks that are wrong are reported and left out."""
+    if vary is None:
+        return []
+    if not isinstance(vary, list):
+        report(place, "'vary' must be a list of blocks", "write each block as '- grid: …', '- zip: …' or '- cases: …'")
+        return []
+    blocks = [_read_block(block, (*place, index), report) for index, block in enumerate(vary)]
+    return [block for block in blocks if block]
+
+
+def _read_block(block: Any, place: Place, report: Report) -> list[Choice]:
+    if not isinstance(block, dict) or len(block) != 1 or next(iter(block)) not in KINDS:
+        report(place, "a block of 'vary' must be one of grid, zip or cases")
+        return []
+    kind, content = next(iter(block.items()))
+    place = (*place, kind)
+    if kind == "cases":
+        return _cases(content, place, report)
+    return _lists(kind, content, place, report)
+
+
+def _cases(content: Any, place: Place, report: Report) -> list[Choice]:
+    if not isinstance(content, list) or not content:
+        report(place, "'cases' must be a list of mappings, each with the settings that differ")
+        return []
+    choices = []
+    for index, case in enumerate(content):
+        if not isinstance(case, dict):
+            report((*place, index), "a case must be a mapping (name: value)")
+            continue
+        choices.append(Choice(case, {name: (*place, index, name) for name in case}))
+    return choices
+
+
+def _lists(kind: str, content: Any, place: Place, report: Report) -> list[Choice]:
+    """Choices of ``grid`` and ``zip``: they differ in which entries of the lists go together."""
+    if not isinstance(content, dict) or not content:
+        report(place, f"{kind!r} must be a mapping of settings to lists of values")
+        return []
+    wrong = [name for name, values in content.items() if not isinstance(values, list) or not values]
+    for name in wrong:
+        report((*place, name), f"{name!r} must be a list of at least one value", f"write {name}: [first, second]")
+    if wrong:
+        return []
+    ranges = [range(len(values)) for values in content.values()]
+    if kind == "grid":
+        return [_choice(content, indices, place) for indices in itertools.product(*ranges)]
+    if len(set(ranges)) > 1:
+        text = ", ".join(f"{name} has {len(values)}" for name, values in content.items())
+        report(place, f"the lists of 'zip' must be of equal length: {text}")
+        return []
+    return [_choice(content, indices, place) for indices in zip(*ranges, strict=True)]
+
+
+def _choice(axes: dict[str, list[Any]], indices: Sequence[int], place: Place) -> Choice:
+    picked = dict(zip(axes, indices, strict=True))
+    return Choice(
+        {name: axes[name][index] for name, index in picked.items()},
+        {name: (*place, name, index) for name, index in picked.items()},
+    )

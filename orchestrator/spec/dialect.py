@@ -6,6 +6,7 @@ because engines and load do not import each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from typing import Any, Literal
 class Dialect:
     """One API of one engine. Pure data, picklable."""
 
-    wire: str  # registry name: openai_completions | openai_chat | tgi | llama_cpp | sglang_generate
+    wire: str  # registry name: openai_completions | openai_chat | tgi | sglang_generate
     path: str  # "/v1/completions"
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
     # how the output length is fixed: fields ignore_eos and min_tokens of the body, a generation_config JSON string,
@@ -29,3 +30,45 @@ class Dialect:
     # every field the engine accepts when it refuses unknown ones; None when it ignores them
     allowed_fields: frozenset[str] | None = None
     extra_body: dict[str, Any] = field(default_factory=dict)
+
+
+_OPENAI = {"completions": ("/v1/completions", "prompt"), "chat": ("/v1/chat/completions", "messages")}
+
+
+def openai(
+    prompt_token_ids: bool = False, allowed_fields: Iterable[str] | None = None, **common: Any
+) -> dict[str, Dialect]:
+    """OpenAI's two APIs of an engine, which differ in their path and content; only completions can take token ids.
+
+    ``allowed_fields``: but for the content's. ``common``: other fields of both.
+    """
+    return {
+        name: Dialect(
+            f"openai_{name}",
+            path,
+            prompt_token_ids=prompt_token_ids and name == "completions",
+            allowed_fields=None if allowed_fields is None else frozenset({*allowed_fields, content}),
+            **common,
+        )
+        for name, (path, content) in _OPENAI.items()
+    }
+
+
+# TGI's own stream, as several servers have it: one token per event, details on the last, no way to fix the length.
+TGI_STREAM = Dialect(
+    "tgi",
+    "/generate_stream",
+    length_control="none",
+    min_tokens_field=None,
+    include_usage=False,
+    done_marker=False,
+    model_field=False,
+)
+SGLANG_GENERATE = Dialect(
+    "sglang_generate",
+    "/generate",
+    prompt_token_ids=True,
+    min_tokens_field="min_new_tokens",
+    include_usage=False,  # every event carries the count so far
+    model_field=False,
+)

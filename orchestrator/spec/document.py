@@ -144,7 +144,7 @@ class _Reader:
         return out
 
     def merged(self, node: yaml.Node, place: Place) -> dict[str, Any]:
-        """What ``<<`` brings in: a mapping, or a list of them of which the first one wins."""
+        """What ``<<`` merges in: a mapping, or a list of mappings where the first one wins."""
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         out: dict[str, Any] = {}
         for part in reversed(nodes):
@@ -169,7 +169,7 @@ class _Reader:
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
         if not text.isprintable() and any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in text):
-            self._bad(node, "text holds characters that are none")
+            self._bad(node, "text holds null bytes or halves of characters")
             return ""
         return text
 

@@ -16,11 +16,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.spec.combinations import Combination, expand
 from orchestrator.spec.document import Document, parse_document, read_document
-from orchestrator.spec.environments import Versions, declared, same_place
-from orchestrator.spec.load import Arrivals, Control, Level, Slo, Workload
+from orchestrator.spec.load import AnyWorkload, Arrivals, Control, Duration, Level, Slo, Workload
 from orchestrator.spec.problems import problems_of, wrong
-from orchestrator.spec.settings import Hardware, Strict
-from orchestrator.spec.units import Duration
+from orchestrator.spec.settings import Hardware, Strict, Versions, declared, same_place
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
 CPU = Hardware(name="cpu", accelerator="cpu")
@@ -86,7 +84,7 @@ class Load(Strict):
     """How every deployment is loaded. ``duration`` and ``requests`` exclude each other; one minute is the default."""
 
     levels: Levels | None = None
-    search: str | None = None
+    search: str = "levels"  # a name of the registry of search strategies
     control: Control | None = None
     arrivals: Arrivals = Arrivals()
     duration: Annotated[Duration, Field(gt=0)] | None = None
@@ -99,21 +97,19 @@ class Load(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> Load:
         example = "give levels: {request_rate: [1, 2, 4]} or levels: {concurrency: [1, 8, 64]}"
-        if self.search is not None:
-            raise wrong("search", f"'search: {self.search}' is not available yet", example)
-        if self.levels is None:
+        if self.levels is None and self.search == "levels":
             raise wrong((), "'load' needs levels", example)
         if self.duration is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
-        if self.control is not None and getattr(self.levels, self.control) is None:
+        if self.levels is not None and self.control is not None and getattr(self.levels, self.control) is None:
             raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
         return self
 
     def points(self) -> list[Level]:
-        """The levels in the order of the file: rates, then concurrencies."""
-        assert self.levels is not None  # _consistent refuses a load without
-        rates = [Level(control="request_rate", value=value) for value in self.levels.request_rate or []]
-        return rates + [Level(control="concurrency", value=value) for value in self.levels.concurrency or []]
+        """The levels in the order of the file: rates, then concurrencies; none where a search finds them."""
+        levels = self.levels or Levels.model_construct()
+        rates = [Level(control="request_rate", value=value) for value in levels.request_rate or []]
+        return rates + [Level(control="concurrency", value=value) for value in levels.concurrency or []]
 
 
 class Budget(Strict):
@@ -133,7 +129,7 @@ class ExperimentFile(Strict):
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
     environments: dict[str, Versions] = {}
     deployments: Any = None
-    workloads: Annotated[list[Workload], Field(min_length=1), AfterValidator(_distinct)]
+    workloads: Annotated[list[AnyWorkload], Field(min_length=1), AfterValidator(_distinct)]
     load: Load
     slos: Annotated[dict[str, Slo], BeforeValidator(_keyed), AfterValidator(_limited)] = {}
     budget: Budget | None = None

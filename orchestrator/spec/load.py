@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializeAsAny,
+    ValidationInfo,
+    model_validator,
+)
 
-from orchestrator.spec.settings import Strict
-from orchestrator.spec.units import MOST_TOKENS, Duration
+from orchestrator.registry import Registry
+from orchestrator.spec.problems import nearest, wrong
+from orchestrator.spec.settings import Strict, parse_unit
 
+MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Control = Literal["request_rate", "concurrency"]
+
+
+def parse_duration(text: object) -> float:
+    """``"500ms"`` to 0.5 seconds. A bare number is refused (except 0): it would hide its unit.
+
+    Raises ValueError with what to write instead.
+    """
+    return parse_unit(text, _SECONDS, "a duration with its unit, like 500ms, 60s or 2h")
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as people write them: 0.5 to ``500ms``, 90 to ``90s``."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1e3:g}ms"
+    return f"{seconds:g}s"
+
+
+def _duration(value: object, info: ValidationInfo) -> object:
+    """Seconds already parsed (a float from a frozen plan) pass; in a user's file everything carries a unit."""
+    users_file = bool(info.context and info.context.get("users_file"))
+    return value if isinstance(value, float) and not users_file else parse_duration(value)
+
+
+Duration = Annotated[float, BeforeValidator(_duration)]
 
 
 class LogNormal(Strict):
@@ -52,30 +88,88 @@ class Lengths(Strict):
             raise ValueError("give one of: a whole number, lognormal, uniform")
         return self
 
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        """The least and the most that can be drawn; None: no limit."""
+        if self.fixed is not None:
+            return self.fixed, self.fixed
+        drawn = self.uniform or self.lognormal
+        assert drawn is not None  # _one
+        return drawn.min, drawn.max
+
+
+def session_bounds(asked: Lengths, answered: Lengths, prefix_tokens: int, turns: int) -> tuple[int, int | None]:
+    """Least and most tokens of the last of ``turns`` requests, answer included; None: there is no limit."""
+    (least_in, most_in), (least_out, most_out) = asked.bounds, answered.bounds
+    least = prefix_tokens + turns * (least_in + least_out)
+    return least, None if most_in is None or most_out is None else prefix_tokens + turns * (most_in + most_out)
+
 
 class Workload(Strict):
-    """What requests contain. ``kind`` is a name of the workload registry."""
+    """What requests contain: the keys that every kind has, and what plan and load ask of a kind.
+
+    Each kind has a model of its own with its other keys (orchestrator/load/workloads/). Validating a mapping as a
+    ``Workload`` gives the model that ``kind`` names, with that model's problems.
+    """
 
     name: str = Field(min_length=1)
-    kind: str = "random"
-    input_tokens: Lengths | None = None  # None where prompts come from a file
-    output_tokens: Lengths
-    turns: int = Field(default=1, ge=1)  # conversations: requests of one session, each with the history before it
-    think_time: Duration = 0.0  # between a turn's end and the next turn
-    shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
+    kind: str = "random"  # a name of WORKLOADS; a model without a default for it is written to plans with it
     api: Literal["completions", "chat", "tgi", "native"] = "completions"
-    prompts: str | None = None  # file: text, a prompt per line, or JSONL with "prompt" and perhaps "output_tokens"
-    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes; the plan sets it
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Workload:
-        if (self.input_tokens is None) == (self.prompts is None):
-            raise ValueError("give one of: input_tokens, prompts (a file)")
-        if self.prompts is not None and (self.turns > 1 or self.shared_prefix_tokens):
-            raise ValueError("prompts are sent as they are: turns and shared_prefix_tokens do not go with them")
-        if self.prompts_digest is not None and self.prompts is None:
-            raise ValueError("prompts_digest is of a file: give it with prompts")
+    def resolved(self, path: Callable[[str], str]) -> Self:
+        """Ready to be sent from anywhere: ``path`` makes paths absolute, and files are named by their content too.
+
+        Raises ProblemsError for a file that cannot be sent, and what ``path`` raises.
+        """
         return self
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        """Prompt and answer together: least and most tokens of a session's longest request; None: no limit known."""
+        raise NotImplementedError
+
+    def distinct_requests(self) -> int | None:
+        """How many requests there are before the first is sent again; None: no two are alike."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """What is asked for, wherever its files lie: part of a point's id and of the seed of its schedule."""
+        return self.model_dump(mode="json")
+
+    def requests(self, prompter: Any, seed: int) -> Any:
+        """What writes the requests of a point with this seed: an ``orchestrator.load.workloads.content.Kind``."""
+        raise NotImplementedError
+
+    @classmethod
+    def model_for(cls, value: Any) -> type[Workload]:
+        """The model of the kind that a mapping names. Raises PydanticCustomError when nothing answers to it."""
+        kind = value.get("kind", "random") if isinstance(value, dict) else None
+        if cls is not Workload or not isinstance(kind, str):
+            return cls
+        if kind not in WORKLOADS:
+            raise wrong("kind", f"unknown workload kind {kind!r}", nearest(kind, WORKLOADS.names()))
+        return WORKLOADS[kind]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_kind(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Workload:
+        model = cls.model_for(value)
+        if model is cls:
+            return handler(value)
+        if info.mode == "json":
+            return model.model_validate_json(json.dumps(value), strict=True, context=info.context)
+        return model.model_validate(value, context=info.context)
+
+
+# A workload of any kind as a field of another model: written with the keys of its kind.
+AnyWorkload = SerializeAsAny[Workload]
+WORKLOADS: Registry[type[Workload]] = Registry(
+    "workloads",
+    {
+        "random": "orchestrator.load.workloads.random:RandomWorkload",
+        "conversations": "orchestrator.load.workloads.conversations:ConversationsWorkload",
+        "file": "orchestrator.load.workloads.file:FileWorkload",
+    },
+)
 
 
 def _pair(value: Any) -> Any:

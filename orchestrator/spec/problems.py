@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.errors import Problem
-from orchestrator.spec.document import Document, Place
+
+if TYPE_CHECKING:
+    from orchestrator.spec.document import Document, Place
 
 _WANTED = {
     "int_type": "a whole number",
@@ -33,7 +35,7 @@ _LIMITS = {
     "too_short": "needs at least {min_length} entry",
     "string_too_short": "must not be empty",
 }
-Locate = Callable[[Place], Place]
+Locate: TypeAlias = "Callable[[Place], Place]"
 
 
 def wrong(key: str | int | Place, message: str, hint: str | None = None) -> PydanticCustomError:
@@ -55,7 +57,7 @@ def problems_of(
         elif detail["type"] == "missing":
             message, hint = f"{str(detail['loc'][-1])!r} is missing", None
         elif detail["type"] == "extra_forbidden":
-            known = _keys_at(model, tuple(detail["loc"][:-1]))
+            known = _keys_at(model, tuple(detail["loc"][:-1]), document.value)
             message, hint = unknown_key(str(detail["loc"][-1]), known)
         else:
             place = _known(place, document)
@@ -118,14 +120,20 @@ def _known(place: Place, document: Document) -> Place:
     return place
 
 
-def _keys_at(model: Any, loc: Place) -> list[str]:
-    """Keys of the model found at a place below ``model``; empty when there is none."""
+def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
+    """Keys of the model found at a place below ``model``; empty when there is none. ``value``: what the file holds."""
     named_by_key = False
     for part in loc:
         named_by_key = get_origin(model) is dict
         model = _child(model, part)
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            value = None
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []
+    if hasattr(model, "model_for"):  # what it holds depends on what it is
+        model = model.model_for(value)
     return [name for name in model.model_fields if not (named_by_key and name == "name")]
 
 

@@ -1,1 +1,1 @@
-"""What the hardware says of itself: GPUs through NVML."""
+"""Measurements beside the load: GPUs through NVML, engines through their own /metrics."""

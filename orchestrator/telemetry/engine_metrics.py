@@ -6,16 +6,15 @@ tell is null, never zero.
 
 from __future__ import annotations
 
-import http.client
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from orchestrator.http_control import ask
 
 INTERVAL_S = 5.0  # rendering /metrics takes the API server's time, which is measured
 READ_LIMIT_S = 5.0
@@ -63,16 +62,11 @@ def _one(column: str, by_name: Mapping[str, list[float]]) -> float:
 
 def read(url: str, names: Mapping[str, str], api_key: str = "") -> Sample | None:
     """One reading of ``url``; None when the engine did not answer with metrics."""
-    parts = urlsplit(url)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=READ_LIMIT_S)) as connection:
-        try:
-            connection.request("GET", parts.path, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read().decode()
-            values = normalize(text, names) if answer.status == 200 else {}
-        except (OSError, http.client.HTTPException, ValueError):
-            return None
+    answer = ask(url, api_key=api_key, limit_s=READ_LIMIT_S)
+    try:
+        values = normalize(answer.body.decode(), names) if answer.status == 200 else {}
+    except ValueError:
+        return None
     return Sample(time.time_ns(), values) if values else None
 
 

@@ -41,13 +41,8 @@ def gpus(nvml: Any = pynvml) -> list[Gpu]:
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        index, _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.used
-    )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # bytes before nvidia-ml-py 11.5
+    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+    return Gpu(index, uuid, name, memory.total, memory.used)
 
 
 def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:

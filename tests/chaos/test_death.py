@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,
@@ -45,9 +45,9 @@ MEASUREMENTS = 4
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster() -> Iterator[RayOnThisMachine]:
     """A cluster of its own: these tests kill its processes, and the last one a node."""
-    with LocalCluster(nodes=2, cpus=4) as made:
+    with RayOnThisMachine(nodes=2, cpus=4) as made:
         yield made
 
 
@@ -71,7 +71,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def run_and_kill(
-    cluster: LocalCluster, experiment: Path, when: Callable[[Path], object], what: Callable[[], None], ends: bool
+    cluster: RayOnThisMachine, experiment: Path, when: Callable[[Path], object], what: Callable[[], None], ends: bool
 ) -> Path:
     """Start a sweep, do ``what`` once ``when`` is true, see it end (or kill it as the driver), run again, check all."""
     folder = experiment.parent
@@ -113,33 +113,33 @@ def one_commit(results: Path) -> bool:
 
 
 @pytest.mark.parametrize("commits", [0, 1, 3])  # in the first launch, under its load, in the second
-def test_the_driver_is_killed(cluster: LocalCluster, experiment: Path, commits: int) -> None:
+def test_the_driver_is_killed(cluster: RayOnThisMachine, experiment: Path, commits: int) -> None:
     def moment(results: Path) -> bool:
         return bool(engine_processes()) and len(manifests(results)) >= commits
 
     run_and_kill(cluster, experiment, moment, no_kill, ends=False)
 
 
-def test_an_engine_is_killed_under_load(cluster: LocalCluster, experiment: Path) -> None:
+def test_an_engine_is_killed_under_load(cluster: RayOnThisMachine, experiment: Path) -> None:
     def strike() -> None:
-        servers = [one for one in engine_processes() if "orchestrator.engines.emulator" in " ".join(one.cmdline())]
+        servers = [one for one in engine_processes() if "orchestrator.emulator" in " ".join(one.cmdline())]
         kill(servers[0])
 
     run_and_kill(cluster, experiment, one_commit, strike, ends=True)
 
 
-def test_a_client_is_killed_under_load(cluster: LocalCluster, experiment: Path) -> None:
-    results = run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::ClientActor")[0]), ends=True)
+def test_a_client_is_killed_under_load(cluster: RayOnThisMachine, experiment: Path) -> None:
+    results = run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::ClientHost")[0]), ends=True)
     lost = [one for one in manifests(results) if one["status"] == "failed"]
     assert [one["failure_class"] for one in lost] == ["infra"]
     assert "client" in lost[0]["reason"]
 
 
-def test_an_agent_is_killed_under_load(cluster: LocalCluster, experiment: Path) -> None:
-    run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::AgentActor")[0]), ends=True)
+def test_an_agent_is_killed_under_load(cluster: RayOnThisMachine, experiment: Path) -> None:
+    run_and_kill(cluster, experiment, one_commit, lambda: kill(actors("ray::RayEngineHost")[0]), ends=True)
 
 
-def test_a_node_is_lost_and_comes_back(cluster: LocalCluster, experiment: Path) -> None:
+def test_a_node_is_lost_and_comes_back(cluster: RayOnThisMachine, experiment: Path) -> None:
     def strike() -> None:
         worker = next(node for node in cluster.cluster.list_all_nodes() if not node.is_head())
         cluster.cluster.remove_node(worker, allow_graceful=False)

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 
 
 @pytest.fixture(scope="package")
-def two_nodes() -> Iterator[LocalCluster]:
+def two_nodes() -> Iterator[RayOnThisMachine]:
     """A two-node Ray cluster on this machine, shared by all tests that do not break it."""
-    with LocalCluster(nodes=2, cpus=4) as cluster:
+    with RayOnThisMachine(nodes=2, cpus=4) as cluster:
         yield cluster

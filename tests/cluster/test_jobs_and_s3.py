@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 from tests.harness import (
     MODEL,
     ROOT,
@@ -47,16 +47,16 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster() -> Iterator[RayOnThisMachine]:
     """With a dashboard, which takes jobs, and the bucket's credentials: clients write from the nodes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
-        with LocalCluster(nodes=2, dashboard_port=free_port()) as made:
+        with RayOnThisMachine(nodes=2, dashboard_port=free_port()) as made:
             yield made
 
 
-def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: RayOnThisMachine, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
     results = tmp_path / "results"
     package = tmp_path / "package"  # what --working-dir . uploads: the package, without this checkout's environments
@@ -109,7 +109,7 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_results_go_to_an_object_store_and_come_back(cluster: LocalCluster, s3: str, tmp_path: Path) -> None:
+def test_results_go_to_an_object_store_and_come_back(cluster: RayOnThisMachine, s3: str, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
     run = ("run", str(experiment), "--results", s3, "--address", cluster.address)
     done = orchestrator(*run)

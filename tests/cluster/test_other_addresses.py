@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.local import OBJECT_STORE_BYTES, LocalCluster
+from orchestrator.cluster.ray_testing import OBJECT_STORE_BYTES, RayOnThisMachine
 from tests.cluster.test_jobs_and_s3 import EXPERIMENT, KEYS, s3
 from tests.harness import assert_nothing_left, manifests, orchestrator, rows, write_experiment
 
@@ -20,34 +20,29 @@ ELSEWHERE = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster() -> Iterator[RayOnThisMachine]:
     """The head node at this machine's address, one more elsewhere. Its environment holds no credentials."""
     assert "AWS_ACCESS_KEY_ID" not in os.environ
-    with LocalCluster(nodes=1) as made, tempfile.TemporaryDirectory(prefix="orch-", ignore_cleanup_errors=True) as path:
+    with (
+        RayOnThisMachine(nodes=1) as made,
+        tempfile.TemporaryDirectory(prefix="orch-", ignore_cleanup_errors=True) as path,
+    ):
         made.cluster.add_node(
             num_cpus=4, object_store_memory=OBJECT_STORE_BYTES, node_ip_address=ELSEWHERE, temp_dir=path
         )
         yield made
 
 
-def test_a_sweep_uses_nodes_elsewhere_and_stores_what_every_client_host_can_do(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_sweep_uses_nodes_elsewhere(cluster: RayOnThisMachine, tmp_path: Path) -> None:
     experiment, results = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results"
     done = orchestrator("run", str(experiment), "--results", str(results), "--address", cluster.address)
     assert done.returncode == 0, done.stderr
-    checks = rows(results, "selfchecks")
-    assert {row["status"] for row in checks} == {"ok"}, checks
-    assert len({row["address"] for row in checks}) == len(checks) >= 1
-    assert all(row["events_per_s"] > 0 and row["took_s"] < 15 for row in checks)
-    assert done.stderr.count("client host") == len(checks)
-    shown = orchestrator("results", str(results), "--hosts").stdout
-    assert all(row["address"] in shown for row in checks)
+    assert rows(results, "requests")  # the engine or its client was elsewhere: clients keep off an engine's node
     assert_nothing_left()
 
 
 def test_nodes_without_credentials_are_refused_before_anything_starts(
-    cluster: LocalCluster, s3: str, tmp_path: Path
+    cluster: RayOnThisMachine, s3: str, tmp_path: Path
 ) -> None:
     experiment = write_experiment(tmp_path, EXPERIMENT)
     refused = orchestrator("run", str(experiment), "--results", s3 + "", "--address", cluster.address, **KEYS)

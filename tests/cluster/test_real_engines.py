@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
 
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(1500)]
@@ -22,7 +22,7 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def swept(two_nodes: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The quickstart, with short points, absolute paths and two broken deployments more.
 
     Only the one with pipeline stages is compiled, which takes half a minute: in eager mode it is one of the broken.

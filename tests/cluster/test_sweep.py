@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,
@@ -42,7 +42,7 @@ slos:
 
 
 @pytest.fixture(scope="module")
-def swept(two_nodes: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("grid")
     experiment = write_experiment(folder, GRID)
     done = orchestrator("run", str(experiment), "--results", str(folder / "results"), "--address", two_nodes.address)
@@ -89,7 +89,7 @@ def test_results_and_best_print_one_json_document(swept: tuple[Path, Path]) -> N
     assert best.returncode == 0
 
 
-def test_running_again_measures_nothing_twice(swept: tuple[Path, Path], two_nodes: LocalCluster) -> None:
+def test_running_again_measures_nothing_twice(swept: tuple[Path, Path], two_nodes: RayOnThisMachine) -> None:
     experiment, results = swept
     before = len(manifests(results))
     again = orchestrator("run", str(experiment), "--results", str(results), "--address", two_nodes.address)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from orchestrator.errors import InputError
-from orchestrator.load.arrivals import ARRIVALS, problems
+from orchestrator.load.arrivals import ARRIVALS, Asked, problems
 from orchestrator.spec.load import Arrivals
 
 EXAMPLES = {
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def draw(name: str, rate: float, horizon_s: float | None, count: int | None, seed: int = 0) -> Floats:
-    return ARRIVALS[name](EXAMPLES[name], rate, horizon_s, count, np.random.default_rng(seed))
+    return ARRIVALS[name](Asked(EXAMPLES[name], rate, horizon_s, count), np.random.default_rng(seed))
 
 
 def dispersion(offsets: Floats, horizon_s: float, bin_s: float = 1.0) -> float:
@@ -89,7 +89,7 @@ def test_gaps_of_poisson_are_exponential() -> None:
 
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
-    offsets = ARRIVALS["ramp"](Arrivals(process="ramp", to=300.0), 100.0, 100.0, None, np.random.default_rng(1))
+    offsets = ARRIVALS["ramp"](Asked(Arrivals(process="ramp", to=300.0), 100.0, 100.0, None), np.random.default_rng(1))
     first, last = np.sum(offsets < 10.0), np.sum(offsets >= 90.0)
     assert first == pytest.approx(1100, rel=0.1)  # 110/s on average
     assert last == pytest.approx(2900, rel=0.1)
@@ -109,7 +109,7 @@ def trace(path: Path, text: str, **fields: float) -> Arrivals:
 
 
 def play(arrivals: Arrivals, horizon_s: float | None = None, count: int | None = None) -> list[float]:
-    return ARRIVALS["trace"](arrivals, 1.0, horizon_s, count, np.random.default_rng(0)).tolist()
+    return ARRIVALS["trace"](Asked(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)).tolist()
 
 
 def test_a_trace_starts_at_zero_is_sorted_and_sped_up(tmp_path: Path) -> None:
@@ -134,6 +134,11 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: s
     assert said in problems(arrivals)[0]
     with pytest.raises(InputError, match=said):
         play(arrivals, count=1)
+
+
+def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes(b"1\n\xff\xfe\n")
+    assert "cannot be read" in problems(Arrivals(process="trace", trace=str(tmp_path / "t.txt")))[0]
 
 
 @pytest.mark.parametrize(

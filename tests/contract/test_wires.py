@@ -16,16 +16,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.load.digest import Digest, digest
-from orchestrator.load.exchange import Exchange
-from orchestrator.load.framing import END_MARK
-from orchestrator.load.http import parse_head
+from orchestrator.load.requests import Request
+from orchestrator.load.response import MIN_READS, InFlight, Response, can_read_ahead, finish, read_ahead
+from orchestrator.load.response.http import END_MARK, parse_head
 from orchestrator.load.schedule import Entry
-from orchestrator.load.settle import can_settle, settle
-from orchestrator.load.wire import UNKNOWN, WIRES, Parsed, Wire
-from orchestrator.load.workloads import Exchanged, Prompt
+from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
+from orchestrator.load.workloads.content import Message, Prompt
 from orchestrator.spec.dialect import Dialect
 
+ANY = Dialect("", "")
 STREAMS = Path(__file__).parent / "streams"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -45,25 +44,6 @@ def tgi_token(index: int, **more: Any) -> dict[str, Any]:
 
 TGI_END = {"finish_reason": "length", "generated_tokens": 3, "seed": None, "input_length": 8}
 TGI = sse(tgi_token(1), tgi_token(2), tgi_token(3, generated_text=" t1 t2 t3", details=TGI_END), done=False)
-
-
-def llama_cpp(text: str, tokens: list[int], stop: bool = False, **more: Any) -> dict[str, Any]:
-    return {"index": 0, "content": text, "tokens": tokens, "stop": stop, "id_slot": 0, **more}
-
-
-LLAMA_CPP_END = {
-    "stop_type": "limit",
-    "tokens_evaluated": 8,
-    "tokens_predicted": 4,
-    "timings": {"cache_n": 5, "predicted_n": 4},
-}
-LLAMA_CPP = sse(
-    llama_cpp(" a", [5]),
-    llama_cpp(" b c", [6, 7]),
-    llama_cpp("", [8]),
-    llama_cpp("", [], True, **LLAMA_CPP_END),
-    done=False,
-)
 
 
 def sglang(text: str, total: int, **meta: Any) -> dict[str, Any]:
@@ -139,37 +119,41 @@ CASES = {
     "chat with all kinds of deltas": Case(DELTAS, CHAT, [1, 1, 1], "usage", 3, "tool_calls"),
     "tgi": Case(TGI, "tgi", [1, 1, 1], "native", 3, "length", dialect=NATIVE),
     "tgi error": refused(TGI_ERROR, "tgi", "invalid", "stream_error", 1),
-    "llama.cpp": Case(LLAMA_CPP, "llama_cpp", [1, 2, 1], "token_ids", 4, "limit", dialect=NATIVE),
-    "llama.cpp error": refused(sse('error: {"message": "lost"}', done=False), "llama_cpp", "invalid", "stream_error"),
+    "llama.cpp error": refused(sse('error: {"message": "lost"}', done=False), CHAT, "invalid", "stream_error"),
     "sglang": Case(SGLANG, "sglang_generate", [1, 2, 1], "native", 4, "length"),
     "sglang aborted": ABORTED,
 }
 NAMES = sorted(CASES)
 
 
-def exchange_of(raw: bytes, cuts: list[int], asked: int) -> Exchange:
-    """The exchange that reads ending at ``cuts`` (and at the end) would leave; read i happens at i microseconds."""
+def in_flight(raw: bytes, cuts: list[int], asked: int) -> InFlight:
+    """A request of which reads ending at ``cuts`` (and at the end) came back; read i happens at i microseconds."""
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(raw)}), len(raw)]
-    exchange = Exchange(Entry(0, 0, 0, 0), 0, b"", 8, asked)
-    exchange.parts = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
-    exchange.times = [1000 * i for i in range(len(exchange.parts))]
-    exchange.head = parse_head(raw)
-    assert exchange.head is not None
-    exchange.mark = END_MARK if exchange.head.chunked else b""
-    return exchange
+    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, asked))
+    flight.parts = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    flight.times = [1000 * i for i in range(len(flight.parts))]
+    flight.head = parse_head(raw)
+    assert flight.head is not None
+    flight.mark = END_MARK if flight.head.chunked else b""
+    return flight
 
 
-def read(case: Case, cuts: list[int]) -> Digest:
-    steps = digest(exchange_of(case.raw, cuts, case.output or 1), WIRES[case.wire], case.dialect)
-    return next(step for step in steps if step is not None)
+def finished(flight: InFlight, wire: str, dialect: Dialect = ANY) -> Response:
+    for _ in finish(flight, WIRES[wire], dialect):
+        pass
+    return flight.response
 
 
-def facts(result: Digest) -> tuple[Any, ...]:
+def read(case: Case, cuts: list[int]) -> Response:
+    return finished(in_flight(case.raw, cuts, case.output or 1), case.wire, case.dialect)
+
+
+def facts(result: Response) -> tuple[Any, ...]:
     """All that must not depend on how the bytes were read."""
     parsed, tokens = result.parsed, result.tokens_per_chunk
     counts = [1] * result.chunks if tokens is None else tokens.tolist()
     usage = (parsed.input_tokens, result.output_tokens, parsed.cached_tokens, result.counted)
-    return (counts, result.source, parsed.finish_reason, usage, result.outcome.status, result.outcome.error_class)
+    return (counts, result.source, parsed.finish_reason, usage, result.status, result.error_class)
 
 
 def test_every_wire_is_tested() -> None:
@@ -212,8 +196,8 @@ def test_a_stream_cut_anywhere_holds_the_same(name: str, cuts: list[int]) -> Non
 @given(cuts=st.lists(st.integers(1, 2500), max_size=40))
 def test_a_token_has_the_time_of_the_read_that_completed_its_event(cuts: list[int]) -> None:
     raw = CASES["vllm completions, token ids"].raw
-    exchange = exchange_of(raw, cuts, 6)
-    edges = np.cumsum([len(part) for part in exchange.parts])
+    flight = in_flight(raw, cuts, 6)
+    edges = np.cumsum([len(part) for part in flight.parts])
     ends = [at + 1 for at in range(len(raw)) if raw[at : at + 3] == b"}\n\n"][:6]
     expected = [1000 * int(np.searchsorted(edges, end)) for end in ends]
     result = read(CASES["vllm completions, token ids"], cuts)
@@ -234,7 +218,7 @@ def test_other_line_ends_and_comments_change_nothing(end: str) -> None:
 def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
     raw = sse({"choices": [{"text": "XX"}]}, {"choices": [{"text": " b", "finish_reason": "stop"}]})
     result = read(Case(raw.replace(b"XX", b"\xff\xc3"), "openai_completions", [], "", 2, "stop", dialect=PLAIN), [])
-    assert (result.outcome.status, result.chunks) == ("ok", 2)
+    assert (result.status, result.chunks) == ("ok", 2)
 
 
 NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
@@ -257,7 +241,7 @@ ODD_EVENTS = st.recursive(
 def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
     for texts in (None, []):
         parsed = Parsed(texts=texts)
-        WIRES[wire].read(events, parsed)
+        WIRES[wire].read([json.dumps(event).encode() for event in events], parsed)
         assert len(parsed.tokens) == len(events)
         said = [parsed.input_tokens, parsed.output_tokens, parsed.cached_tokens]
         assert all(isinstance(count, int) and -1 <= count < 2**31 for count in parsed.tokens)
@@ -266,11 +250,9 @@ def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(raw=st.binary(max_size=300), wire=st.sampled_from(sorted(WIRES)))
-def test_no_body_makes_a_digest_raise(raw: bytes, wire: str) -> None:
-    exchange = exchange_of(HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1)
-    result = list(digest(exchange, WIRES[wire], Dialect("", "")))[-1]
-    assert result is not None
-    assert result.outcome.status in ("ok", "invalid")
+def test_no_body_makes_reading_raise(raw: bytes, wire: str) -> None:
+    flight = in_flight(HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(raw), raw) if raw else HEAD + b"0\r\n\r\n", [], 1)
+    assert finished(flight, wire).status in ("ok", "invalid")
 
 
 def long_stream(counts: list[int], ids: bool, texts: list[str]) -> tuple[bytes, list[int]]:
@@ -297,7 +279,7 @@ def long_stream(counts: list[int], ids: bool, texts: list[str]) -> tuple[bytes, 
 def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
     data: st.DataObject, length: int, ids: bool, early: bool
 ) -> None:
-    """The short way for plain reads (settle) and the general way agree, whatever the reads were."""
+    """The short way for reads that are alike and the general way agree, whatever the reads were."""
     counts = data.draw(st.lists(st.integers(1, 3) if ids else st.just(1), min_size=length, max_size=length))
     texts = data.draw(
         st.lists(
@@ -308,21 +290,17 @@ def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
     joined = data.draw(st.sets(st.sampled_from(range(len(ends))), max_size=6))
     cuts = [end for at, end in enumerate(ends) if at not in joined]
     extra = data.draw(st.lists(st.integers(1, len(raw)), max_size=3))
-    wire = WIRES["openai_completions"]
-
-    exchange = exchange_of(raw, cuts + extra, sum(counts))
-    if early and can_settle(exchange, wire):
-        settle(exchange, wire)
-    short = list(digest(exchange, wire, Dialect("", "")))[-1]
-    general = exchange_of(raw, cuts + extra, sum(counts))
-    general.prompt = Prompt(None, (), "", 0, 0)  # a reply that is needed as text is never counted ahead
-    long = list(digest(general, wire, Dialect("", "")))[-1]
-    assert short is not None
-    assert long is not None
+    flight = in_flight(raw, cuts + extra, sum(counts))
+    if early and can_read_ahead(flight, WIRES[OC], MIN_READS):
+        read_ahead(flight, WIRES[OC])
+    short = finished(flight, OC)
+    general = in_flight(raw, cuts + extra, sum(counts))
+    general.response.parsed.texts = []  # a reply that is needed as text is never counted ahead
+    long = finished(general, OC)
     assert facts(short) == facts(long)
-    assert short.outcome.status == "ok"
-    assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks) == (
-        long.first_token_ns, long.last_token_ns, long.coalesced_chunks,
+    assert short.status == "ok"
+    assert (short.first_token_ns, short.last_token_ns, short.coalesced_chunks, short.coalesced_reads) == (
+        long.first_token_ns, long.last_token_ns, long.coalesced_chunks, long.coalesced_reads,
     )  # fmt: skip
     assert short.gaps_us == long.gaps_us
 
@@ -330,8 +308,10 @@ def test_plain_reads_counted_ahead_give_the_same_as_the_whole_stream(
 # -- requests
 
 IDS = np.array([5, 6, 7], dtype=np.int32)
-TEXT = Prompt("sys", (Exchanged(" u1", 1, " r1", 1),), " u2", 1, 4)
-TOKENS = Prompt(None, (), IDS, 3, 3)
+SAID = (("system", "sys"), ("user", " u1"), ("assistant", " r1"), ("user", " u2"))
+TEXT = Prompt(tuple(Message(role, (text,), 1) for role, text in SAID), 4)
+TOKENS = Prompt((Message("user", (IDS[:1], IDS[1:]), 3),), 3)
+TAKES_TOKEN_IDS = ("openai_completions", "sglang_generate")
 
 
 def body(wire: str, prompt: Prompt, **fields: Any) -> dict[str, Any]:
@@ -341,8 +321,6 @@ def body(wire: str, prompt: Prompt, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wire", sorted(WIRES))
 def test_a_request_honours_the_dialect(wire: str) -> None:
-    made: Wire = WIRES[wire]
-    assert made.path.startswith("/")
     text = body(wire, TEXT)
     assert text["stream"] is True
     assert "9" in json.dumps(text)
@@ -351,7 +329,7 @@ def test_a_request_honours_the_dialect(wire: str) -> None:
     assert "ignore_eos" not in json.dumps(body(wire, TEXT, length_control="none"))
     assert '"ignore_eos": true' in json.dumps(body(wire, TEXT, min_tokens_field="least"))
     assert '"least": 9' in json.dumps(body(wire, TEXT, min_tokens_field="least"))
-    if made.takes_token_ids:
+    if wire in TAKES_TOKEN_IDS:
         assert "[5, 6, 7]" in json.dumps(body(wire, TOKENS))
 
 
@@ -378,7 +356,6 @@ def test_chat_sends_the_conversation_as_messages() -> None:
 def test_native_requests_use_their_own_names() -> None:
     tgi = body("tgi", TEXT, length_control="none")
     assert (tgi["inputs"], tgi["parameters"]["max_new_tokens"]) == ("sys u1 r1 u2", 9)
-    assert body("llama_cpp", TOKENS)["n_predict"] == 9
     sglang_body = body("sglang_generate", TOKENS)
     assert (sglang_body["input_ids"], sglang_body["sampling_params"]["max_new_tokens"]) == ([5, 6, 7], 9)
     assert body("sglang_generate", TEXT)["text"] == "sys u1 r1 u2"
@@ -388,17 +365,16 @@ def test_native_requests_use_their_own_names() -> None:
     ("wire", "raw", "text", "ids"),
     [
         ("openai_completions", CASES["vllm completions, token ids"].raw, " 928", 6),
-        ("llama_cpp", LLAMA_CPP, " a b c", 4),
         ("sglang_generate", SGLANG, " a b c d", None),
         ("tgi", TGI, " t1 t2 t3", None),
     ],
 )
 def test_a_reply_is_kept_where_the_next_turn_needs_it(wire: str, raw: bytes, text: str, ids: int | None) -> None:
-    exchange = exchange_of(raw, [], 1)
-    exchange.parsed = Parsed(texts=[])
-    list(digest(exchange, WIRES[wire], Dialect("", "")))
-    assert "".join(exchange.parsed.texts or []).startswith(text)
-    assert ids is None or len(exchange.parsed.token_ids or []) == ids
+    flight = in_flight(raw, [], 1)
+    flight.response.parsed = Parsed(texts=[])
+    parsed = finished(flight, wire).parsed
+    assert "".join(parsed.texts or []).startswith(text)
+    assert ids is None or len(parsed.token_ids or []) == ids
 
 
 def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
@@ -408,7 +384,7 @@ def test_usage_that_only_some_events_carry_is_no_running_count() -> None:
         {"choices": [{"text": " d", "finish_reason": "length"}], "usage": {"prompt_tokens": 8, "completion_tokens": 4}},
     ]
     parsed = Parsed()
-    WIRES["openai_completions"].read(events, parsed)
+    WIRES[OC].read([json.dumps(event).encode() for event in events], parsed)
     assert UNKNOWN in parsed.tokens
     result = read(Case(sse(*events), "openai_completions", [], "", 4, "length"), [])
     assert (result.source, result.output_tokens, result.chunks, result.itl_kind) == ("usage", 4, 3, "chunk")

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from orchestrator.errors import InputError
-from orchestrator.load.tokens import TokenIds, Words
-from orchestrator.load.workloads import WORKLOADS, Exchanged, Kind, Prompt, pinned, problems
-from orchestrator.load.workloads.file import MOST_PROBLEMS, Line, parse_prompts, summary
-from orchestrator.spec.load import Lengths, LogNormal, Uniform, Workload
-from orchestrator.spec.units import MOST_TOKENS
+from orchestrator.errors import InputError, ProblemsError
+from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, RandomIds, Words
+from orchestrator.load.workloads.file import MOST_PROBLEMS, FileWorkload, Line, parse_prompts, summary
+from orchestrator.load.workloads.random import Random, RandomWorkload
+from orchestrator.plan.make import load_plan
+from orchestrator.plan.model import Plan
+from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
 
 KINDS = sorted(WORKLOADS)
 MADE = [kind for kind in KINDS if kind != "file"]  # those that write their prompts themselves
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
-IDS = TokenIds((1000, 2000))
+IDS = RandomIds((1000, 2000))
 
 
-def make_workload() -> Workload:
-    return Workload(name="w", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=1))
+def workload(kind: str, **fields: Any) -> Workload:
+    """A workload of any registered kind; one of a kind that this suite does not know needs no key of its own."""
+    lengths = {"input_tokens": {"uniform": {"min": 5, "max": 50}}, "output_tokens": {"uniform": {"min": 1, "max": 9}}}
+    own = {"random": lengths, "conversations": {**lengths, "turns": 3}}
+    own["file"] = {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]}
+    return Workload.model_validate({"name": "w", "kind": kind, **own.get(kind, {}), **fields})
+
+
+def file_of(path: Path | str, **fields: Any) -> FileWorkload:
+    return FileWorkload(name="w", kind="file", prompts=str(path), output_tokens=Lengths(fixed=1), **fields)
+
+
+def problems(one: Workload) -> list[str]:
+    """What keeps a workload from being sent."""
+    try:
+        one.resolved(str)
+    except ProblemsError as error:
+        return [str(problem) for problem in error.problems]
+    return []
 
 
 def is_prompt(text: str) -> bool:
@@ -37,42 +56,44 @@ def is_prompt(text: str) -> bool:
 
 
 def make(kind: str, seed: int = 3, **fields: Any) -> Kind:
-    given: dict[str, Any] = {
-        "name": "w",
-        "kind": kind,
-        "input_tokens": Lengths(uniform=Uniform(min=5, max=50)),
-        "output_tokens": Lengths(uniform=Uniform(min=1, max=9)),
-    }
-    given |= {"prompts": str(PROMPTS), "input_tokens": None} if kind == "file" else {"turns": 3}
-    return WORKLOADS[kind](Workload(**(given | fields)), IDS, seed)
+    made: Kind = workload(kind, **fields).requests(IDS, seed)
+    return made
 
 
-def ids(content: Any) -> list[Any]:
+def ids(prompt: Prompt) -> list[Any]:
     """Its token ids, or the text itself where it is one."""
-    return [] if content is None else [content] if isinstance(content, str) else np.asarray(content).tolist()
+    content = prompt.flat()
+    return [content] if isinstance(content, str) else content.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_request_can_be_written_alone_and_is_always_the_same(kind: str) -> None:
     first, again = make(kind), make(kind)
-    wanted = [(session, turn) for session in (5000, 0, 17) for turn in range(first.turns)]
+    wanted = [(session, turn) for session in (5000, 0, 17) for turn in range(first.turns(session))]
     prompts = {key: first.prompt(*key, "measure", ()) for key in wanted}
     for key in reversed(wanted):
-        assert ids(again.prompt(*key, "measure", ()).user) == ids(prompts[key].user)
+        assert ids(again.prompt(*key, "measure", ())) == ids(prompts[key])
         assert again.output_tokens(*key) == first.output_tokens(*key)
 
 
 @pytest.mark.parametrize("kind", MADE)
+def test_the_mean_of_turns_is_that_of_its_sessions(kind: str) -> None:
+    made = make(kind)
+    turns = [made.turns(session) for session in range(2000)]
+    assert made.mean_turns == pytest.approx(sum(turns) / len(turns), rel=0.1)  # else the rate would be another
+
+
+@pytest.mark.parametrize("kind", MADE)
 def test_prompts_differ_between_requests_and_seeds(kind: str) -> None:
-    fixed = {"input_tokens": Lengths(fixed=16)}
+    fixed = {"input_tokens": 16}
     one, other = make(kind, 1, **fixed), make(kind, 2, **fixed)
     texts = {
-        tuple(ids(made.prompt(s, t, "measure", ()).user))
+        tuple(ids(made.prompt(s, t, "measure", ())))
         for made in (one, other)
         for s in range(40)
-        for t in range(made.turns)
+        for t in range(made.turns(s))
     }
-    assert len(texts) == 40 * (one.turns + other.turns)
+    assert len(texts) == 40 * (one.turns(0) + other.turns(0))
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -80,7 +101,7 @@ def test_the_length_meant_is_the_length_made(kind: str) -> None:
     made = make(kind, shared_prefix_tokens=7)
     for session in range(50):
         prompt = made.prompt(session, 0, "measure", ())
-        assert len(ids(prompt.flat())) == prompt.tokens == made.input_tokens(session, 0)
+        assert len(ids(prompt)) == prompt.tokens == made.input_tokens(session, 0)
         assert 1 <= made.output_tokens(session, 0) <= 9
 
 
@@ -88,7 +109,7 @@ def test_the_length_meant_is_the_length_made(kind: str) -> None:
 def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
     made = make(kind, shared_prefix_tokens=20)
     prefixes = {
-        phase: {tuple(ids(made.prompt(s, 0, phase, ()).prefix)) for s in range(5)} for phase in ("warmup", "measure")
+        phase: {tuple(ids(made.prompt(s, 0, phase, ()))[:20]) for s in range(5)} for phase in ("warmup", "measure")
     }
     assert all(len(found) == 1 for found in prefixes.values())
     assert prefixes["warmup"].isdisjoint(prefixes["measure"])
@@ -96,18 +117,18 @@ def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
 
 def test_random_requests_are_single_turns_without_sessions() -> None:
     made = make("random")
-    assert (made.turns, made.sessions, made.needs_reply) == (1, False, False)
+    assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
 
 
 def test_a_conversation_holds_what_was_said_before() -> None:
     made = make("conversations")
     first = made.prompt(4, 0, "measure", ())
     answer = np.array([9, 9, 9], np.int32)
-    said = Exchanged(first.user, first.user_tokens, answer, 3)
-    second = made.prompt(4, 1, "measure", [said])
-    assert ids(second.flat()) == ids(first.user) + [9, 9, 9] + ids(second.user)
-    assert second.tokens == first.tokens + 3 + second.user_tokens
-    assert made.sessions and made.needs_reply and made.turns == 3
+    second = made.prompt(4, 1, "measure", [*first.messages, Message("assistant", (answer,), 3)])
+    new = Prompt(second.messages[-1:], 0)
+    assert ids(second) == ids(first) + [9, 9, 9] + ids(new)
+    assert second.tokens == first.tokens + 3 + len(ids(new))
+    assert made.sessions and made.needs_reply and made.turns(4) == 3
 
 
 def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None:
@@ -118,7 +139,7 @@ def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None
     assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, "nobody counted them"
     assert [made.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
     assert 1 <= made.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
-    assert (made.turns, made.sessions, made.needs_reply) == (1, False, False)
+    assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
 
 
 @pytest.mark.parametrize(
@@ -172,45 +193,45 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
 def test_a_file_that_cannot_be_sent_says_where(name: str, text: bytes | None, said: str, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
-    workload = Workload(name="w", kind="file", prompts=str(tmp_path / name), output_tokens=Lengths(fixed=1))
-    (problem,) = problems(workload)
+    one = file_of(tmp_path / name)
+    (problem,) = problems(one)
     assert said in problem
     with pytest.raises(InputError, match="prompts"):
-        WORKLOADS["file"](workload, IDS, 0)
+        one.requests(IDS, 0)
 
 
 def test_a_file_tells_all_its_problems_at_once_and_counts_those_beyond(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    workload = Workload(name="w", kind="file", prompts=str(file), output_tokens=Lengths(fixed=1))
+    one = file_of(file)
     file.write_bytes(b'no\n{"prompt": "x"}\n\xff\n{"prompt": "x", "output_tokens": -1}\n')
-    assert [problem.split("line ")[1][:2] for problem in problems(workload)] == ["1:", "3:", "4:"]
+    assert [problem.split("line ")[1][:2] for problem in problems(one)] == ["1:", "3:", "4:"]
     file.write_bytes(b"no\n" * (MOST_PROBLEMS + 5))
-    found = problems(workload)
+    found = problems(one)
     assert len(found) == MOST_PROBLEMS + 1
     assert found[-1].endswith("and 5 more")
     with pytest.raises(InputError) as error:
-        WORKLOADS["file"](workload, IDS, 0)
+        one.requests(IDS, 0)
     assert str(pickle.loads(pickle.dumps(error.value))) == "\n".join(found), "a client tells it to its driver"
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    workload = Workload(name="w", kind="file", prompts=str(tmp_path / "pipe"), output_tokens=Lengths(fixed=1))
-    assert "is not a regular file" in problems(workload)[0]
+    one = file_of(tmp_path / "pipe")
+    assert "is not a regular file" in problems(one)[0]
 
 
 def test_a_client_sends_the_prompts_that_were_planned_or_none(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\n")
-    workload = pinned(Workload(name="w", kind="file", prompts=str(file), output_tokens=Lengths(fixed=1)))
-    assert workload.prompts_digest == hashlib.sha256(b"one\n").hexdigest()[:16]
-    assert WORKLOADS["file"](workload, IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
-    assert problems(workload) == []
+    one = file_of(file).resolved(str)
+    assert one.prompts_digest == hashlib.sha256(b"one\n").hexdigest()[:16]
+    assert one.requests(IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
+    assert problems(one) == []
     file.write_text("three\n")
     with pytest.raises(InputError, match=r"a\.txt.*has changed since, or differs on this node"):
-        WORKLOADS["file"](workload, IDS, 0)
-    assert "has changed since" in problems(workload)[0]
-    assert pinned(make_workload()) == make_workload()
+        one.requests(IDS, 0)
+    assert "has changed since" in problems(one)[0]
+    assert workload("random").resolved(str) == workload("random")
 
 
 def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,23 +264,144 @@ def test_a_length_without_a_limit_still_fits_its_column() -> None:
     assert max(made.output_tokens(session, 0) for session in range(2000)) == MOST_TOKENS
 
 
-def test_a_workload_has_one_source_of_prompts() -> None:
-    some: dict[str, Any] = {"name": "w", "output_tokens": Lengths(fixed=1)}
-    wrongs: list[dict[str, Any]] = [
-        {},
-        {"input_tokens": Lengths(fixed=1), "prompts": "p"},
-        {"prompts": "p", "turns": 2},
-        {"input_tokens": Lengths(fixed=1), "prompts_digest": "0123456789abcdef"},
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_knows_of_every_kind_what_it_asks(kind: str) -> None:
+    one = workload(kind).resolved(str)
+    made: Kind = one.requests(IDS, 3)
+    least, most = one.token_bounds()
+    sums = {made.input_tokens(s, made.turns(s) - 1) + made.output_tokens(s, made.turns(s) - 1) for s in range(50)}
+    assert 1 <= least <= (most or MOST_TOKENS)
+    assert min(sums) >= (0 if one.distinct_requests() else made.turns(0)), "a prompt has a length, or nobody counted it"
+    if most is not None:
+        assert least <= min(sums) and max(sums) <= most, "no request is outside its bounds"
+    assert one.resolved(str) == one, "resolved once is resolved"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_workload_goes_through_a_plan_and_to_a_client_unchanged(kind: str) -> None:
+    one = workload(kind).resolved(str)
+    text = one.model_dump_json(exclude_defaults=True)
+    assert Workload.model_validate_json(text) == one
+    assert Workload.model_validate(json.loads(text)) == one
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert type(one) is WORKLOADS[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_workload_asks_is_its_identity_and_where_its_files_lie_is_not(kind: str, tmp_path: Path) -> None:
+    one = workload(kind).resolved(str)
+    json.dumps(one.identity())
+    assert workload(kind, api="chat").identity() != one.identity() != workload(kind, name="other").identity()
+    moved = tmp_path / PROMPTS.name
+    moved.write_bytes(PROMPTS.read_bytes())
+    elsewhere = one.resolved(lambda place: str(moved))
+    assert elsewhere.identity() == one.identity()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_a_kind_does_not_have_is_an_error(kind: str) -> None:
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        workload(kind, no_such_key=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "bounds"),
+    [
+        ("random", {}, (150, 150)),
+        ("random", {"shared_prefix_tokens": 30}, (180, 180)),
+        ("conversations", {"turns": 4, "shared_prefix_tokens": 30}, (630, 630)),
+        ("random", {"input_tokens": {"uniform": {"min": 5, "max": 10}}}, (55, 60)),
+        ("random", {"input_tokens": {"lognormal": {"mean": 99, "sigma": 1}}}, (51, None)),
+        ("random", {"output_tokens": {"lognormal": {"mean": 99, "sigma": 1, "min": 4, "max": 8}}}, (104, 108)),
+    ],
+)
+def test_the_longest_request_is_known_within_bounds(
+    kind: str, fields: dict[str, Any], bounds: tuple[int, int | None]
+) -> None:
+    assert workload(kind, **{"input_tokens": 100, "output_tokens": 50, **fields}).token_bounds() == bounds
+
+
+@pytest.mark.parametrize(
+    ("lines", "least"),
+    [
+        (['{"prompt": "x", "output_tokens": 7}', '{"prompt": "x", "output_tokens": 3}'], 4),
+        (['{"prompt": "x", "output_tokens": 900}', '{"prompt": "x"}'], 501),
+        (['{"prompt": "x", "output_tokens": 900}'], 901),
+        (["text"], 501),
+    ],
+)
+def test_the_least_of_a_file_is_what_its_lines_ask_for(lines: list[str], least: int, tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_text("\n".join(lines))
+    assert workload("file", prompts=str(file), output_tokens=500).token_bounds() == (least, None)
+
+
+class Echo(Workload):
+    """A kind of somebody else: the same words over and over."""
+
+    kind: Literal["echo"]
+    words: list[str] = Field(min_length=1)
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        return 1 + len(self.words), None
+
+    def requests(self, prompter: Prompter, seed: int) -> Random:
+        return RandomWorkload(
+            name=self.name, input_tokens=Lengths(fixed=len(self.words)), output_tokens=Lengths(fixed=1)
+        ).requests(prompter, seed)
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its one line in the registry, or its entry point, would register it."""
+    monkeypatch.setitem(WORKLOADS._builtin, "echo", f"{__name__}:Echo")
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_new_kind_is_one_class_and_one_registry_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(ECHO.format("words: [a, b]"))
+    plan = load_plan(file)
+    again = Plan.from_json(plan.to_json())
+    one = again.points[0].workload
+    assert one == plan.points[0].workload == Echo(name="w", kind="echo", words=["a", "b"])
+    assert len(ids(one.requests(IDS, 0).prompt(0, 0, "measure", ()))) == 2
+    file.write_text(ECHO.format("words: [a, b]\n    api: chat"))
+    assert load_plan(file).points[0].point_id != plan.points[0].point_id
+    file.write_text(ECHO.format("words: [a, b]").replace("max_model_len: 9", "max_model_len: 2"))
+    assert "needs at least 3 tokens a request" in load_plan(file).deployments[0].reasons[-1]
+
+
+@pytest.mark.usefixtures("echo")
+def test_all_mistakes_in_a_new_kinds_keys_are_told_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(ECHO.format("word: 1\n    words: 7") + "wrong: 1\n")
+    with pytest.raises(ProblemsError) as error:
+        load_plan(file)
+    assert [(one.line, one.message) for one in error.value.problems] == [
+        (9, "unknown key 'word'"),
+        (10, "'words' must be a list, not 7"),
+        (11, "unknown key 'wrong'"),
     ]
-    for wrong in wrongs:
-        with pytest.raises(ValidationError, match="prompts"):
-            Workload(**some, **wrong)
-    assert problems(Workload(**some, prompts="p")) == ["'prompts' belongs to kind 'file', and kind 'file' needs it"]
-    assert problems(Workload(**some, input_tokens=Lengths(fixed=1))) == []
+    assert error.value.problems[0].hint == "did you mean 'words'?"
+
+
+ECHO = """\
+version: 1
+name: x
+model: org/m
+deployments: {{engine: vllm, hardware: cpu, max_model_len: 9}}
+load: {{levels: {{concurrency: [1]}}}}
+workloads:
+  - name: w
+    kind: echo
+    {}
+"""
 
 
 def test_text_parts_are_joined_as_text() -> None:
-    prompt = Prompt("a b", (Exchanged(" c", 1, " d", 1),), " e", 1, 5)
+    parts = (("a b",), (" c", " d"), (" e",))
+    prompt = Prompt(tuple(Message("user", content, 1) for content in parts), 5)
     assert prompt.flat() == "a b c d e"
 
 

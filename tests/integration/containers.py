@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines import marks
+from orchestrator.engines import ownership
 from tests.integration.engine_real import home_of
 
 SCRIPT = """#!/bin/sh
@@ -54,8 +54,8 @@ class Host:
     def containers(self) -> list[str]:
         """Names of this image's containers, ended ones too. Apptainer knows none: launch and pid of every process."""
         if self.runtime == "apptainer":
-            found = marks.marked({"APPTAINER_CONTAINER": self.image})
-            return [f"{environ.get(marks.LAUNCH)} {process.pid}" for process, environ in found]
+            found = ownership.tagged({"APPTAINER_CONTAINER": self.image})
+            return [f"{environ.get(ownership.LAUNCH)} {process.pid}" for process, environ in found]
         return self.ask("ps", "--all", "--filter", f"ancestor={self.image}", "--format", "{{.Names}}").split()
 
     def inside(self, launch_id: str, *argv: str) -> str:

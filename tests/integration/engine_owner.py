@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from orchestrator.engines.base import Command
+from orchestrator.engines.command import Command
 from orchestrator.engines.process import EngineProcess
 
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # what a raylet does to its workers

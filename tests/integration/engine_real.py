@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.engines import ENGINES, marks
-from orchestrator.engines.base import Engine, Node
+from orchestrator.engines import ENGINES, ownership
+from orchestrator.engines.command import Node
+from orchestrator.engines.engine import Engine
 from orchestrator.engines.ports import Ports
 from orchestrator.engines.process import EngineProcess
-from orchestrator.engines.readiness import Ready, wait_ready
+from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,8 @@ class Running:
         return f"http://127.0.0.1:{self.node.port}"
 
     def wait(self, timeout_s: float = 180.0) -> Ready:
-        return wait_ready(self.engine, self.settings, self.node, self.base_url, self.key, self.processes[0], timeout_s)
+        expected = Expected(self.engine, self.settings, self.node, self.base_url, self.key, self.processes[0])
+        return wait_ready(expected, timeout_s)
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = "ours") -> tuple[int, str]:
         """Status and whole body of one request. ``key``: ``ours``, None or another one."""
@@ -107,7 +109,7 @@ def running(
     port: int | None = None,
 ) -> Iterator[Running]:
     """Starts every rank (one per entry of ``cores``) and stops them; nothing of them may be left."""
-    made, ports = ENGINES[given.engine](), Ports(np.random.default_rng())
+    made, ports = ENGINES[given.engine], Ports(np.random.default_rng())
     http_port, master_port = ports.take(2)
     launch_id = f"test-{secrets.token_hex(6)}"
     node = Node(
@@ -125,7 +127,7 @@ def running(
         for process in found.processes:
             process.stop()
         ports.release()
-        assert list(marks.marked({marks.LAUNCH: launch_id})) == [], "processes of the engine are left"
+        assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], "processes of the engine are left"
 
 
 def died(process: EngineProcess, limit_s: float) -> bool:

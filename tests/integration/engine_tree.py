@@ -34,9 +34,9 @@ def forever() -> None:
 
 child()
 child(new_session=True)
-child(new_session=True, orphan=True, ignore_term=True)
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child(new_session=True, orphan=True, ignore_term=True)
 if "exit" in sys.argv:
     time.sleep(0.3)
     sys.exit(7)

@@ -69,7 +69,7 @@ def emulator(folder: Path, *flags: str, env: dict[str, str] | None = None, **set
     config = {"settings": {"engine": "emulator", "model": "m", "profile": str(folder / "profile.json"), **settings}}
     (folder / "config.json").write_text(json.dumps(config))
     port, log = free_port(), folder / "log"
-    argv = [sys.executable, "-m", "orchestrator.engines.emulator", "--config", str(folder / "config.json")]
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--config", str(folder / "config.json")]
     with log.open("w") as out:
         process = subprocess.Popen(
             [*argv, "--port", str(port), *flags],

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
 from orchestrator.engines import reaper
 from orchestrator.errors import EngineFailure
 from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment
@@ -122,7 +122,7 @@ def test_a_sweep_runs_in_containers_and_a_killed_driver_leaves_none(
     image, runtime = transformers_host.image, transformers_host.runtime
     experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, image=image, runtime=runtime))
     results, log = tmp_path / "results", tmp_path / "driver.log"
-    with LocalCluster(nodes=1, cpus=4) as cluster:
+    with RayOnThisMachine(nodes=1, cpus=4) as cluster:
         argv = ("run", str(experiment), "--results", str(results), "--address", cluster.address)
         driver = start(*argv, log=log)
         try:

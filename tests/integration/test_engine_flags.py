@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.base import Node
+from orchestrator.engines.command import Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.integration.engine_real import home_of
 
@@ -82,8 +82,8 @@ def parsed(engine: str, command_lines: list[list[str]]) -> list[dict[str, str]]:
 
 def arguments(engine: str, hardware: Hardware, node: Node, **given: Any) -> list[str]:
     settings = EngineSettings.model_validate({"engine": engine, "model": "acme/tiny"} | given)
-    assert ENGINES[engine]().problems(settings, hardware) == []
-    return list(ENGINES[engine]().command(settings, hardware, node, "k").argv[2:])
+    assert ENGINES[engine].problems(settings, hardware) == []
+    return list(ENGINES[engine].command(settings, hardware, node, "k").argv[2:])
 
 
 @pytest.mark.vllm

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.engines import marks
+from orchestrator.engines import ownership
 from orchestrator.engines.failures import classify
 from orchestrator.engines.readiness import LOG_LINES
 from orchestrator.errors import EngineFailure, Failure, FailureClass
@@ -66,7 +66,6 @@ def test_it_is_ready_and_proven_to_be_ours(vllm: Running) -> None:
     assert vllm.ready.proofs == ("socket", "key", "name")
     assert vllm.ready.engine_version == "0.32.0"
     assert vllm.ready.max_model_len == 1024
-    assert vllm.ready.models == (vllm.name,)
     assert vllm.ready.reported["kv_cache_tokens"] == 8192
     assert vllm.ready.reported["max_concurrency"] == 8.0
 
@@ -107,7 +106,7 @@ def test_the_prefix_cache_is_emptied_on_demand(vllm: Running) -> None:
 def test_every_metric_that_we_read_is_there(vllm: Running) -> None:
     text = vllm.ask("GET", vllm.engine.metrics_path or "")[1]
     found = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
-    wanted = {metric.name for metric in vllm.engine.metrics}
+    wanted = set(vllm.engine.metrics.values())
     assert {name for name in wanted - found if "spec_decode" not in name} == set()
 
 
@@ -140,7 +139,7 @@ def test_every_process_of_it_carries_the_mark_though_it_renames_itself(vllm: Run
     pid = vllm.processes[0].pid
     assert pid is not None
     tree = {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
-    assert tree <= {process.pid for process, _ in marks.marked({marks.LAUNCH: vllm.node.launch_id})}
+    assert tree <= {process.pid for process, _ in ownership.tagged({ownership.LAUNCH: vllm.node.launch_id})}
     assert any("VLLM::" in process.name() for process in map(psutil.Process, tree))
 
 
@@ -184,18 +183,18 @@ def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: P
     )
     try:
         deadline = time.monotonic() + 90
-        while len(list(marks.marked({marks.LAUNCH: launch_id}))) < 3 and time.monotonic() < deadline:
+        while len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) < 3 and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert len(list(marks.marked({marks.LAUNCH: launch_id}))) >= 3, "server and engine core are up"
+        assert len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) >= 3, "server and engine core are up"
         owner.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + 10
-        while list(marks.marked({marks.LAUNCH: launch_id})) and time.monotonic() < deadline:
+        while list(ownership.tagged({ownership.LAUNCH: launch_id})) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert list(marks.marked({marks.LAUNCH: launch_id})) == []
+        assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == []
     finally:
         owner.kill()
         owner.communicate()
-        marks.kill_marked({marks.LAUNCH: launch_id})
+        ownership.kill_tagged({ownership.LAUNCH: launch_id})
 
 
 def test_an_engine_whose_core_dies_while_it_serves_ends_with_status_0_and_that_is_a_crash(vllm: Running) -> None:

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.load_server import Behaviour, Request, answer_openai, answer_well, serving
+from orchestrator.results.records import Figures
+from tests.integration.load_server import Behaviour, Request, answer_openai, serving
 from tests.integration.test_load_hostile import plain
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -188,9 +190,25 @@ def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:
     shown = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
     found = json.loads(done.stdout)
     assert len(shown) == 1
-    assert shown[0]["ttft_ms"] == pytest.approx(found["ttft_ms"])
-    assert shown[0]["requests"]["scheduled"] == found["requests"]["scheduled"]
     assert shown[0]["status"] == "ok"
+    figures = [field.name for field in fields(Figures)]
+    assert {name: shown[0][name] for name in figures} == {name: found[name] for name in figures}  # to the last digit
+    assert json.loads((tmp_path / shown[0]["experiment"] / "plan.json").read_text())["name"] == shown[0]["experiment"]
+
+
+@pytest.mark.parametrize("length", [("--requests", "40"), ("--duration", "1s", "--warmup", "0.3s")])
+def test_stored_figures_are_the_printed_ones_to_the_last_digit(tmp_path: Path, length: tuple[str, ...]) -> None:
+    """Counted or timed, by several clients or one, drained or not: one window, one computation."""
+    figures = [field.name for field in fields(Figures)]
+    with serving(answer_openai) as server:
+        args = (url(server.port), "--concurrency", "3", *length, *QUICK, "--results", str(tmp_path), "--format", "json")
+        printed = [json.loads(load(*args, "--clients", clients).stdout) for clients in ("1", "3")]
+    command = [sys.executable, "-m", "orchestrator", "results", str(tmp_path), "--format", "json"]
+    stored = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert len({one["experiment"] for one in stored}) == 2  # every command is an experiment of its own
+    assert sorted(json.dumps([one[name] for name in figures]) for one in stored) == sorted(
+        json.dumps([one[name] for name in figures]) for one in printed
+    )
 
 
 def test_an_unusable_place_for_results_is_found_before_anything_is_measured(tmp_path: Path) -> None:
@@ -204,24 +222,18 @@ def test_an_unusable_place_for_results_is_found_before_anything_is_measured(tmp_
     assert str(tmp_path) in done.stderr
 
 
-def test_the_first_request_leaves_soon_and_heavy_libraries_stay_out() -> None:
-    with serving(answer_well) as server:
-        seen: list[float] = []
-        answer = server._behaviour
-
-        async def note(request: Request, reader: Reader, writer: Writer) -> None:
-            seen.append(time.monotonic())
-            await (answer_openai if not request.body else answer)(request, reader, writer)
-
-        server._behaviour = note
+def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
+    """CPU time, which others on the machine do not change much: 1.2 s, so that the first request leaves within 2 s."""
+    with serving(answer_openai) as server:
         program = (
-            "import sys; from orchestrator.cli.main import cli; "
+            "import sys, time; from orchestrator.cli.main import cli; "
             f"cli.main(['load', '{url(server.port)}', '--concurrency', '1', '--requests', '2', "
             "'--input-tokens', '8', '--output-tokens', '4'], standalone_mode=False); "
-            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(sys.modules)))"
+            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(sys.modules))); "
+            "print(time.process_time())"
         )
-        began = time.monotonic()
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("[]")
-    assert seen[-2] - began < 4.0  # 1 s on a quiet machine; the promise is 2 s
+    *_, heavy, cpu_s = done.stdout.splitlines()
+    assert heavy == "[]"
+    assert float(cpu_s) < 3.0

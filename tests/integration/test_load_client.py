@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import threading
 import time
 from collections import Counter
@@ -12,13 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.errors import FailureKind
 from orchestrator.load.client import LoadClient
-from orchestrator.load.local import run_local
-from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.point import Target
 from orchestrator.load.schedule import Schedule
+from orchestrator.load.workloads.conversations import ConversationsWorkload
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
+from orchestrator.runner.endpoint import measure_here
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Arrivals, Lengths, Level, Workload
+from orchestrator.spec.load import Arrivals, Lengths, Level
 from tests.integration.load_server import (
     DONE,
     END,
@@ -32,6 +35,7 @@ from tests.integration.load_server import (
     token,
 )
 from tests.integration.test_load_hostile import point, run
+from tests.unit.load.test_schedule import Each
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 
@@ -87,8 +91,8 @@ def test_tables_have_the_schemas_and_every_entry_one_row() -> None:
         result = client.run(time.monotonic_ns() + 10_000_000)
     assert result.requests.schema.equals(REQUESTS)
     assert result.token_events.schema.equals(TOKEN_EVENTS)
-    assert len(result.requests) == known == len(Schedule(given, 1).due_ns)
-    assert result.requests["scheduled_ns"].to_pylist() == Schedule(given, 1).due_ns.tolist()
+    assert len(result.requests) == known == len(Schedule(given, Each(1)).due_ns)
+    assert result.requests["scheduled_ns"].to_pylist() == Schedule(given, Each(1)).due_ns.tolist()
     assert client.progress().done == known
 
 
@@ -108,7 +112,8 @@ def test_a_full_engine_behind_a_cap_shows_in_latency_from_the_schedule() -> None
     service_s, cap = 0.1, 16
     with serving(timed(service_s, 0.0, slots=8)) as server:
         given = point(server.port, **rate(160.0, "constant", duration_s=1.5, max_in_flight=cap, drain_timeout_s=30.0))
-        requests, _, stats, verdict = run_local(given, 1, lambda progress: None)  # not in the server's process
+        attempt = measure_here(given, 1, lambda item: None)  # not in the server's process
+    requests, stats, verdict = attempt.loaded.requests, attempt.loaded.stats, attempt.verdict
     rows = requests.to_pylist()
     assert len(rows) == 240  # nothing is skipped
     assert {row["status"] for row in rows} == {"ok"}
@@ -216,7 +221,7 @@ def test_a_conversation_sends_what_was_answered() -> None:
         events = [token(" a", token_ids=[90 + i], finish="length" if i == asked - 1 else None) for i in range(asked)]
         writer.write(HEAD + b"".join(map(chunk, [*events, DONE])) + END)
 
-    talk = Workload(
+    talk = ConversationsWorkload(
         name="w", kind="conversations", turns=3, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=2)
     )
     with serving(behave) as server:
@@ -237,7 +242,7 @@ def test_a_failed_turn_does_not_end_its_conversation() -> None:
         else:
             await answer_well(request, reader, writer)
 
-    talk = Workload(
+    talk = ConversationsWorkload(
         name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=4)
     )
     with serving(behave) as server:
@@ -271,40 +276,32 @@ def test_two_processes_send_the_same_schedule_as_one() -> None:
     def sent(clients: int) -> tuple[list[tuple[Any, ...]], set[str]]:
         with serving(answer_well) as server:
             given = point(server.port, **rate(60.0, dialect=Dialect("openai_completions", "/", prompt_token_ids=True)))
-            requests, events, stats, _ = run_local(given, clients, None if clients == 1 else lambda progress: None)
+            loaded = measure_here(given, clients).loaded
             bodies = {json.dumps(request.json["prompt"]) for request in server.requests}
-        rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in requests.to_pylist()]
-        assert len(stats) == clients
-        assert events["request_index"].to_pylist() == [row[0] for row in rows]
-        return rows, bodies
+        rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in loaded.requests.to_pylist()]
+        assert len(loaded.stats) == clients
+        assert loaded.token_events["request_index"].to_pylist() == [row[0] for row in rows]
+        return sorted(rows), bodies
 
     assert sent(1) == sent(2)
 
 
-def test_a_client_process_that_dies_leaves_lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.load import local
-
-    made: list[Any] = []
-    real = local._Worker
-
-    def remember(load_point: LoadPoint, index: int, count: int) -> Any:
-        made.append(real(load_point, index, count))
-        return made[-1]
-
-    monkeypatch.setattr(local, "_Worker", remember)
+def test_a_client_process_that_dies_leaves_lost_rows_and_ends_the_point() -> None:
     killed = threading.Event()
 
-    def kill_one(progress: Any) -> None:
-        if progress.sent > 5 and not killed.is_set():
+    def kill_one(item: Any) -> None:
+        if item.requests and item.requests.done > 5 and not killed.is_set():
             killed.set()
-            made[1].process.kill()
+            max(multiprocessing.active_children(), key=lambda child: child.pid).kill()
 
     with serving(timed(0.2, 0.0)) as server:
-        given = point(server.port, **rate(30.0, duration_s=3.0))
-        requests, _, stats, verdict = run_local(given, 2, kill_one)
-    rows = requests.to_pylist()
-    assert len(rows) == len(Schedule(given, 1).due_ns)
+        given = point(server.port, **rate(30.0, duration_s=6.0))
+        attempt = measure_here(given, 2, kill_one)
+    rows = attempt.loaded.requests.to_pylist()
+    assert killed.is_set()
+    assert len(rows) == len(Schedule(given, Each(1)).due_ns)
     assert Counter(row["status"] for row in rows if row["request_index"] % 2) == {"lost": len(rows) // 2}
-    assert {row["status"] for row in rows if row["request_index"] % 2 == 0} == {"ok"}
-    assert "exit code -9" in next(row["error"] for row in rows if row["status"] == "lost")
-    assert (verdict.validity, len(stats)) == ("invalid", 1)
+    assert {row["status"] for row in rows if row["request_index"] % 2 == 0} == {"ok", "aborted"}
+    assert attempt.failure.kind is FailureKind.CLIENT_LOST
+    assert "exit code -9" in attempt.failure.sentence
+    assert (attempt.verdict.validity, len(attempt.loaded.stats)) == ("invalid", 1)

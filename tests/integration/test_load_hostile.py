@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Target
+from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Lengths, Level, Workload
+from orchestrator.spec.load import Lengths, Level
 from tests.integration.load_server import (
     DONE,
     END,
@@ -38,7 +39,7 @@ def point(port: int, requests: int | None = 6, concurrency: int = 2, **fields: A
     given = {
         "targets": (Target(f"http://127.0.0.1:{port}", "m"),),
         "dialect": DIALECT,
-        "workload": Workload(
+        "workload": RandomWorkload(
             name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=fields.pop("tokens", TOKENS))
         ),
         "level": Level(control="concurrency", value=concurrency),
@@ -251,7 +252,7 @@ def test_an_early_refusal_of_a_large_request_is_read() -> None:
 
     with serving(answer_well) as server:
         server.handle = handle  # type: ignore[method-assign]
-        big = Workload(name="w", input_tokens=Lengths(fixed=2_000_000), output_tokens=Lengths(fixed=TOKENS))
+        big = RandomWorkload(name="w", input_tokens=Lengths(fixed=2_000_000), output_tokens=Lengths(fixed=TOKENS))
         result = run(point(server.port, 1, workload=big))
     row = result.requests.to_pylist()[0]
     assert (row["status"], row["error_class"], row["http_status"]) == ("error", "http_4xx", 413)
@@ -259,7 +260,7 @@ def test_an_early_refusal_of_a_large_request_is_read() -> None:
 
 def test_a_large_request_goes_out_whole_to_a_slow_reader() -> None:
     with serving(answer_well) as server:
-        big = Workload(name="w", input_tokens=Lengths(fixed=500_000), output_tokens=Lengths(fixed=TOKENS))
+        big = RandomWorkload(name="w", input_tokens=Lengths(fixed=500_000), output_tokens=Lengths(fixed=TOKENS))
         result = run(point(server.port, 2, workload=big))
         assert [len(request.json["prompt"]) for request in server.requests] == [500_000] * 2
     assert only(result.requests.to_pylist()) == ("ok", None)

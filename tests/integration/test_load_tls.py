@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from orchestrator.load.point import Target
-from orchestrator.spec.load import Lengths, Workload
+from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.spec.load import Lengths
 from tests.integration.load_server import END, HEAD, Request, answer_well, chunk, serving, stream
 from tests.integration.test_load_hostile import only, point, run
 
@@ -79,7 +80,7 @@ def test_streams_over_tls(
 
 def test_a_large_request_over_tls(context: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    big = Workload(name="w", input_tokens=Lengths(fixed=300_000), output_tokens=Lengths(fixed=4))
+    big = RandomWorkload(name="w", input_tokens=Lengths(fixed=300_000), output_tokens=Lengths(fixed=4))
     with serving(answer_well, tls=context) as server:
         target = (Target(f"https://127.0.0.1:{server.port}", "m"),)
         result = run(point(server.port, 2, targets=target, workload=big))

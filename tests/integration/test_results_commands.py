@@ -203,6 +203,19 @@ def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
         assert gaps == [(2 * 95 * 3, 20_000)]
 
 
+def test_duckdb_reads_what_was_computed_with_the_documented_query(uri: str) -> None:
+    points = json.loads(run("results", uri, "--format", "json"))
+    repeats = [{**point, **repeat} for point in points for repeat in point["repeats"]]
+    expected = [
+        (one["workload"], one["level"], one["output_token_throughput"], one["ttft_ms"] and one["ttft_ms"]["p99"])
+        for one in repeats
+    ]
+    with duckdb.connect() as connection:
+        connection.execute(f"SET file_search_path = '{uri}/quickstart'")
+        found = connection.execute(documented_query("## What is computed")).fetchall()
+    assert sorted(str(row[1:]) for row in found) == sorted(map(str, expected))
+
+
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("launches")

@@ -16,10 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from orchestrator.analysis import attempts
+from orchestrator.analysis.measured import complete, load_points
 from orchestrator.errors import InputError, ResultsError
+from orchestrator.results import packed
 from orchestrator.results.blobs import Retry
 from orchestrator.results.root import open_results
 from orchestrator.results.store import FilePart, Manifest, Store
+from tests.unit.results.builders import commit_measurement, request
 
 BUCKET = "sweeps"
 PROXY = Path(__file__).with_name("results_fault_proxy.py")
@@ -117,7 +121,9 @@ def write_one(store: Store, name: str = "m0") -> FilePart:
 
 def commit_one(store: Store, name: str = "m0") -> Manifest:
     part = write_one(store, name)
-    manifest = Manifest("point", name, "a0", "ok", created_unix_ns=1, files=(part,))
+    manifest = Manifest(
+        kind="point", measurement_id=name, attempt_id="a0", status="ok", created_unix_ns=1, files=(part,)
+    )
     store.commit(manifest)
     return manifest
 
@@ -144,9 +150,18 @@ def test_only_manifests_count_and_the_first_stays(s3: int) -> None:
     manifest = commit_one(store)
     store.commit(manifest)
     with pytest.raises(ResultsError, match="committed only once"):
-        store.commit(Manifest("point", "m0", "a0", "failed", created_unix_ns=2))
+        store.commit(Manifest(kind="point", measurement_id="m0", attempt_id="a0", status="failed", created_unix_ns=2))
     with pytest.raises(ResultsError, match="not there whole"):
-        store.commit(Manifest("point", "m1", "a0", "ok", 3, (FilePart("points", "data/no.parquet", 1, 9, ""),)))
+        store.commit(
+            Manifest(
+                kind="point",
+                measurement_id="m1",
+                attempt_id="a0",
+                status="ok",
+                created_unix_ns=3,
+                files=(FilePart("points", "data/no.parquet", 1, 9, ""),),
+            )
+        )
 
 
 def test_a_large_part_goes_up_whole(s3: int) -> None:
@@ -162,7 +177,9 @@ def test_a_large_part_goes_up_whole(s3: int) -> None:
     store = Store.open(uri(s3, "large"), "exp")
     part = store.write_part("token_events", big, measurement_id="m0", attempt_id="a0", writer="c")
     assert part.bytes > 12 * 2**20  # above pyarrow's 10 MiB: a multipart upload
-    store.commit(Manifest("point", "m0", "a0", "ok", 1, (part,)))
+    store.commit(
+        Manifest(kind="point", measurement_id="m0", attempt_id="a0", status="ok", created_unix_ns=1, files=(part,))
+    )
     assert store.read("token_events", ["gaps_us"])["gaps_us"].combine_chunks().flatten().equals(pa.array(gaps))
 
 
@@ -185,6 +202,25 @@ def test_a_lost_reply_is_not_taken_for_a_lost_object(s3: int, through: Callable[
     direct = Store.open(uri(s3, "lost"), "exp")
     assert direct.manifests() == [manifest]
     assert direct.read("token_events")["gaps_us"].to_pylist() == GAPS["gaps_us"].to_pylist()
+
+
+def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
+    s3: int, through: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "FILES_PER_MERGE", 4)
+    for index in range(9):
+        rows = [request(nth, nth, first_ms=nth + 100 + index) for nth in range(3)]
+        store = Store.open(uri(s3, "kept"), "exp")
+        commit_measurement(store, f"m{index}", rows, attempt_id=f"a{index}", repeat=index)
+        complete(store)  # each time one more attempt, and one more pool of all
+    monkeypatch.setattr(attempts, "read_attempt", lambda *_: pytest.fail("it was computed already"))
+    busy = open_results(uri(through("third_503"), "kept"))
+    busy._stores["exp"] = Store.open(busy.uri, "exp", retry=QUICK)
+    (point,) = load_points(busy)
+    assert (len(point.used), point.figures.requests.scheduled) == (9, 27)
+    assert point.figures.ttft_ms is not None
+    assert point.figures.ttft_ms.p50 == 104
+    assert busy.store("exp").done() == {f"m{index}" for index in range(9)}
 
 
 def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(through: Callable[[str], int]) -> None:

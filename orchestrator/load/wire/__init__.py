@@ -1,12 +1,15 @@
-"""Wires: one API each. A prompt becomes a request body; the decoded events of a finished stream become token counts."""
+"""Wires: one API each. A prompt becomes a request body; the events of a stream become token counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from orchestrator.load.workloads import Prompt
+import orjson
+
+from orchestrator.load.workloads.content import Prompt
 from orchestrator.registry import Registry
 from orchestrator.spec.dialect import Dialect
 
@@ -38,34 +41,136 @@ class Parsed:
             self.error = error[:500]
 
 
+class Inside(Protocol):
+    """The short way to count events of a stream that differ only within."""
+
+    def envelope(self, event: bytes) -> tuple[bytes, bytes] | None:
+        """How an event (``data: PAYLOAD`` and an empty line) begins and ends outside of what makes it differ from its
+        neighbours; None: it is no plain token event."""
+        ...
+
+    def read(self, insides: list[bytes], parsed: Parsed) -> bool:
+        """Adds events by what is inside of their envelopes. False, and nothing added: one is not what it looks like."""
+        ...
+
+
 class Wire(Protocol):
     """One API. Stateless."""
 
-    path: ClassVar[str]  # where engines usually serve it
-    takes_token_ids: ClassVar[bool]  # the API has a place for a prompt of token ids
+    @property
+    def inside(self) -> Inside | None:
+        """Where this API has a short way."""
+        ...
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         """The JSON body of one request for a stream of ``output_tokens`` tokens."""
         ...
 
-    def read(self, events: list[Any], parsed: Parsed) -> None:
-        """Adds decoded events to ``parsed``, one entry of ``parsed.tokens`` each. An event may be any JSON value."""
-        ...
-
-    @property
-    def read_choices(self) -> Callable[[list[Any], Parsed], None] | None:
-        """The same for events of which only ``choices[0]`` is at hand: they hold no usage, no error, and may be counted
-        in any order. None: events of this API have no choices."""
+    def read(self, payloads: list[bytes], parsed: Parsed) -> None:
+        """Adds events to ``parsed``, one entry of ``parsed.tokens`` each. A payload may be anything."""
         ...
 
 
 WIRES: Registry[Wire] = Registry(
     "wires",
     {
-        "openai_completions": "orchestrator.load.wire.openai_completions:WIRE",
-        "openai_chat": "orchestrator.load.wire.openai_chat:WIRE",
+        "openai_completions": "orchestrator.load.wire.openai:COMPLETIONS",
+        "openai_chat": "orchestrator.load.wire.openai:CHAT",
         "tgi": "orchestrator.load.wire.tgi:WIRE",
-        "llama_cpp": "orchestrator.load.wire.llama_cpp:WIRE",
         "sglang_generate": "orchestrator.load.wire.sglang_generate:WIRE",
     },
 )
+
+
+# -- what several wires share: fields of a request, error objects, usage
+
+
+def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
+    """The body: fields the engine accepts, then the user's own, which are never left out."""
+    allowed = dialect.allowed_fields
+    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed}
+    return orjson.dumps(kept | dialect.extra_body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
+    """How an engine is told to answer with exactly so many tokens."""
+    if dialect.length_control == "generation_config":
+        config = {"max_new_tokens": output_tokens, "min_new_tokens": output_tokens, "do_sample": False}
+        return {"generation_config": json.dumps(config)}
+    if dialect.length_control == "none":
+        return {}
+    fields: dict[str, Any] = {"ignore_eos": True}
+    if dialect.min_tokens_field:
+        fields[dialect.min_tokens_field] = output_tokens
+    return fields
+
+
+def error_text(event: Any) -> str | None:
+    """The message of an error object, None when the event is none.
+
+    OpenAI's ``{"error": {"message", "code"}}``, TGI's ``{"error": "...", "error_type"}``, vLLM's older
+    ``{"object": "error", "message"}``.
+    """
+    if not isinstance(event, dict):
+        return None
+    error = event.get("error")
+    if error is None and event.get("object") == "error":
+        error = event
+    if not error:
+        return None
+    if isinstance(error, dict):
+        said = [str(error[key]) for key in ("code", "type", "message") if error.get(key) not in (None, "")]
+        return " ".join(said) or json.dumps(error)
+    kind = event.get("error_type")
+    return f"{kind}: {error}" if kind else str(error)
+
+
+def decode(payloads: list[bytes]) -> list[Any]:
+    """The JSON value of each payload; one that is no JSON comes as its bytes."""
+    try:
+        values: list[Any] = orjson.loads(b"[%b]" % b",".join(payloads))
+    except orjson.JSONDecodeError:
+        values = []
+    # a payload such as `1,2` would shift all after it: then each one is decoded by itself
+    return values if len(values) == len(payloads) else [_decode_one(payload) for payload in payloads]
+
+
+def _decode_one(payload: bytes) -> Any:
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        pass
+    try:  # bytes that are no UTF-8 inside of a string spoil a character, not the event
+        return orjson.loads(payload.decode("utf-8", "replace"))
+    except orjson.JSONDecodeError:
+        return payload
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens as a server says it; None when it is none that a column could hold."""
+    return value if isinstance(value, int) and 0 <= value < 2**31 else None
+
+
+def read_usage(usage: Any, parsed: Parsed) -> int | None:
+    """Takes in an OpenAI usage object; returns its completion_tokens, None when it holds none."""
+    if not isinstance(usage, dict):
+        return None
+    prompt_tokens, total = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
+    if prompt_tokens is not None:
+        parsed.input_tokens = prompt_tokens
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict) and (cached := count(details.get("cached_tokens"))) is not None:
+        parsed.cached_tokens = cached
+    if total is not None:
+        parsed.output_tokens = total
+    return total
+
+
+def odd_event(event: Any, parsed: Parsed) -> None:
+    """An event without this wire's fields: an error object, or something that does not belong there."""
+    parsed.tokens.append(0)
+    said = error_text(event)
+    if said is not None:
+        parsed.fail(said)
+    elif parsed.garbage is None:
+        parsed.garbage = f"not an event of this API: {str(event)[:200]}"

@@ -1,4 +1,4 @@
-"""The stream of OpenAI's completions and chat: choices with a piece of the answer, usage, an end.
+"""OpenAI's completions and chat: choices with a piece of the answer, usage, an end.
 
 Counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a usage that every event carries
 (continuous_usage_stats), else unknown per event.
@@ -6,17 +6,91 @@ Counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.load.wire import UNKNOWN, Parsed
-from orchestrator.load.wire.common import odd_event, read_usage
+import orjson
+
+from orchestrator.load.wire import UNKNOWN, Parsed, decode, encode, length_fields, odd_event, read_usage
+from orchestrator.load.workloads.content import Prompt
+from orchestrator.spec.dialect import Dialect
 
 Piece = Callable[[dict[str, Any]], str | None]  # a choice's new text; "": content without text; None: no content
 
 
-def read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
-    """Adds events to ``parsed``. ``piece`` finds the new text within a choice."""
+@dataclass(frozen=True, slots=True)
+class OpenAi:
+    """``prompt_field``: where a prompt goes in the body."""
+
+    prompt_field: Callable[[Prompt], dict[str, Any]]
+    piece: Piece
+
+    @property
+    def inside(self) -> Choices:
+        return Choices(self.piece)
+
+    def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
+        return encode({**self.prompt_field(prompt), **_fields(output_tokens, model, dialect)}, dialect)
+
+    def read(self, payloads: list[bytes], parsed: Parsed) -> None:
+        _read(decode(payloads), parsed, self.piece)
+
+
+def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
+    """The fields that completions and chat have in common. Temperature 0: a run can be repeated."""
+    fields: dict[str, Any] = {"max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+    if dialect.model_field:
+        fields["model"] = model
+    if dialect.include_usage:
+        fields["stream_options"] = {"include_usage": True}
+        if dialect.continuous_usage:
+            fields["stream_options"]["continuous_usage_stats"] = True
+    if dialect.return_token_ids:
+        fields["return_token_ids"] = True
+    return fields | length_fields(output_tokens, dialect)
+
+
+def _text(choice: dict[str, Any]) -> str | None:
+    text = choice["text"]
+    return text if isinstance(text, str) else None
+
+
+def _messages(prompt: Prompt) -> dict[str, Any]:
+    return {"messages": [{"role": message.role, "content": message.text} for message in prompt.messages]}
+
+
+_OTHER = ("reasoning_content", "reasoning", "refusal")
+
+
+def _delta(choice: dict[str, Any]) -> str | None:
+    """Text of a delta: the answer, else what the model thought, refused or called. A role alone is no content."""
+    delta = choice["delta"]
+    text = delta.get("content")
+    if text:
+        return str(text)
+    for name in _OTHER:
+        if delta.get(name):
+            return str(delta[name])
+    calls = delta.get("tool_calls") or ([delta["function_call"]] if delta.get("function_call") else [])
+    return "".join(_called(call) for call in calls) or None
+
+
+def _called(call: dict[str, Any]) -> str:
+    function = call.get("function", call)
+    return str(function.get("name") or "") + str(function.get("arguments") or "")
+
+
+COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text)  # vLLM, SGLang and others take token ids too
+CHAT = OpenAi(_messages, _delta)
+
+
+# -- reading events
+
+
+def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
+    """Adds decoded events to ``parsed``. ``piece`` finds the new text within a choice."""
     tokens, texts = parsed.tokens, parsed.texts
     for event in events:
         try:
@@ -45,25 +119,6 @@ def read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
         tokens.append(count)
 
 
-def read_choices(choices: list[Any], parsed: Parsed, piece: Piece) -> None:
-    """Adds choices of events that hold nothing else."""
-    tokens = parsed.tokens
-    for choice in choices:
-        try:
-            ids = choice.get("token_ids")
-            if ids is not None:
-                count = len(ids)
-                parsed.source = "token_ids"
-            else:
-                count = UNKNOWN if piece(choice) else 0
-            if choice.get("finish_reason"):
-                parsed.finish_reason = str(choice["finish_reason"])
-        except (KeyError, TypeError, AttributeError):
-            odd_event(choice, parsed)
-            continue
-        tokens.append(count)
-
-
 def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     """Tokens of an event by how much usage grew since the one before."""
     before = parsed.output_tokens or 0
@@ -80,3 +135,52 @@ def _collect(text: str | None, ids: Any, parsed: Parsed) -> None:
         parsed.texts.append(text)
     if ids:
         parsed.token_ids = (parsed.token_ids or []) + list(ids)
+
+
+# -- events of which only the choice is looked at, and where it lists token ids only those
+
+LAST_EVENTS = 4  # decoded in any case: one of them says why the stream ended
+_TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
+_OPENING = re.compile(rb'"choices": ?\[')
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is inside of a plain token event: its one choice."""
+
+    piece: Piece
+
+    def envelope(self, event: bytes) -> tuple[bytes, bytes] | None:
+        found = _OPENING.search(event)
+        if found is None:
+            return None
+        end = event.rfind(b"]")
+        try:
+            value = orjson.loads(event[len(b"data: ") :])
+            plain = value["choices"] == [orjson.loads(event[found.end() : end])]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+        outside = event[: found.end()] + event[end:]
+        if not plain or value.get("usage") or value.get("error") or b'"token_ids"' in outside:
+            return None
+        return event[: found.end()], event[end:]
+
+    def read(self, insides: list[bytes], parsed: Parsed) -> bool:
+        counts = _count_ids(insides[:-LAST_EVENTS])
+        values = decode(insides[len(counts) :])
+        if any(type(value) is not dict for value in values):
+            return False
+        parsed.tokens += counts
+        _read([{"choices": [value]} for value in values], parsed, self.piece)
+        return True
+
+
+def _count_ids(choices: list[bytes]) -> list[int]:
+    """How many token ids each choice lists; nothing when they do not all list some.
+
+    A quote inside of a JSON string is written ``\\"``, so what is found here is a name, never text.
+    """
+    found = _TOKEN_IDS.findall(b"".join(choices))
+    if len(found) != len(choices):
+        return []
+    return [ids.count(b",") + 1 for ids in found] if b"," in b"".join(found) else [1] * len(found)

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.load.wire import Parsed
-from orchestrator.load.wire.common import count, encode, length_fields, odd_event
-from orchestrator.load.workloads import Prompt
+from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event
+from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
 
 class SglangGenerate:
-    path = "/generate"
-    read_choices = None
-    takes_token_ids = True
+    inside = None
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         sampling = {"max_new_tokens": output_tokens, "temperature": 0.0, **length_fields(output_tokens, dialect)}
@@ -23,8 +20,8 @@ class SglangGenerate:
         name = "input_ids" if isinstance(content, np.ndarray) else "text"
         return encode({name: content, "sampling_params": sampling, "stream": True}, dialect)
 
-    def read(self, events: list[Any], parsed: Parsed) -> None:
-        for event in events:
+    def read(self, payloads: list[bytes], parsed: Parsed) -> None:
+        for event in decode(payloads):
             try:
                 meta = event["meta_info"]
                 total = count(meta["completion_tokens"])

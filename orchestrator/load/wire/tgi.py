@@ -5,24 +5,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.load.wire import Parsed
-from orchestrator.load.wire.common import count, encode, length_fields, odd_event
-from orchestrator.load.workloads import Prompt
+from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event
+from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
 
 class Tgi:
-    path = "/generate_stream"
-    read_choices = None
-    takes_token_ids = False
+    inside = None
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         parameters: dict[str, Any] = {"max_new_tokens": output_tokens, "do_sample": False, "details": True}
         parameters |= length_fields(output_tokens, dialect)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
-    def read(self, events: list[Any], parsed: Parsed) -> None:
-        for event in events:
+    def read(self, payloads: list[bytes], parsed: Parsed) -> None:
+        for event in decode(payloads):
             try:
                 token = event["token"]
                 text, prompt_tokens = token["text"], count(token.get("prompt_tokens"))

@@ -6,39 +6,36 @@ it, as a chat application would send them. A turn whose predecessor failed is se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal
 
-from orchestrator.load.schedule import PROMPT_STREAM, stream
-from orchestrator.load.tokens import Prompter
-from orchestrator.load.workloads import Exchanged, Prompt
-from orchestrator.load.workloads.lengths import SessionLengths
-from orchestrator.load.workloads.random import SharedPrefix
-from orchestrator.spec.load import Workload
+from pydantic import Field
+
+from orchestrator.load.workloads.content import Prompter
+from orchestrator.load.workloads.random import Drawn, Random
+from orchestrator.spec.load import Duration, session_bounds
 
 
-class Conversations:
+class ConversationsWorkload(Drawn):
+    """``kind: conversations``: ``turns`` requests per session, the next one ``think_time`` after an answer."""
+
+    kind: Literal["conversations"]
+    turns: int = Field(default=1, ge=1)
+    think_time: Duration = 0.0
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        """A conversation's last turn holds all turns before it."""
+        return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, self.turns)
+
+    def requests(self, prompter: Prompter, seed: int) -> Conversations:
+        return Conversations(self, prompter, seed)
+
+
+class Conversations(Random):
     """``turns`` requests per session."""
 
     sessions = True
     needs_reply = True
 
-    def __init__(self, workload: Workload, prompter: Prompter, seed: int) -> None:
-        self.turns = workload.turns
-        self._prompter = prompter
-        self._seed = seed
-        self._lengths = SessionLengths(workload, workload.turns, seed)
-        self._prefix = SharedPrefix(workload, prompter, seed)
-
-    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Exchanged]) -> Prompt:
-        length = self._lengths.input_tokens(session, turn)
-        user = self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, session, turn), length)
-        before = sum(part.user_tokens + part.reply_tokens for part in earlier)
-        return Prompt(self._prefix.of(phase), tuple(earlier), user, length, self._prefix.tokens + before + length)
-
-    def output_tokens(self, session: int, turn: int) -> int:
-        return self._lengths.output_tokens(session, turn)
-
-    def input_tokens(self, session: int, turn: int) -> int:
-        lengths = self._lengths
-        before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
-        return self._prefix.tokens + before + lengths.input_tokens(session, turn)
+    def __init__(self, workload: ConversationsWorkload, prompter: Prompter, seed: int) -> None:
+        super().__init__(workload, prompter, seed, workload.turns)
+        self.think_time_s = workload.think_time

@@ -10,21 +10,19 @@ import codecs
 import os
 import platform
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import orjson
+from pydantic import Field
 
 from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.load.tokens import Prompter
-from orchestrator.load.workloads import Exchanged, Prompt
-from orchestrator.load.workloads.lengths import SessionLengths
+from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, SessionLengths
 from orchestrator.results.ids import content_digest
-from orchestrator.spec.load import Workload
-from orchestrator.spec.units import MOST_TOKENS
+from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 MOST_PROBLEMS = 20  # said of one file; the others are counted
@@ -47,33 +45,65 @@ class Summary:
     output_tokens: frozenset[int | None]
 
 
-class File:
+class FileWorkload(Workload):
+    """``kind: file``: its lines in their order, and after the last the first again."""
+
+    kind: Literal["file"]
+    prompts: str  # a prompt per line as text, or JSONL with "prompt" and perhaps "output_tokens"
+    output_tokens: Lengths  # of lines that name no number
+    prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
+
+    def resolved(self, path: Callable[[str], str]) -> Self:
+        """Every client sends the prompts that were planned, or none. Raises ProblemsError as ``summary`` does."""
+        place = path(self.prompts)
+        found = summary(place).digest
+        self.check(found)
+        return self.model_copy(update={"prompts": place, "prompts_digest": found})
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        """Nobody counted the prompts; the shortest answer is the least that any line asks for."""
+        named = summary(self.prompts).output_tokens
+        return 1 + min(self.output_tokens.bounds[0] if tokens is None else tokens for tokens in named), None
+
+    def distinct_requests(self) -> int:
+        return summary(self.prompts).prompts
+
+    def identity(self) -> dict[str, Any]:
+        """With the content of its file in place of its path."""
+        content = self.prompts_digest or summary(self.prompts).digest
+        return self.model_dump(mode="json", exclude={"prompts_digest"}) | {"prompts": content}
+
+    def requests(self, prompter: Prompter, seed: int) -> File:
+        return File(self, prompter, seed)
+
+    def check(self, digest: str) -> None:
+        """Raises ProblemsError when the file's content is not what the workload was planned with."""
+        if self.prompts_digest not in (None, digest):
+            said = (
+                f"prompts {self.prompts!r} on {platform.node()} are not those that were planned (digest {digest} "
+                f"instead of {self.prompts_digest}): the file has changed since, or differs on this node"
+            )
+            raise ProblemsError([Problem(said)])
+
+
+class File(Kind):
     """One line of the file per request."""
 
-    turns = 1
-    sessions = False
-    needs_reply = False
-
-    def __init__(self, workload: Workload, prompter: Prompter, seed: int) -> None:
+    def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int) -> None:
         """Raises InputError for a file that cannot be sent, or that is not the one that was planned."""
-        path = workload.prompts or ""
         try:
-            data = _read(path)
-            if wrong := digest_problem(workload, content_digest(data)):
-                raise InputError(wrong)
-            self._lines = parse_prompts(data, path)
+            data = _read(workload.prompts)
+            workload.check(content_digest(data))
+            self._lines = parse_prompts(data, workload.prompts)
         except ProblemsError as error:
             raise InputError(str(error)) from None  # crosses process borders whole
-        self._lengths = SessionLengths(workload, 1, seed)
+        self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens, 1, seed)
 
-    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Exchanged]) -> Prompt:
-        return Prompt(None, (), self._line(session).text, 0, 0)
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        return Prompt((Message("user", (self._line(session).text,), 0),), 0)
 
     def output_tokens(self, session: int, turn: int) -> int:
         return self._line(session).output_tokens or self._lengths.output_tokens(session, 0)
-
-    def input_tokens(self, session: int, turn: int) -> int:
-        return 0
 
     def _line(self, session: int) -> Line:
         return self._lines[session % len(self._lines)]
@@ -90,16 +120,6 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
     data = _read(path)
     lines = parse_prompts(data, path)
     return Summary(content_digest(data), len(lines), frozenset(line.output_tokens for line in lines))
-
-
-def digest_problem(workload: Workload, digest: str) -> str | None:
-    """A sentence when the file's content is not what the workload was planned with."""
-    if workload.prompts_digest in (None, digest):
-        return None
-    return (
-        f"prompts {workload.prompts!r} on {platform.node()} are not those that were planned (digest {digest} "
-        f"instead of {workload.prompts_digest}): the file has changed since, or differs on this node"
-    )
 
 
 def parse_prompts(data: bytes, path: str) -> list[Line]:

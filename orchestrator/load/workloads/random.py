@@ -3,51 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
-from orchestrator.load.schedule import PROMPT_STREAM, stream
-from orchestrator.load.tokens import Content, Prompter
-from orchestrator.load.workloads import Exchanged, Prompt
-from orchestrator.load.workloads.lengths import SessionLengths
-from orchestrator.spec.load import Workload
+from pydantic import Field
 
-_PREFIX = {"warmup": 0, "measure": 1}  # the warm-up has a prefix of its own: it must not fill the cache we measure
+from orchestrator.load.workloads.content import PROMPT_STREAM, Kind, Message, Prompt, Prompter, SessionLengths, stream
+from orchestrator.spec.load import Lengths, Workload, session_bounds
 
-
-class SharedPrefix:
-    """The same first tokens in every prompt of one phase."""
-
-    def __init__(self, workload: Workload, prompter: Prompter, seed: int) -> None:
-        self.tokens = workload.shared_prefix_tokens
-        self._made: dict[str, Content] = {}
-        if self.tokens:
-            for phase, number in _PREFIX.items():
-                rng = stream(seed, PROMPT_STREAM, 1, number)
-                self._made[phase] = prompter.make(rng, self.tokens)
-
-    def of(self, phase: str) -> Content | None:
-        return self._made.get(phase)
+PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
 
 
-class Random:
+class Drawn(Workload):
+    """Keys of the kinds whose messages are drawn."""
+
+    input_tokens: Lengths
+    output_tokens: Lengths
+    shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
+
+    def token_bounds(self) -> tuple[int, int | None]:
+        return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, turns=1)
+
+
+class RandomWorkload(Drawn):
+    """``kind: random``, which is the default."""
+
+    kind: Literal["random"] = "random"
+
+    def requests(self, prompter: Prompter, seed: int) -> Random:
+        return Random(self, prompter, seed)
+
+
+class Random(Kind):
     """``input_tokens`` random tokens after ``shared_prefix_tokens`` that all requests share."""
 
-    turns = 1
-    sessions = False
-    needs_reply = False
-
-    def __init__(self, workload: Workload, prompter: Prompter, seed: int) -> None:
+    def __init__(self, workload: Drawn, prompter: Prompter, seed: int, turns: int = 1) -> None:
         self._prompter = prompter
         self._seed = seed
-        self._lengths = SessionLengths(workload, 1, seed)
-        self._prefix = SharedPrefix(workload, prompter, seed)
+        self._turns = turns
+        self.mean_turns = float(turns)
+        self._lengths = SessionLengths(workload.input_tokens, workload.output_tokens, turns, seed)
+        self._prefix_tokens = workload.shared_prefix_tokens
+        self.warmup_differs = self._prefix_tokens > 0
+        numbers = PREFIX_NUMBER.items() if self.warmup_differs else ()
+        self._prefix = {phase: self._message("system", self._prefix_tokens, 1, number) for phase, number in numbers}
 
-    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Exchanged]) -> Prompt:
-        length = self._lengths.input_tokens(session, 0)
-        user = self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, session), length)
-        return Prompt(self._prefix.of(phase), (), user, length, self.input_tokens(session, turn))
+    def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
+        """``path``: of the random stream, which of the messages this is."""
+        return Message(role, (self._prompter.make(stream(self._seed, PROMPT_STREAM, *path), tokens),), tokens)
+
+    def turns(self, session: int) -> int:
+        return self._turns
+
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        which = (session, turn) if self.sessions else (session,)
+        user = self._message("user", self._lengths.input_tokens(session, turn), 0, *which)
+        messages = (*([self._prefix[phase]] if self._prefix else []), *earlier, user)
+        return Prompt(messages, sum(message.tokens for message in messages))
 
     def output_tokens(self, session: int, turn: int) -> int:
-        return self._lengths.output_tokens(session, 0)
+        return self._lengths.output_tokens(session, turn)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return self._prefix.tokens + self._lengths.input_tokens(session, 0)
+        lengths = self._lengths
+        before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
+        return self._prefix_tokens + before + lengths.input_tokens(session, turn)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.analysis.best import best
-from orchestrator.analysis.measured import load_points, point_object
+from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.report.best import best_document
+from orchestrator.report.documents import json_text
+from orchestrator.report.points import point_document
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
 from tests.unit.results.builders import commit_launch, commit_measurement, deployment_row, failed_request, request
@@ -44,7 +48,8 @@ class Sweep:
 
     def best(self, per: str = "gpu", slo: str | None = None) -> dict[str, Any]:
         limits = parse_slo(slo) if slo else SLO
-        return best(load_points(open_results(self.uri), limits), limits, per)  # type: ignore[arg-type]
+        answers = best(load_points(open_results(self.uri), limits), limits, per)  # type: ignore[arg-type]
+        return json.loads(json_text(best_document(answers, limits, per)))  # type: ignore[arg-type, no-any-return]
 
 
 @pytest.fixture
@@ -213,7 +218,7 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
     sweep.level("d0", 5, repeat=0, point_id="p")
     sweep.level("d0", 5, repeat=2, point_id="p", status="failed", reason="it died", failure_class="engine_crash")
     (point,) = load_points(open_results(sweep.uri), SLO)
-    found = point_object(point, SLO)
+    found = json.loads(json_text(point_document(point, SLO)))
     assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
     assert (found["status"], found["reason"]) == ("ok", "it died")
     assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
@@ -236,16 +241,16 @@ def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Swee
         sweep.store, "x", attempt_id="a1", created_unix_ns=2, point_id="x", **failed | {"reason": "last"}
     )
     (point,) = load_points(open_results(sweep.uri))
-    assert (point.row["reason"], point.repeats[0].attempts, point.used) == ("last", 2, ())
+    assert (point.head.reason, point.repeats[0].attempts, point.used) == ("last", 2, ())
     commit_measurement(
         sweep.store, "x", [request(0)], attempt_id="a2", created_unix_ns=3, point_id="x", deployment_id="d0"
     )
     (point,) = load_points(open_results(sweep.uri))
-    assert (point.row["attempt_id"], point.repeats[0].attempts) == ("a2", 3)
+    assert (point.head.attempt_id, point.repeats[0].attempts) == ("a2", 3)
 
 
 def test_points_of_a_deployment_nobody_described_are_still_listed(sweep: Sweep) -> None:
     sweep.level("ghost", 5)
     (point,) = load_points(open_results(sweep.uri))
-    assert point_object(point)["label"] == "ghost"
-    assert point_object(point)["settings"] == {}
+    assert point_document(point)["label"] == "ghost"
+    assert point_document(point)["settings"] == {}

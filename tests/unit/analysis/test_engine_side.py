@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.engine_side import summarize
+from orchestrator.analysis.attempts import engine_side
 from orchestrator.results.schemas import ENGINE_METRICS
 
 
@@ -16,13 +16,13 @@ def table(*rows: dict) -> pa.Table:
 def test_counters_are_growth_and_gauges_the_highest_reading():
     names = ("unix_ns", "waiting", "kv_usage", "preemptions_total", "queue_time_s_sum", "queue_time_count")
     readings = [(3, 1, 0.2, 9, 5, 30), (1, 0, 0.1, 4, 1, 10), (2, 7, 0.9, 5, 2, 15)]
-    found = summarize(table(*(dict(zip(names, reading, strict=True)) for reading in readings)))
-    assert (found["waiting_max"], found["kv_usage_max"], found["preemptions"]) == (7, 0.9, 5)
-    assert found["queue_time_mean_ms"] == 200.0
+    found = engine_side(table(*(dict(zip(names, reading, strict=True)) for reading in readings)))
+    assert (found.waiting_max, found.kv_usage_max, found.preemptions) == (7, 0.9, 5)
+    assert found.queue_time_mean_ms == 200.0
 
 
 def test_replicas_add_up():
-    found = summarize(
+    found = engine_side(
         table(
             {"unix_ns": 1, "generation_tokens_total": 100, "waiting": 3},
             {"unix_ns": 2, "generation_tokens_total": 160, "waiting": 0},
@@ -30,11 +30,11 @@ def test_replicas_add_up():
             {"unix_ns": 2, "generation_tokens_total": 1_040, "waiting": 0, "replica": 1},
         )
     )
-    assert (found["generation_tokens"], found["waiting_max"]) == (100, 5)
+    assert (found.generation_tokens, found.waiting_max) == (100, 5)
 
 
 def test_what_one_replica_did_not_tell_is_null_for_all():
-    found = summarize(
+    found = engine_side(
         table(
             {"unix_ns": 1, "generation_tokens_total": 100},
             {"unix_ns": 2, "generation_tokens_total": 160},
@@ -42,21 +42,19 @@ def test_what_one_replica_did_not_tell_is_null_for_all():
             {"unix_ns": 2, "replica": 1},
         )
     )
-    assert found["generation_tokens"] is None
+    assert found.generation_tokens is None
 
 
 def test_nothing_is_made_of_no_samples_one_sample_or_a_counter_that_fell():
-    assert summarize(table()) is None
-    assert summarize(table({"unix_ns": 1, "preemptions_total": 7}))["preemptions"] is None
-    assert (
-        summarize(table({"unix_ns": 1, "preemptions_total": 7}, {"unix_ns": 2, "preemptions_total": 0}))["preemptions"]
-        is None
-    )
+    assert engine_side(table()) is None
+    assert engine_side(table({"unix_ns": 1, "preemptions_total": 7})).preemptions is None
+    fell = [{"unix_ns": 1, "preemptions_total": 7}, {"unix_ns": 2, "preemptions_total": 0}]
+    assert engine_side(table(*fell)).preemptions is None
 
 
 def test_no_lookups_make_no_hit_share():
     rows = [{"unix_ns": at, "prefix_hit_tokens_total": 0, "prefix_query_tokens_total": 0} for at in (1, 2)]
-    assert summarize(table(*rows))["prefix_hit_share"] is None
+    assert engine_side(table(*rows)).prefix_hit_share is None
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=2, max_size=20), st.integers(0, 10_000))
@@ -65,4 +63,4 @@ def test_growth_is_the_sum_of_the_steps_wherever_the_counter_began(steps, began)
     for at, step in enumerate(steps):
         total += step
         rows.append({"unix_ns": at, "prompt_tokens_total": total})
-    assert summarize(table(*rows))["prompt_tokens"] == sum(steps[1:])
+    assert engine_side(table(*rows)).prompt_tokens == sum(steps[1:])

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.launches import FIGURES, compared, load_launches
 from orchestrator.engines import ENGINES
+from orchestrator.report.documents import json_text
+from orchestrator.report.launches import launch_document
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import deployment_row, table
@@ -52,8 +54,9 @@ def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path), "exp")
 
 
-def loaded(tmp_path: Path) -> list[dict[str, Any]]:
-    return load_launches(open_results(str(tmp_path)))
+def loaded(tmp_path: Path) -> list[Any]:
+    launches = load_launches(open_results(str(tmp_path)))
+    return json.loads(json_text([launch_document(one) for one in launches]))
 
 
 def test_every_figure_stands_beside_what_was_reported(store: Store, tmp_path: Path) -> None:
@@ -85,18 +88,18 @@ def test_any_figures_compare_and_what_is_missing_has_no_difference(
 ) -> None:
     for name, figure in compared(ours, theirs).items():
         mine, other = ours.get(FIGURES[name][0]), theirs.get(FIGURES[name][1])
-        assert (figure["predicted"], figure["reported"]) == (mine, other)
+        assert (figure.predicted, figure.reported) == (mine, other)
         if mine is None or not other:
-            assert figure["difference_percent"] is None
+            assert figure.difference_percent is None
         else:
-            assert other * (1 + figure["difference_percent"] / 100) == pytest.approx(mine, rel=1e-9, abs=other * 1e-9)
+            assert other * (1 + figure.difference_percent / 100) == pytest.approx(mine, rel=1e-9, abs=other * 1e-9)
 
 
 def test_engines_report_by_the_names_that_are_compared() -> None:
     for engine in ("vllm", "emulator"):
-        said = ENGINES[engine]().reported(EMULATOR_LOG)
+        said = ENGINES[engine].reported(EMULATOR_LOG)
         figures = compared({}, said)
-        known = {name: figure["reported"] for name, figure in figures.items() if figure["reported"] is not None}
+        known = {name: figure.reported for name, figure in figures.items() if figure.reported is not None}
         assert known["kv_cache_tokens"] == 100_000
         assert known["max_concurrency"] == 100.0
         assert known["weight_bytes"] == pytest.approx(12.55 * 2**30, abs=1)

@@ -12,9 +12,11 @@ FIVE, over a window of [0, 1 s), times in ms:
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.columns import ROWS_PER_BLOCK, request_columns
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, merge_gaps
-from orchestrator.analysis.metrics import describe, distribution, merge, observe, summarize
-from orchestrator.analysis.throughput import input_tokens_by, output_tokens_by, requests_by
+from orchestrator.analysis.metrics import distribution, figures, merge, observe
+from orchestrator.analysis.requests import ROWS_PER_BLOCK, request_arrays
+from orchestrator.analysis.throughput import output_tokens_by
 from tests.unit.results.builders import events, failed_request, request, requests
 
 WINDOW = (0, 10**9)
@@ -38,6 +40,10 @@ FIVE = requests(
     request(4, 0, sent_ms=0, first_ms=50, last_ms=150, tokens=3, prompt=30, phase="warmup"),
 )
 GAPS = events({0: [50] * 4, 1: [], 2: [100] * 8, 3: [], 4: [50, 50]})
+
+
+def summarize(rows: pa.Table, token_events: pa.Table | None, window_ns: tuple[int, int]) -> dict[str, Any]:
+    return asdict(figures(observe(rows, token_events, window_ns)))
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +196,7 @@ def test_merged_repeats_are_pooled_not_averaged() -> None:
     first = observe(requests(request(0, 0, first_ms=100)), events({0: []}), WINDOW)
     rows = [request(index, 0, first_ms=200, last_ms=300, tokens=2) for index in range(3)]
     second = observe(requests(*rows), events({index: [100] for index in range(3)}), (0, 3 * 10**9))
-    both = describe(merge([first, second]))
+    both = asdict(figures(merge([first, second])))
     assert both["ttft_ms"]["mean"] == 175
     assert both["ttft_ms"]["p50"] == 200
     assert both["request_throughput"] == 4 / 4
@@ -228,7 +234,7 @@ def test_no_gaps_merge_with_some() -> None:
 def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> None:
     found = distribution(np.array(values))
     assert found is not None
-    ordered = [found[name] for name in ("p50", "p90", "p95", "p99")]
+    ordered = [found.p50, found.p90, found.p95, found.p99]
     assert ordered == sorted(ordered)
     assert min(values) <= ordered[0] <= ordered[-1] <= max(values)
 
@@ -254,7 +260,7 @@ def test_tokens_in_a_window_are_those_whose_chunk_came_in_it(
     made: tuple[pa.Table, pa.Table, list[float]], edges: list[int]
 ) -> None:
     rows, token_events, instants = made
-    found = output_tokens_by(request_columns(rows), token_events, [edge * 1e6 for edge in edges])
+    found = output_tokens_by(request_arrays(rows, token_events), [edge * 1e6 for edge in edges])
     assert found == pytest.approx([sum(at < edge for at in instants) for edge in edges])
 
 
@@ -264,18 +270,18 @@ def test_windows_side_by_side_add_up_to_the_whole(
     made: tuple[pa.Table, pa.Table, list[float]], cuts: list[int], with_events: bool
 ) -> None:
     rows, token_events, instants = made
-    columns = request_columns(rows)
-    edges = [edge * 1e6 for edge in (0, *sorted(cuts), 10_000)]
+    edges = [edge * 10**6 for edge in (0, *sorted(cuts), 10_000)]
     events_given = token_events if with_events else None
-    for by in (
-        requests_by(columns, edges),
-        input_tokens_by(columns, edges),
-        output_tokens_by(columns, events_given, edges),
-    ):
-        assert (np.diff(by) >= -1e-9).all()
-        assert by[0] == 0
-    assert output_tokens_by(columns, events_given, edges)[-1] == pytest.approx(len(instants))
-    assert requests_by(columns, edges)[-1] == rows.num_rows
+    parts = [observe(rows, events_given, window).delivered for window in itertools.pairwise(edges)]
+    summed = {name: sum(part[name] for part in parts) for name in parts[0]}
+    assert all(part[name] >= -1e-9 for part in parts for name in part)
+    assert summed == pytest.approx(
+        {
+            "requests": rows.num_rows,
+            "input_tokens": sum(rows["input_tokens"].to_pylist()),
+            "output_tokens": len(instants),
+        }
+    )
 
 
 def test_importing_the_metrics_is_quick_and_brings_neither_pandas_nor_scipy() -> None:

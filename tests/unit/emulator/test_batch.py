@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orchestrator.engines.emulator.batch import Batch, Sequence, refusal
-from orchestrator.engines.emulator.profile import Constants
+from orchestrator.emulator.batch import Batch, Sequence, refusal
+from orchestrator.emulator.profile import Constants
 from tests.unit.emulator.builders import a_replica
 
 REQUEST = st.tuples(st.floats(0, 2), st.integers(1, 300), st.integers(1, 120), st.integers(0, 200))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.emulator.flags import options_of, parser
+from orchestrator.emulator.profile import device_of, facts_of, load_profile
+from orchestrator.emulator.server import start_failure, start_lines
 from orchestrator.engines import ENGINES
-from orchestrator.engines.base import Node
-from orchestrator.engines.emulator.flags import options_of, parser
-from orchestrator.engines.emulator.profile import device_of, facts_of, load_profile
-from orchestrator.engines.emulator.server import start_failure, start_lines
+from orchestrator.engines.command import Node
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from tests.unit.emulator.builders import a_replica, device, facts
 
-EMULATOR = ENGINES["emulator"]()
+EMULATOR = ENGINES["emulator"]
 H100 = Hardware(name="h100", accelerator="H100-80GB")
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -43,19 +43,25 @@ def test_parallelism_batching_and_quantization_are_imitated() -> None:
     [
         ({"speculative": Speculative(method="ngram", num_speculative_tokens=3)}, "speculative decoding"),
         ({"enable_lora": True}, "LoRA"),
-        ({"image": "x"}, "container images"),
-        ({"nnodes": 3, "tensor_parallel_size": 4}, "evenly over 3 nodes"),
+        ({"image": "x"}, "part of this program"),
         ({"profile": "no-such-gpu"}, "unknown accelerator"),
         ({"profile": "H100-80GB/no-such-model"}, "unknown model"),
         ({"extra_args": {"--no-such-flag": 1}}, "has no flag"),
         ({"extra_args": {"--port": 1}}, "set by this program"),
         ({"extra_args": {"--fault": "explode"}}, "--fault"),
+        ({"extra_args": {"--profile": "A100-80GB/meta-llama/Llama-3.1-8B-Instruct"}}, "the field profile"),
+        ({"extra_args": {"--set": ["max_num_seqs=1"]}}, "the fields themselves"),
     ],
 )
 def test_what_has_no_place_in_the_model_is_refused_with_the_reason(changes: dict[str, Any], words: str) -> None:
     problems = EMULATOR.problems(settings(**changes), H100)
     assert len(problems) == 1
     assert words in problems[0]
+
+
+def test_a_batch_without_chunked_prefill_holds_the_longest_prompt_as_vllms_does() -> None:
+    pins = EMULATOR.pins(settings(enable_chunked_prefill=False, max_model_len=16384), H100)
+    assert pins["max_num_batched_tokens"] == 16384
 
 
 def test_all_problems_are_found_at_once() -> None:
@@ -99,15 +105,15 @@ def test_what_is_said_at_start_is_read_back() -> None:
     [(8 * 10**9, "CUDA out of memory"), (17 * 10**9, "No available memory for the cache blocks"), (80 * 10**9, None)],
 )
 def test_a_model_that_does_not_fit_fails_at_start_in_vllms_words(memory_bytes: int, words: str | None) -> None:
-    from orchestrator.engines.emulator.model import replica
+    from orchestrator.emulator.model import replica
 
     small = device(memory_bytes=memory_bytes)
-    failure = start_failure(settings(), small, replica(settings(), facts(), small, load_profile(None).constants))
+    failure = start_failure(small, replica(settings(), facts(), small, load_profile(None).constants))
     assert (words is None and failure is None) or (words is not None and words in (failure or ""))
 
 
 def test_a_sequence_that_does_not_fit_fails_at_start_in_vllms_words() -> None:
-    failure = start_failure(settings(), device(), a_replica(kv_cache_tokens=1000))
+    failure = start_failure(device(), a_replica(kv_cache_tokens=1000))
     assert "To serve at least one request with the model's max seq len (8192)" in (failure or "")
 
 

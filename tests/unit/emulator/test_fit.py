@@ -10,10 +10,10 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli.emulator import emulator
-from orchestrator.engines.emulator.fit import FIGURES, _errors, figures, fit, read_samples
-from orchestrator.engines.emulator.model import replica
-from orchestrator.engines.emulator.profile import Constants, Profile, device_of, load_profile
-from orchestrator.engines.emulator.simulate import Outcome, Schedule, run, run_closed
+from orchestrator.emulator.fit import FIGURES, _errors, figures, fit, read_samples
+from orchestrator.emulator.model import replica
+from orchestrator.emulator.profile import Constants, Profile, device_of, load_profile
+from orchestrator.emulator.simulate import Outcome, Trace, run, run_closed
 from orchestrator.errors import InputError
 from orchestrator.results.store import Manifest, Store
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -37,16 +37,16 @@ LEVELS = (
 )
 
 
-def schedule(rate: float, requests: int = 120) -> Schedule:
+def schedule(rate: float, requests: int = 120) -> Trace:
     rng = np.random.default_rng(3)
-    return Schedule(
+    return Trace(
         np.cumsum(rng.exponential(1 / rate, requests)),
         rng.integers(50, 2000, requests),
         rng.integers(20, 200, requests),
     )
 
 
-def rows(measurement: str, load: Schedule, outcome: Outcome) -> list[dict[str, object]]:
+def rows(measurement: str, load: Trace, outcome: Outcome) -> list[dict[str, object]]:
     times = np.stack([load.arrival_s, outcome.first_token_s, outcome.last_token_s]) * 1e9 + 5e9
     return [
         {
@@ -86,13 +86,22 @@ def measured(
                 store.write_part(name, table(name, content), measurement_id=measurement, attempt_id="a0", writer="w")
                 for name, content in tables.items()
             )
-            store.commit(Manifest("point", measurement, "a0", "ok", 1, parts))
+            store.commit(
+                Manifest(
+                    kind="point",
+                    measurement_id=measurement,
+                    attempt_id="a0",
+                    status="ok",
+                    created_unix_ns=1,
+                    files=parts,
+                )
+            )
     return str(folder)
 
 
 def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Path) -> None:
     found = fit(measured(tmp_path))
-    assert found.samples == 10
+    assert len(found.by_sample) == 10
     assert max(found.error.values()) < 0.05
     assert found.held_out_error is not None
     assert max(found.held_out_error.values()) < 0.06
@@ -140,13 +149,13 @@ def test_different_engines_are_not_fitted_together_but_one_can_be_chosen(tmp_pat
     measured(tmp_path, (2,), engine="sglang")
     with pytest.raises(InputError, match="ran with sglang, vllm"):
         fit(str(tmp_path))
-    assert fit(str(tmp_path), engine="sglang").samples == 5
+    assert len(fit(str(tmp_path), engine="sglang").by_sample) == 5
     with pytest.raises(InputError, match="of tgi"):
         fit(str(tmp_path), engine="tgi")
 
 
 def test_nothing_to_fit_is_an_input_error(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    store.commit(Manifest("point", "m", "a", "ok", 1, ()))
+    store.commit(Manifest(kind="point", measurement_id="m", attempt_id="a", status="ok", created_unix_ns=1, files=()))
     with pytest.raises(InputError, match="nothing to fit"):
         fit(str(tmp_path))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.emulator.http import Connection, Request, chunk
+from orchestrator.emulator.http import ClientConnection, HttpRequest, chunk
 
 
 class Recorder(asyncio.Transport):
@@ -46,10 +46,10 @@ class Recorder(asyncio.Transport):
             return self.buffered
 
 
-def connected() -> tuple[Connection, Recorder, list[Request]]:
-    seen: list[Request] = []
+def connected() -> tuple[ClientConnection, Recorder, list[HttpRequest]]:
+    seen: list[HttpRequest] = []
     transport = Recorder()
-    connection = Connection(lambda request, _: seen.append(request))
+    connection = ClientConnection(lambda request, _: seen.append(request))
     connection.connection_made(transport)
     return connection, transport, seen
 
@@ -69,7 +69,7 @@ def test_pipelined_requests_are_answered_one_after_the_other() -> None:
     connection, transport, seen = connected()
     connection.data_received(POST + POST)
     assert len(seen) == 1
-    connection.respond_json(200, b"{}")
+    connection.respond(200, b"{}")
     assert len(seen) == 2
     assert transport.sent().startswith(b"HTTP/1.1 200 OK\r\n")
     assert not transport.closed
@@ -78,7 +78,7 @@ def test_pipelined_requests_are_answered_one_after_the_other() -> None:
 def test_a_client_that_asks_for_it_is_disconnected_after_the_answer() -> None:
     connection, transport, _ = connected()
     connection.data_received(POST.replace(b"Host: x", b"Connection: close"))
-    connection.respond_json(200, b"{}")
+    connection.respond(200, b"{}")
     assert transport.closed == "close"
 
 

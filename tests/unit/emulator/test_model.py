@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.emulator.model import Costs, replica
+from orchestrator.emulator.model import Costs, replica
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
 
@@ -106,10 +106,6 @@ def test_the_kv_capacity_is_what_the_user_fixed() -> None:
     assert a_replica(kv_cache_memory_bytes=131072 * 1000).limits.kv_tokens == 1000
 
 
-def test_batch_defaults_are_those_of_the_device() -> None:
-    small = replica(
-        settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(memory_bytes=24 * 2**30), IDEAL
-    )
-    large = replica(settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL)
-    assert (small.limits.max_num_batched_tokens, small.limits.max_num_seqs) == (2048, 256)
-    assert (large.limits.max_num_batched_tokens, large.limits.max_num_seqs) == (8192, 1024)
+def test_what_nobody_says_of_batches_is_what_vllm_takes_on_large_gpus() -> None:
+    limits = replica(settings(max_num_seqs=None, max_num_batched_tokens=None), facts(), device(), IDEAL).limits
+    assert (limits.max_num_batched_tokens, limits.max_num_seqs) == (8192, 1024)

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from orchestrator.engines.emulator import pacer as module
-from orchestrator.engines.emulator.batch import Batch
-from orchestrator.engines.emulator.pacer import Lag, Pacer
+from orchestrator.emulator import pacer as module
+from orchestrator.emulator.batch import Batch
+from orchestrator.emulator.pacer import Lag, Pacer
 from tests.unit.emulator.builders import IDEAL, a_replica
 
 INTERVAL_S = 1e-4
@@ -26,13 +26,12 @@ class Clock:
 
 
 class Client:
-    """A request's receiver and its stream in one; notes when each of its tokens left."""
+    """A request's receiver; notes when each of its tokens left."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.at_s: list[float] = []
         self.ended = 0
-        self.stream = self
 
     def prepare(self, last: bool) -> tuple[bytes, bool]:
         return b"token", last

@@ -7,15 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from orchestrator.engines.emulator.profile import load_profile
-from orchestrator.engines.emulator.simulate import Schedule, run, run_closed, simulate
+from orchestrator.emulator.profile import load_profile
+from orchestrator.emulator.simulate import Trace, run, run_closed, simulate
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.emulator.builders import a_replica
 
 
-def schedule(rate: float, requests: int, prompt: int = 100, output: int = 20) -> Schedule:
+def schedule(rate: float, requests: int, prompt: int = 100, output: int = 20) -> Trace:
     rng = np.random.default_rng(7)
-    return Schedule(
+    return Trace(
         np.cumsum(rng.exponential(1 / rate, requests)),
         np.full(requests, prompt, np.int64),
         np.full(requests, output, np.int64),
@@ -40,7 +40,7 @@ def test_beyond_its_capacity_the_queue_grows_and_the_throughput_does_not() -> No
 
 def test_requests_that_do_not_fit_are_refused_and_marked() -> None:
     one = schedule(1, 3)
-    mixed = Schedule(one.arrival_s, np.array([10, 9000, 10]), one.output_tokens)
+    mixed = Trace(one.arrival_s, np.array([10, 9000, 10]), one.output_tokens)
     outcome = run(a_replica(), mixed)
     assert outcome.refused == 1
     assert np.isnan(outcome.first_token_s).tolist() == [False, True, False]
@@ -50,7 +50,7 @@ def test_replicas_share_the_requests_in_turn() -> None:
     load = schedule(rate=300, requests=400)
     one, two = run(a_replica(), load), run(a_replica(), load, ranks=2)
     assert two.last_token_s.max() < one.last_token_s.max()
-    alone = Schedule(load.arrival_s[1::2], load.prompt_tokens[1::2], load.output_tokens[1::2])
+    alone = Trace(load.arrival_s[1::2], load.prompt_tokens[1::2], load.output_tokens[1::2])
     assert np.array_equal(two.last_token_s[1::2], run(a_replica(), alone).last_token_s)
 
 
@@ -75,7 +75,7 @@ def test_a_deployment_is_simulated_by_the_name_of_its_device_and_model() -> None
 def test_fifty_thousand_requests_take_seconds_at_most() -> None:
     rng = np.random.default_rng(1)
     n = 50_000
-    load = Schedule(
+    load = Trace(
         np.cumsum(rng.exponential(1 / 20, n)),
         rng.lognormal(6, 0.5, n).astype(np.int64) + 1,
         rng.lognormal(5, 0.5, n).astype(np.int64) + 1,

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from orchestrator.engines.base import Command, Node
+from orchestrator.engines.command import Command, Node
 from orchestrator.engines.container import container_name, in_container, launch_of
-from orchestrator.engines.lease import node_path
+from orchestrator.engines.ownership import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CPU = Hardware(name="cpu")
@@ -29,7 +29,7 @@ def test_golden_docker(runtime: str | None) -> None:
     command = made(runtime)
     assert shlex.join(command.argv) == (
         "docker run --rm --init --name orchestrator-01L-8000-1 "
-        f"--label orchestrator.leases={node_path('leases')} --network host --ipc private --shm-size 16g "
+        f"--label orchestrator.locks={node_path('locks')} --network host --ipc private --shm-size 16g "
         "--gpus '\"device=0,3\"' --volume /models/tiny:/models/tiny:ro --volume /hub:/hub:rw "
         "--volume /run/l:/run/l:rw --env A --env HF_ENDPOINT --env HF_HOME --env HF_TOKEN --env KEY --workdir /run/l "
         "--entrypoint vllm vllm/vllm:1 serve /models/tiny"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.engines.base import Node
-from orchestrator.engines.endpoint import Endpoint
+from orchestrator.engines.command import Node
+from orchestrator.engines.endpoint import ENGINE as ENDPOINT
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CPU = Hardware(name="cpu")
@@ -17,8 +17,8 @@ def settings(**given: object) -> EngineSettings:
 
 def test_a_url_and_a_name_are_enough() -> None:
     made = settings(served_model_name="theirs", api_key_env="THEIR_KEY")
-    assert Endpoint().problems(made, CPU) == []
-    assert Endpoint().served_name(made, Node(launch_id="x")) == "theirs"
+    assert ENDPOINT.problems(made, CPU) == []
+    assert ENDPOINT.served_name(made, Node(launch_id="x")) == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_a_url_and_a_name_are_enough() -> None:
     ],
 )
 def test_what_makes_no_sense_for_it_is_refused(given: dict[str, object], sentence: str) -> None:
-    assert sentence in "\n".join(Endpoint().problems(settings(**given), CPU))
+    assert sentence in "\n".join(ENDPOINT.problems(settings(**given), CPU))
 
 
 def test_it_is_never_launched() -> None:
-    assert not Endpoint.launches
+    assert not ENDPOINT.launches
     with pytest.raises(TypeError, match="not launched"):
-        Endpoint().command(settings(), CPU, Node(), "")
+        ENDPOINT.command(settings(), CPU, Node(), "")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.base import Command, Node
+from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.command_lines import by_flag
 
 CPU = Hardware(name="cpu")
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
@@ -26,7 +27,7 @@ def settings(name: str, **given: Any) -> EngineSettings:
 def command(name: str, hardware: Hardware = H100, node: dict[str, Any] | None = None, **given: Any) -> Command:
     usual = {"port": 21001, "master_port": 21002, "extra_ports": (21003,), "devices": ("0", "1"), "launch_id": "01L"}
     made = Node(**(usual | {"model_path": "/models/tiny"} | (node or {})))
-    return ENGINES[name]().command(settings(name, **given), hardware, made, "k3y")
+    return ENGINES[name].command(settings(name, **given), hardware, made, "k3y")
 
 
 def test_golden_sglang_0_5_23_on_two_nodes() -> None:
@@ -38,7 +39,7 @@ def test_golden_sglang_0_5_23_on_two_nodes() -> None:
         "import os, sys; from sglang.cli.main import main; "
         "sys.argv += ['--api-key', os.environ['ENGINE_API_KEY']]; sys.exit(main())"
     )
-    assert shlex.join(made.argv[3:]) == (
+    assert by_flag(made.argv[3:]) == by_flag(
         "serve --model-path /models/tiny --host 127.0.0.1 --port 21009 --served-model-name tiny-01L --tp-size 8 "
         "--pp-size 2 --dp-size 1 --context-length 8192 --max-running-requests 1024 --max-prefill-tokens 8192 "
         "--chunked-prefill-size 8192 --cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled "
@@ -53,22 +54,29 @@ def test_golden_sglang_0_5_23_on_two_nodes() -> None:
 
 def test_golden_sglang_speculation_without_chunks() -> None:
     spec = {"method": "eagle3", "num_speculative_tokens": 4, "model": "/d"}
-    line = shlex.join(command("sglang", speculative=spec, enable_chunked_prefill=False, max_num_batched_tokens=99).argv)
-    assert "--max-prefill-tokens 99 --chunked-prefill-size -1" in line
-    assert (
-        "--speculative-algorithm EAGLE3 --speculative-draft-model-path /d --speculative-num-steps 4 "
-        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5" in line
+    said = by_flag(
+        command("sglang", speculative=spec, enable_chunked_prefill=False, max_num_batched_tokens=99).argv[3:]
     )
+    assert said["--max-prefill-tokens"] == ["99"]
+    assert said["--chunked-prefill-size"] == ["-1"]
+    assert {flag: values for flag, values in said.items() if flag.startswith("--speculative")} == {
+        "--speculative-algorithm": ["EAGLE3"],
+        "--speculative-draft-model-path": ["/d"],
+        "--speculative-num-steps": ["4"],
+        "--speculative-eagle-topk": ["1"],
+        "--speculative-num-draft-tokens": ["5"],
+    }
 
 
 def test_golden_tgi_3_3_7() -> None:
     made = command("tgi", tensor_parallel_size=4, max_model_len=8192, max_input_len=4096, enable_prefix_caching=False)
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 --prometheus-port 21003 "
         "--master-port 21002 --shard-uds-path /tmp/tgi-01L-21001 --num-shard 4 --max-total-tokens 8192 "
         "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 --usage-stats off"
     )
-    assert made.env == {"PREFIX_CACHING": "0", "CUDA_VISIBLE_DEVICES": "0,1", "HF_HUB_OFFLINE": "1"}
+    assert made.env["PREFIX_CACHING"] == "0"
+    assert made.env["CUDA_VISIBLE_DEVICES"] == "0,1"
     assert made.secrets == {"API_KEY": "k3y"}
     assert "max_num_queued_reqs=10000 was left open and is pinned" in made.notes
     assert "--max-concurrent-requests 128" in shlex.join(command("tgi", max_num_queued_reqs=128).argv)
@@ -77,7 +85,7 @@ def test_golden_tgi_3_3_7() -> None:
 def test_golden_tensorrt_llm_1_2() -> None:
     given = {"tensor_parallel_size": 4, "max_model_len": 8192, "enable_prefix_caching": False, "enforce_eager": True}
     made = command("tensorrt_llm", **given)
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "trtllm-serve /models/tiny --host 127.0.0.1 --port 21001 --backend pytorch --extra_llm_api_options trtllm.yaml"
     )
     assert json.loads(made.files["trtllm.yaml"]) == {
@@ -110,7 +118,7 @@ def test_golden_tensorrt_llm_speculation(spec: dict[str, Any], expected: dict[st
 def test_golden_lmdeploy_0_18() -> None:
     made = command("lmdeploy", tensor_parallel_size=2, max_model_len=8192, kv_cache_dtype="int8", max_num_queued_reqs=5)
     assert "from lmdeploy.cli import run; sys.argv += ['--api-keys'" in made.argv[2]
-    assert shlex.join(made.argv[3:]) == (
+    assert by_flag(made.argv[3:]) == by_flag(
         "serve api_server /models/tiny --server-name 127.0.0.1 --server-port 21001 --model-name tiny-01L "
         "--backend turbomind --tp 2 --quant-policy int8 --session-len 8192 --max-concurrent-requests 5 "
         "--max-batch-size 1024 --max-prefill-token-num 8192"
@@ -122,25 +130,23 @@ def test_golden_lmdeploy_0_18() -> None:
 def test_golden_lightllm() -> None:
     off = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
     made = command("lightllm", tensor_parallel_size=2, max_model_len=9000, **off)
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L --host 127.0.0.1 "
         "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 --running_max_req_size 1000 "
         "--batch_max_tokens 9000 --disable_chunked_prefill --disable_dynamic_prompt_cache"
     )
     # server/api_start.py: a batch holds a whole chunk, or, where prompts are not split, a whole prompt
-    assert "--batch_max_tokens 640 --chunked_prefill_size 640" in shlex.join(
-        command("lightllm", max_num_batched_tokens=640).argv
-    )
-    assert "--batch_max_tokens 16384 --disable_chunked_prefill" in shlex.join(
-        command("lightllm", enable_chunked_prefill=False).argv
-    )
+    small = by_flag(command("lightllm", max_num_batched_tokens=640).argv)
+    assert small["--batch_max_tokens"] == small["--chunked_prefill_size"] == ["640"]
+    whole = by_flag(command("lightllm", enable_chunked_prefill=False).argv)
+    assert whole["--batch_max_tokens"] == ["16384"] and "--disable_chunked_prefill" in whole
     assert command("lightllm", enable_expert_parallel=True).env["MOE_MODE"] == "EP"
 
 
 def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
     node = {"model_path": "/m/a.gguf", "cores": (0, 1)}
     made = command("llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1024, max_num_seqs=8)
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel 8 --ctx-size 8192 "
         "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode row --fit off --metrics --no-webui"
     )
@@ -151,10 +157,10 @@ def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
 
 
 def test_without_its_cache_llama_cpp_is_told_so_in_every_request() -> None:
-    engine = ENGINES["llama_cpp"]()
+    engine = ENGINES["llama_cpp"]
     off = engine.dialects(settings("llama_cpp", enable_prefix_caching=False))
-    assert off["native"].extra_body == off["completions"].extra_body == {"cache_prompt": False}
-    assert engine.dialects(settings("llama_cpp"))["native"].extra_body == {}
+    assert off["chat"].extra_body == off["completions"].extra_body == {"cache_prompt": False}
+    assert engine.dialects(settings("llama_cpp"))["chat"].extra_body == {}
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -186,7 +192,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"kv_cache_dtype": "fp8"}, "turbomind backend refuses fp8"),
     ("lmdeploy", {"enforce_eager": True}, "only LMDeploy's pytorch backend has it"),
     ("lmdeploy", {"nnodes": 2, "tensor_parallel_size": 2, "extra_args": {"--backend": "pytorch"}}, "through Ray only"),
-    ("lmdeploy", {"load_format": "dummy"}, "cannot serve without the checkpoint's own weights"),
+    ("lmdeploy", {"load_format": "dummy"}, "reads the checkpoint's own weights only"),
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
     ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
     ("lightllm", {"enable_prefix_caching": False}, "LightLLM splits prompts only with it"),
@@ -209,12 +215,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "given", "sentence"), REFUSED)
 def test_what_an_engine_cannot_do_is_refused_with_the_reason(name: str, given: dict[str, Any], sentence: str) -> None:
-    assert sentence in "\n".join(ENGINES[name]().problems(settings(name, **given), H100))
+    assert sentence in "\n".join(ENGINES[name].problems(settings(name, **given), H100))
 
 
 @pytest.mark.parametrize("name", ["sglang", "tgi", "tensorrt_llm", "lmdeploy", "lightllm"])
 def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
-    problems = ENGINES[name]().problems(settings(name), CPU)
+    problems = ENGINES[name].problems(settings(name), CPU)
     assert len(problems) == 1
     assert problems[0].startswith("hardware: ")
     assert problems[0].endswith("is run on GPUs only")
@@ -222,5 +228,5 @@ def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
 
 def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
     assert "one rank on a CPU" in "\n".join(
-        ENGINES["llama_cpp"]().problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
+        ENGINES["llama_cpp"].problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
     )

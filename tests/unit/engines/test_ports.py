@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -23,23 +24,25 @@ def test_ports_lie_in_the_range_that_ray_and_the_kernel_leave_alone(tmp_path: Pa
     assert all(21000 <= port <= 31999 for port in taken)
 
 
-def test_no_port_is_given_twice_even_after_release(tmp_path: Path) -> None:
+def test_no_port_is_given_twice(tmp_path: Path) -> None:
     pool = Ports(rng(), tmp_path)
     first = pool.take(3)
-    pool.release()
     assert not set(first) & set(pool.take(3))
+
+
+def test_released_ports_are_free_for_others_and_hold_no_files(tmp_path: Path) -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    first = Ports(np.random.default_rng(0), tmp_path)
+    taken = first.take(6)
+    assert len(os.listdir("/proc/self/fd")) == files + 6
+    first.release()
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert Ports(np.random.default_rng(0), tmp_path).take(6) == taken
 
 
 def test_two_owners_with_the_same_start_get_different_ports(tmp_path: Path) -> None:
     first, second = Ports(rng(), tmp_path), Ports(rng(), tmp_path)
     assert not set(first.take(3)) & set(second.take(3))
-
-
-def test_a_released_port_can_be_given_to_another_owner(tmp_path: Path) -> None:
-    first = Ports(rng(), tmp_path)
-    given = first.take(3)
-    first.release()
-    assert Ports(rng(), tmp_path).take(3) == given
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from orchestrator.engines import readiness
-from orchestrator.engines.base import Command, Node
-from orchestrator.engines.endpoint import Endpoint
-from orchestrator.engines.readiness import Answer, Ready, http_ask, listeners, wait_ready
-from orchestrator.engines.transformers import Transformers
-from orchestrator.engines.vllm import Vllm
+from orchestrator.engines.command import Command, Node
+from orchestrator.engines.endpoint import ENGINE as ENDPOINT
+from orchestrator.engines.process import EngineProcess
+from orchestrator.engines.readiness import Expected, Ready, listeners, wait_ready
+from orchestrator.engines.transformers import ENGINE as TRANSFORMERS
+from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.http_control import Answer
 from orchestrator.spec.settings import EngineSettings
 
 KEY = "k3y"
@@ -49,15 +50,12 @@ class FakeServer:
     def __init__(self, answers: dict[str, Answer], open_to_all: str = "-", after: int = 0) -> None:
         self.answers, self.open_to_all, self.after = answers, open_to_all, after
 
-    def __call__(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+    def __call__(self, url: str, method: str, api_key: str) -> Answer:
+        path = "/" + url.split("/", 3)[3]
         self.after -= 1
         if self.after >= 0:
             return Answer(0)
-        if (
-            path.startswith("/v1")
-            and not path.startswith(self.open_to_all)
-            and headers.get("Authorization") != f"Bearer {KEY}"
-        ):
+        if path.startswith("/v1") and not path.startswith(self.open_to_all) and api_key != KEY:
             return Answer(401)
         return self.answers.get(path, Answer(404))
 
@@ -74,11 +72,15 @@ class Time:
 
 
 def models(*names: str) -> Answer:
-    return Answer(200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}))
+    return Answer(200, json.dumps({"data": [{"id": name, "max_model_len": 2048} for name in names]}).encode())
 
 
 def vllm_answers(**changes: Answer) -> dict[str, Answer]:
-    usual = {"/health": Answer(200), "/v1/models": models("tiny-01L"), "/version": Answer(200, '{"version": "0.32.0"}')}
+    usual = {
+        "/health": Answer(200),
+        "/v1/models": models("tiny-01L"),
+        "/version": Answer(200, b'{"version": "0.32.0"}'),
+    }
     return usual | {path.replace("_", "/"): answer for path, answer in changes.items()}
 
 
@@ -94,10 +96,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
 def wait(engine: Any, server: FakeServer, process: FakeProcess | None, timeout_s: float = 60.0, **given: Any) -> Ready:
     time = Time()
     settings = EngineSettings(engine=engine.name, model="acme/tiny", **given)
-    return wait_ready(
-        engine, settings, NODE, "http://127.0.0.1:21001", KEY, process, timeout_s,
-        silence_s=20.0, clock=time, sleep=time.sleep, ask=server,
-    )  # fmt: skip
+    expected = Expected(engine, settings, NODE, "http://127.0.0.1:21001", KEY, cast(EngineProcess, process))
+    return wait_ready(expected, timeout_s, silence_s=20.0, clock=time, sleep=time.sleep, ask=server)
 
 
 def failed(engine: Any, server: FakeServer, process: FakeProcess | None, **given: Any) -> Failure:
@@ -107,18 +107,16 @@ def failed(engine: Any, server: FakeServer, process: FakeProcess | None, **given
 
 
 def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
-    ready = wait(Vllm(), FakeServer(vllm_answers(), after=8), FakeProcess())
+    ready = wait(VLLM, FakeServer(vllm_answers(), after=8), FakeProcess())
     assert ready.proofs == ("socket", "key", "name")
     assert ready.max_model_len == 2048
     assert ready.engine_version == "0.32.0"
     assert ready.ready_s == 2.0
 
 
-def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Vllm, "reported", lambda self, log: {"kv_cache_bytes": int("1.5GB")})
-    ready = wait(Vllm(), FakeServer(vllm_answers()), FakeProcess())
+def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(caplog: pytest.LogCaptureFixture) -> None:
+    misreading = replace(VLLM, reported=lambda log: {"kv_cache_bytes": int("1.5GB")})
+    ready = wait(misreading, FakeServer(vllm_answers()), FakeProcess())
     assert list(ready.reported) == ["unreadable"]
     assert "1.5GB" in str(ready.reported["unreadable"])
     assert ready.engine_version == "0.32.0"
@@ -126,77 +124,77 @@ def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(
 
 
 def test_an_engine_that_dies_is_classified_by_its_log() -> None:
-    failure = failed(Vllm(), FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x"))
+    failure = failed(VLLM, FakeServer({}), FakeProcess(lives=3, log="vllm: error: unrecognized arguments: --x"))
     assert failure.kind == "bad_flag"
     assert failure.failure_class is FailureClass.BAD_CONFIG
 
 
 def test_a_death_with_a_stranger_on_the_port_is_told_as_the_taken_port(ours: dict[str, set[int]]) -> None:
     ours["listeners"] = {99999999}
-    failure = failed(Vllm(), FakeServer({}), FakeProcess(lives=3))
+    failure = failed(VLLM, FakeServer({}), FakeProcess(lives=3))
     assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
     assert "port 21001 is taken by" in failure.sentence
 
 
 def test_a_stranger_that_answers_first_ends_the_wait_at_once(ours: dict[str, set[int]]) -> None:
     ours["listeners"] = {1}
-    failure = failed(Vllm(), FakeServer({"/health": Answer(404)}), FakeProcess())
+    failure = failed(VLLM, FakeServer({"/health": Answer(404)}), FakeProcess())
     assert failure.kind == "port_taken"
     assert psutil.Process(1).name() in failure.sentence
 
 
 def test_a_server_that_needs_no_key_is_not_ours() -> None:
-    failure = failed(Vllm(), FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
+    failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
     assert failure.kind == "wrong_server"
     assert "carry no key" in failure.sentence
 
 
 def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
-    assert wait(Vllm(), FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).proofs[1] == "key"
+    assert wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).proofs[1] == "key"
 
 
 def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -> None:
     ours["listeners"] = {99999999}  # a process of docker's daemon
     other = FakeServer(vllm_answers(_v1_models=models("tiny-OTHER")))
-    failure = failed(Vllm(), other, FakeProcess(), image="vllm/vllm:1")
+    failure = failed(VLLM, other, FakeProcess(), image="vllm/vllm:1")
     assert failure.kind == "wrong_server"
     assert "tiny-OTHER" in failure.sentence
-    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), image="i").proofs == ("key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), image="i").proofs == ("key", "name")
 
 
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
     server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all="/")
-    assert wait(Transformers(), server, FakeProcess(keyed=False)).proofs == ("socket",)
+    assert wait(TRANSFORMERS, server, FakeProcess(keyed=False)).proofs == ("socket",)
 
 
 @pytest.mark.parametrize("listening", [set(), {99999999}])
 def test_podmans_processes_are_ours_or_the_name_must_be(listening: set[int], ours: dict[str, set[int]]) -> None:
     podman = {"image": "i", "container_runtime": "podman"}
-    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("socket", "key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("socket", "key", "name")
     ours["listeners"] = listening
-    assert wait(Vllm(), FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("key", "name")
     server = FakeServer({"/health": Answer(200)}, open_to_all="/")
-    assert failed(Transformers(), server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
+    assert failed(TRANSFORMERS, server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
 
 
 def test_health_that_is_not_200_yet_is_waited_for() -> None:
-    failure = failed(Vllm(), FakeServer(vllm_answers(_health=Answer(503))), FakeProcess())
+    failure = failed(VLLM, FakeServer(vllm_answers(_health=Answer(503))), FakeProcess())
     assert (failure.kind, failure.failure_class) == ("never_ready", FailureClass.TIMEOUT)
     assert "60 s" in failure.sentence
 
 
 def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
-    failure = failed(Vllm(), FakeServer({}), FakeProcess(talks=4))
+    failure = failed(VLLM, FakeServer({}), FakeProcess(talks=4))
     assert (failure.kind, failure.failure_class) == ("silent", FailureClass.TIMEOUT)
 
 
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
-    ready = wait(Endpoint(), FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
+    ready = wait(ENDPOINT, FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
     assert ready.proofs == ("name",)
 
 
 def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
-    failure = failed(Endpoint(), FakeServer({"/v1/models": models("other")}), None, url="http://h")
+    failure = failed(ENDPOINT, FakeServer({"/v1/models": models("other")}), None, url="http://h")
     assert failure.failure_class is FailureClass.BAD_CONFIG
     assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other"
 
@@ -204,33 +202,8 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
 @pytest.mark.parametrize("body", ["", "[]", "{", '{"data": 3}', '{"data": [1]}'])
 def test_an_answer_that_is_no_list_of_models_is_no_proof(body: str) -> None:
     process = FakeProcess()
-    server = FakeServer(vllm_answers(_v1_models=Answer(200, body)))
-    assert wait(Vllm(), server, process).proofs == ("socket", "key")
-
-
-def test_http_ask_says_nobody_answers_and_never_raises() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        assert http_ask(f"http://127.0.0.1:{closed.getsockname()[1]}", "GET", "/health", {}) == Answer(0)
-
-
-def test_http_ask_brings_status_body_and_sends_headers_below_the_base_path() -> None:
-    class Echo(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self.send_response(418)
-            self.end_headers()
-            self.wfile.write(f"{self.path} {self.headers['X']} {body}".encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Echo) as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        answer = http_ask(f"http://127.0.0.1:{server.server_port}/base/", "POST", "/v1", {"X": "y"})
-        thread.join()
-    assert answer == Answer(418, "/base/v1 y {}")
+    server = FakeServer(vllm_answers(_v1_models=Answer(200, body.encode())))
+    assert wait(VLLM, server, process).proofs == ("socket", "key")
 
 
 REAL_LISTENERS = listeners

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from orchestrator.engines.base import Command, Node
-from orchestrator.engines.transformers import Transformers
+from orchestrator.engines.command import Command, Node
+from orchestrator.engines.transformers import ENGINE as TRANSFORMERS
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.command_lines import by_flag
 
 CPU = Hardware(name="cpu")
 L4 = Hardware(name="l4", accelerator="L4", gpus_per_node=1)
@@ -20,12 +19,12 @@ def settings(**given: object) -> EngineSettings:
 
 
 def command(hardware: Hardware = CPU, node: Node = NODE, **given: object) -> Command:
-    return Transformers().command(settings(**given), hardware, node, "k3y")
+    return TRANSFORMERS.command(settings(**given), hardware, node, "k3y")
 
 
 def test_golden_on_the_cpu() -> None:
     made = command(dtype="float32")
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "transformers serve /models/tiny --continuous-batching --device cpu --host 127.0.0.1 --port 21001 "
         "--dtype float32 --cb-max-batch-tokens 1024 --cb-num-blocks 64 --cb-block-size 256"
     )
@@ -41,7 +40,7 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
         gpu_memory_utilization=0.5, enforce_eager=True, kv_cache_tokens=1000, block_size=32, max_num_batched_tokens=64,
         trust_remote_code=False, attention_backend="sdpa", extra_args={"--default-seed": 1},
     )  # fmt: skip
-    assert shlex.join(made.argv) == (
+    assert by_flag(made.argv) == by_flag(
         "transformers serve acme/tiny@abc --continuous-batching --device cuda:0 --host 127.0.0.1 --port 1 "
         "--quantization bnb-4bit --no-trust-remote-code --attn-implementation sdpa --cb-max-memory-percent 0.5 "
         "--no-cb-use-cuda-graph --cb-max-batch-tokens 64 --cb-num-blocks 32 --cb-block-size 32 --default-seed 1"
@@ -67,18 +66,18 @@ def test_golden_on_a_gpu_with_everything_set() -> None:
     ],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(given: dict[str, object], sentence: str) -> None:
-    assert sentence in "\n".join(Transformers().problems(settings(**given), CPU))
+    assert sentence in "\n".join(TRANSFORMERS.problems(settings(**given), CPU))
 
 
 def test_what_it_always_does_may_be_asked_for() -> None:
-    assert Transformers().problems(settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU) == []
+    assert TRANSFORMERS.problems(settings(enable_prefix_caching=True, enable_chunked_prefill=True), CPU) == []
 
 
 def test_requests_carry_only_fields_that_it_knows_and_the_name_that_it_is_pinned_to() -> None:
     for name, content in (("completions", "prompt"), ("chat", "messages")):
-        dialect = Transformers().dialects(settings())[name]
+        dialect = TRANSFORMERS.dialects(settings())[name]
         assert dialect.allowed_fields is not None
         assert {content, "model", "stream", "generation_config"} <= dialect.allowed_fields
         assert not {"ignore_eos", "min_tokens", "stream_options", "return_token_ids"} & dialect.allowed_fields
         assert not dialect.done_marker
-    assert Transformers().served_name(settings(revision="abc"), NODE) == "/models/tiny@abc"
+    assert TRANSFORMERS.served_name(settings(revision="abc"), NODE) == "/models/tiny@abc"

@@ -8,8 +8,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.load.framing import Body, chunk_line, since_event_chunk, unwrap, unwrap_chunks
-from orchestrator.load.http import MAX_HEAD_BYTES, BadHttp, Head, parse_head, parse_url, request, request_head
+from orchestrator.load.requests import parse_url, request_head, with_body
+from orchestrator.load.response.http import (
+    MAX_HEAD_BYTES,
+    BadHttp,
+    Body,
+    Head,
+    event_chunk,
+    parse_head,
+    since_event_chunk,
+    unwrap,
+    unwrap_chunks,
+)
 
 CHUNKED = Head(200, "OK", {}, 0, True, None, True)
 
@@ -159,9 +169,9 @@ def test_reads_that_are_one_event_are_recognised(sizes: list[int]) -> None:
     events = [b'data: {"x":"' + b"a" * size + b'"}\n\n' for size in sizes]
     reads = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
     for event, read in zip(events, reads, strict=True):
-        assert (chunk_line(read) is not None) == (len(event) < 8192)
-        assert chunk_line(read[:-1]) is None
-        assert chunk_line(b"1" + read[1:] if read[:1] != b"1" else b"2" + read[1:]) is None
+        assert event_chunk(read) == event
+        assert event_chunk(read[:-1]) is None
+        assert event_chunk(b"1" + read[1:] if read[:1] != b"1" else b"2" + read[1:]) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -216,7 +226,7 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
 
 
 def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
-    raw = request(request_head(parse_url("http://h:81/p"), "/v1/completions", "key"), b'{"a":1}')
+    raw = with_body(request_head(parse_url("http://h:81/p"), "/v1/completions", "key"), b'{"a":1}')
     text = raw.decode()
     assert text.startswith("POST /p/v1/completions HTTP/1.1\r\nHost: h:81\r\n")
     assert text.endswith('\r\nContent-Length: 7\r\n\r\n{"a":1}')

@@ -20,14 +20,14 @@ def in_a_thread(work):
 def test_the_thread_is_real_time_inside_and_what_it_was_afterwards():
     def work():
         before, niceness = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-        with priority.first_in_line() as given:
+        with priority.scheduled("realtime") as given:
             inside, how = os.sched_getscheduler(0), given.how
         assert os.getpriority(os.PRIO_PROCESS, 0) == niceness
         flag = ~os.SCHED_RESET_ON_FORK
         return before & flag, how, inside & flag, os.sched_getscheduler(0) & flag
 
     before, how, inside, after = in_a_thread(work)
-    assert (how, inside) in (("rr", os.SCHED_RR), ("nice", before))
+    assert (how, inside) in (("realtime", os.SCHED_RR), ("nice", before))
     assert after == before
 
 
@@ -37,14 +37,33 @@ def test_without_the_right_to_real_time_the_niceness_is_lowered(monkeypatch):
 
     asked = []
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    monkeypatch.setattr(os, "getpriority", lambda *_: 15)
+    monkeypatch.setattr(os, "getpriority", lambda *_: asked[-1] if asked else 15)
     monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args[2]))
-    with priority.first_in_line() as given:
+    with priority.scheduled("realtime") as given:
         assert given.how == "nice"
         given.look(priority.WINDOW_NS, 0)
         given.look(2 * priority.WINDOW_NS, priority.WINDOW_NS)
-        assert given.how == "nice"
+        assert given.now == "nice"
     assert asked == [priority.NICENESS, 15]  # and back
+
+
+def test_a_thread_without_any_right_says_that_it_was_as_all_others(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "setpriority", refuse)
+    monkeypatch.setattr(os, "getpriority", lambda *_: 0)
+    for wanted in ("realtime", "nice", "normal"):
+        with priority.scheduled(wanted) as given:
+            assert given.how == "normal"
+
+
+def test_only_a_client_with_cores_of_its_own_is_real_time(monkeypatch):
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("nobody asked for it"))
+    for wanted in ("nice", "normal"):
+        with priority.scheduled(wanted) as given:
+            assert given.how != "realtime"
 
 
 def test_the_nearest_niceness_that_is_allowed_is_taken(monkeypatch):
@@ -68,14 +87,14 @@ def test_a_thread_that_needs_all_of_its_core_is_not_always_real_time(monkeypatch
     monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _param: policies.append(policy))
     monkeypatch.setattr(priority, "lower_niceness", lambda _wanted: None)
     beat_ns, beats = priority.WINDOW_NS // 5, 100
-    with priority.first_in_line() as given:
+    with priority.scheduled("realtime") as given:
         said = []
         for beat in range(1, beats + 1):
             given.look(beat * beat_ns, int(share * beat * beat_ns))
-            said.append(given.how)
-    assert said[10:].count("rr") == pytest.approx(realtime * (beats - 10), abs=1)
+            said.append(given.now)
+    assert said[10:].count("realtime") == pytest.approx(realtime * (beats - 10), abs=1)
     last = [policy & ~os.SCHED_RESET_ON_FORK for policy in policies[:-1]][-1]
-    assert last == (os.SCHED_RR if said[-1] == "rr" else os.SCHED_OTHER)
+    assert last == (os.SCHED_RR if said[-1] == "realtime" else os.SCHED_OTHER)
 
 
 @pytest.mark.parametrize("current", [-10, -15])

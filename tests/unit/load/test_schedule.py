@@ -11,15 +11,28 @@ from hypothesis import strategies as st
 
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
+from orchestrator.load.workloads.content import Kind
+from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Arrivals, Lengths, Level, Workload
+from orchestrator.spec.load import Arrivals, Lengths, Level
+
+
+class Each(Kind):
+    """Sessions that all have the same number of turns."""
+
+    def __init__(self, turns: int = 1) -> None:
+        self.mean_turns = float(turns)
+        self._turns = turns
+
+    def turns(self, session: int) -> int:
+        return self._turns
 
 
 def point(control: str = "request_rate", value: float = 20.0, **fields: Any) -> LoadPoint:
     given_fields: dict[str, Any] = {
         "targets": (Target("http://127.0.0.1:1", "m"),),
         "dialect": Dialect("openai_completions", "/v1/completions"),
-        "workload": Workload(name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)),
+        "workload": RandomWorkload(name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)),
         "level": Level(control=control, value=value),  # type: ignore[arg-type]
         "duration_s": 10.0,
         "seed": 11,
@@ -27,12 +40,16 @@ def point(control: str = "request_rate", value: float = 20.0, **fields: Any) -> 
     return LoadPoint(**(given_fields | fields))
 
 
-def merged(schedule: Schedule, clients: int) -> list[Entry]:
+def of_clients(given_point: LoadPoint, turns: int, clients: int) -> list[Schedule]:
+    return [Schedule(given_point, Each(turns), client, clients) for client in range(clients)]
+
+
+def merged(schedules: list[Schedule]) -> list[Entry]:
     """Every first-turn entry of all clients, in order of request_index."""
     found = [
         entry
-        for client in range(clients)
-        for session in schedule.stripe(client, clients)
+        for schedule in schedules
+        for session in schedule.own_sessions()
         if (entry := schedule.entry(session, 0)) is not None
     ]
     return sorted(found, key=lambda entry: entry.index)
@@ -50,8 +67,8 @@ def test_any_number_of_clients_has_the_same_merged_schedule(
     process: str, rate: float, seed: int, turns: int, clients: int
 ) -> None:
     given_point = point(value=rate, seed=seed, arrivals=Arrivals(process=process, burstiness=0.7))
-    one = merged(Schedule(given_point, turns), 1)
-    many = merged(Schedule(given_point, turns), clients)
+    one = merged(of_clients(given_point, turns, 1))
+    many = merged(of_clients(given_point, turns, clients))
     assert many == one
     assert len({entry.index for entry in many}) == len(many)
 
@@ -59,28 +76,28 @@ def test_any_number_of_clients_has_the_same_merged_schedule(
 @settings(max_examples=30, deadline=None)
 @given(requests=st.integers(1, 300), turns=st.integers(1, 5), clients=st.integers(1, 8))
 def test_a_number_of_requests_is_kept_exactly(requests: int, turns: int, clients: int) -> None:
-    schedule = Schedule(point(requests=requests, duration_s=None), turns)
-    sessions = [session for client in range(clients) for session in schedule.stripe(client, clients)]
+    schedules = of_clients(point(requests=requests, duration_s=None), turns, clients)
+    schedule, sessions = schedules[0], [session for one in schedules for session in one.own_sessions()]
     indices = [
         entry.index
         for session in sessions
-        for turn in range(schedule.length(session))
+        for turn in range(schedule.turns(session))
         if (entry := schedule.entry(session, turn)) is not None
     ]
     assert sorted(indices) == list(range(requests))
-    assert all(schedule.entry(session, schedule.length(session)) is None for session in sessions)
+    assert all(schedule.entry(session, schedule.turns(session)) is None for session in sessions)
 
 
 def test_the_merged_schedule_of_poisson_has_dispersion_one_with_any_number_of_clients() -> None:
-    schedule = Schedule(point(value=50.0, duration_s=2000.0), 1)
     for clients in (1, 2, 8):
-        due_s = np.array([entry.due_ns for entry in merged(schedule, clients)]) / 1e9
+        schedules = of_clients(point(value=50.0, duration_s=2000.0), 1, clients)
+        due_s = np.array([entry.due_ns for entry in merged(schedules)]) / 1e9
         counts = np.histogram(due_s, np.arange(0, 2000.5, 1.0))[0]
         assert counts.var() / counts.mean() == pytest.approx(1.0, abs=0.12)
 
 
 def test_sessions_arrive_at_the_rate_of_requests_over_turns() -> None:
-    plain, talks = Schedule(point(duration_s=500.0), 1), Schedule(point(duration_s=500.0), 4)
+    plain, talks = Schedule(point(duration_s=500.0), Each(1)), Schedule(point(duration_s=500.0), Each(4))
     assert plain.sessions is not None
     assert talks.sessions is not None
     assert plain.sessions / talks.sessions == pytest.approx(4.0, rel=0.1)
@@ -88,7 +105,7 @@ def test_sessions_arrive_at_the_rate_of_requests_over_turns() -> None:
 
 def test_seeds_and_levels_give_other_schedules() -> None:
     def due(**fields: Any) -> list[int]:
-        return Schedule(point(**fields), 1).due_ns.tolist()
+        return Schedule(point(**fields), Each(1)).due_ns.tolist()
 
     assert due() == due()
     assert due() != due(seed=12)
@@ -96,7 +113,7 @@ def test_seeds_and_levels_give_other_schedules() -> None:
 
 
 def test_the_warm_up_comes_before_the_measured_part_and_both_end() -> None:
-    schedule = Schedule(point(warmup_s=2.0, duration_s=3.0), 1)
+    schedule = Schedule(point(warmup_s=2.0, duration_s=3.0), Each(1))
     phases = [schedule.phase(due) for due in schedule.due_ns.tolist()]
     assert phases == sorted(phases, reverse=True)  # all of warmup, then all of measure
     assert {"warmup", "measure"} == set(phases)
@@ -113,23 +130,47 @@ def test_shares_add_up_and_differ_by_one_at_most(total: int, clients: int) -> No
 
 @given(slots=st.integers(1, 40), clients=st.integers(1, 12))
 def test_slots_of_a_closed_loop_are_split_also_when_they_do_not_divide(slots: int, clients: int) -> None:
-    schedule = Schedule(point("concurrency", float(slots)), 1)
-    starts = [start for client in range(clients) for start in schedule.slot_starts(client, clients)]
+    schedules = of_clients(point("concurrency", float(slots)), 1, clients)
+    starts = [start for schedule in schedules for start in schedule.slot_starts]
     assert sorted(starts) == [slot * SLOT_STAGGER_NS for slot in range(slots)]
 
 
 @given(cap=st.integers(1, 20), clients=st.integers(1, 12))
 def test_max_in_flight_is_kept_over_all_clients_and_none_is_left_without_a_place(cap: int, clients: int) -> None:
-    schedule = Schedule(point(max_in_flight=cap), 1)
-    working = [client for client in range(clients) if next(schedule.stripe(client, clients), None) is not None]
-    caps = [schedule.cap(client, clients) for client in working]
+    schedules = of_clients(point(max_in_flight=cap), 1, clients)
+    caps = [schedule.cap for schedule in schedules if next(schedule.own_sessions(), None) is not None]
     assert all(caps)
     assert sum(part or 0 for part in caps) == cap
-    assert len(merged(schedule, clients)) == schedule.sessions
+    assert len(merged(schedules)) == schedules[0].sessions
 
 
 def test_a_closed_loop_by_time_has_sessions_without_end() -> None:
-    schedule = Schedule(point("concurrency", 3.0), 1)
+    schedule = Schedule(point("concurrency", 3.0), Each(1), 1, 2)
     assert schedule.sessions is None
-    stripe = schedule.stripe(1, 2)
+    stripe = schedule.own_sessions()
     assert [next(stripe) for _ in range(3)] == [1, 3, 5]
+
+
+class Varying(Kind):
+    """Sessions of 1, 2, 3, 1, 2, 3, ... turns."""
+
+    mean_turns = 2.0
+
+    def turns(self, session: int) -> int:
+        return 1 + session % 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=st.integers(1, 200), clients=st.integers(1, 5), open_loop=st.booleans())
+def test_sessions_may_have_different_numbers_of_turns(requests: int, clients: int, open_loop: bool) -> None:
+    level = ("request_rate", 50.0) if open_loop else ("concurrency", 8.0)
+    given_point = point(*level, requests=requests, duration_s=None)
+    schedule = Schedule(given_point, Varying())
+    found = [
+        schedule.entry(session, turn, 0)
+        for client in range(clients)
+        for session in Schedule(given_point, Varying(), client, clients).own_sessions()
+        for turn in range(schedule.turns(session))
+    ]
+    assert sorted(entry.index for entry in found if entry is not None) == list(range(requests))
+    assert schedule.entry(0, 1, 0) is None, "a session ends with its own last turn"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import orchestrator.plan.make as make
+from orchestrator.plan.feasibility import Feasibility, Status
 
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
@@ -17,8 +17,8 @@ settings.load_profile("no_deadline")
 Judge = Callable[[Any], Any]
 
 
-def verdict(status: str, *reasons: str, **predicted: Any) -> SimpleNamespace:
-    return SimpleNamespace(status=status, reasons=reasons, predicted=predicted)
+def verdict(status: Status, *reasons: str, **predicted: Any) -> Feasibility:
+    return Feasibility(status, reasons, predicted)
 
 
 @pytest.fixture(autouse=True)

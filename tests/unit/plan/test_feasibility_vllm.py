@@ -1,6 +1,6 @@
 """Feasibility against real vLLM's own validator, both ways, over five hundred random configurations of tiny models.
 
-The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process (plan/vllm_check.py): no weights are
+The validator is ``AsyncEngineArgs(...).create_engine_config()`` in one process (engines/vllm_check.py): no weights are
 loaded. What only loading or a GPU can show is our rule alone; those rules are listed in ONLY_AT_LOAD, each with what
 real vLLM does.
 """
@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.models import facts_from_config
-from orchestrator.plan.feasibility import Finding, case_of, findings_of
-from orchestrator.plan.vllm_check import ask
+from orchestrator.engines.vllm import ENGINE as VLLM
+from orchestrator.engines.vllm_check import ask
+from orchestrator.plan.feasibility import Finding, case_of, findings_of, placement_problems
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 SEEDS = (20261121, 1)
@@ -71,11 +72,11 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "tensor_parallel_size": rng.choice([1, 1, 1, 2, 2, 3, 4, 6, 8]),
         "pipeline_parallel_size": rng.choice([1, 1, 1, 2, 3, 4, 8]),
+        "max_num_seqs": rng.choice([1, 16, 128, 128, 256, 4096]),  # always said: our engine pins both
+        "max_num_batched_tokens": rng.choice([8, 512, 2048, 2048, 8192, 8192]),
     }
     choices: dict[str, tuple[float, list[Any]]] = {
         "max_model_len": (0.4, [256, 1024, 2048, 4096, 8192]),
-        "max_num_seqs": (0.4, [1, 16, 256, 4096]),
-        "max_num_batched_tokens": (0.4, [8, 128, 512, 2048, 8192]),
         "enable_chunked_prefill": (0.4, [True, False]),
         "quantization": (0.2, ["fp8", "fp8_per_tensor", "fp8_per_block", "mxfp8", "awq", "gptq", "compressed-tensors"]),
         "nnodes": (0.1, [2, 3]),
@@ -88,7 +89,7 @@ def random_settings(rng: random.Random) -> dict[str, Any]:
 
 
 def arguments(settings: dict[str, Any]) -> list[str]:
-    """As flags of ``vllm serve``, without the values that our own engine pins."""
+    """As flags of ``vllm serve``."""
     words = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
@@ -112,8 +113,11 @@ def verdicts(folders: list[Path], settings: list[dict[str, Any]]) -> list[str | 
 def impossible(config: dict[str, Any], settings: dict[str, Any]) -> list[Finding]:
     facts = facts_from_config("tiny", config)
     assert facts is not None
-    case = case_of(EngineSettings(engine="vllm", model="tiny", **settings), facts, Hardware(name="cpu"))
-    return [finding for finding in findings_of(case) if finding.status == "impossible"]
+    made, hardware = EngineSettings(engine="vllm", model="tiny", **settings), Hardware(name="cpu")
+    refused = [one for one in VLLM.problems(made, hardware) if one.startswith("max_num_batched_tokens")]
+    unplaced = [Finding("impossible", "start", text) for text in (*refused, *placement_problems(made, hardware))]
+    found = findings_of(case_of(made, facts, hardware))
+    return unplaced + [finding for finding in found if finding.status == "impossible"]
 
 
 Cases = list[tuple[dict[str, Any], dict[str, Any]]]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import orchestrator.plan.identity as identity
+from orchestrator.load.workloads.file import FileWorkload
 from orchestrator.plan.model import Plan
 from tests.unit.plan.files import grid, planned
 
@@ -96,7 +97,7 @@ def test_what_changes_a_point_keeps_the_deployment(change: dict[str, Any]) -> No
 
 def test_the_version_of_the_client_is_part_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ids(planned(**BASE))
-    monkeypatch.setattr(identity, "__version__", "99.0")
+    monkeypatch.setattr("orchestrator.plan.model.__version__", "99.0")
     after = ids(planned(**BASE))
     assert before[0] == after[0]
     assert set(before[1]).isdisjoint(after[1])
@@ -181,8 +182,10 @@ def test_prompts_are_known_by_their_content_and_not_by_their_place(tmp_path: Pat
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "p.txt").write_text(text)
         plan = planned(tmp_path / folder / "x.yaml", workloads=[workload])
-        assert plan.points[0].workload.prompts == str(tmp_path / folder / "p.txt")
-        assert plan.points[0].workload.prompts_digest == identity.file_digest(str(tmp_path / folder / "p.txt"))
+        one = plan.points[0].workload
+        assert isinstance(one, FileWorkload)
+        assert one.prompts == str(tmp_path / folder / "p.txt")
+        assert one.prompts_digest == identity.file_digest(str(tmp_path / folder / "p.txt"))
         found.append(ids(plan))
     assert found[0] == found[2]
     assert found[0][0] == found[1][0]
@@ -195,7 +198,6 @@ def test_a_frozen_plan_keeps_its_ids_where_its_prompts_are_not(tmp_path: Path) -
     plan = planned(tmp_path / "x.yaml", workloads=[workload])
     before = [one.measurement_id for one in plan.measurements()]
     (tmp_path / "p.txt").unlink()
-    identity.seed_of.cache_clear()
     assert [one.measurement_id for one in Plan.from_json(plan.to_json()).measurements()] == before
 
 

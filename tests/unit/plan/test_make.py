@@ -44,12 +44,19 @@ def test_a_point_holds_all_that_the_load_says() -> None:
         "drain_timeout": "8s",
     }  # fmt: skip
     (point,) = planned(load=load).points
-    assert (point.requests, point.duration_s, point.warmup_s) == (50, None, 2.0)
-    assert (point.max_in_flight, point.request_timeout_s, point.drain_timeout_s) == (3, 9.0, 8.0)
+    assert (point.load.requests, point.load.duration_s, point.load.warmup_s) == (50, None, 2.0)
+    limits = point.load.max_in_flight, point.load.request_timeout_s, point.load.drain_timeout_s
+    assert limits == (3, 9.0, 8.0)
+
+
+def test_a_search_that_nobody_knows_is_a_problem_with_its_line_and_the_nearest_name() -> None:
+    with pytest.raises(ProblemsError, match=r"x.yaml:\d+: unknown search 'level' \(did you mean 'levels'") as error:
+        planned(load={"levels": {"concurrency": [4]}, "search": "level"})
+    assert len(error.value.problems) == 1
 
 
 def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
-    assert {point.duration_s for point in planned().points} == {60.0}
+    assert {point.load.duration_s for point in planned().points} == {60.0}
 
 
 def test_measurements_go_through_all_points_once_before_any_again() -> None:
@@ -216,7 +223,7 @@ def test_a_trace_is_found_beside_the_experiment(tmp_path: Path) -> None:
     (tmp_path / "arrivals.txt").write_text("0.0\n0.5\n1.25\n")
     load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": "arrivals.txt"}}
     (point,) = planned(tmp_path / "x.yaml", load=load).points
-    assert point.arrivals.trace == str(tmp_path / "arrivals.txt")
+    assert point.load.arrivals.trace == str(tmp_path / "arrivals.txt")
 
 
 def test_prompts_that_cannot_be_read_are_a_problem_with_its_place() -> None:

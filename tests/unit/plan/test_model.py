@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, ProblemsError
-from orchestrator.plan.load import load_plan, write_plan
-from orchestrator.plan.model import Plan
-from orchestrator.plan.totals import over_budget, summary, totals
+from orchestrator.plan.make import load_plan, write_plan
+from orchestrator.plan.model import Plan, over_budget, summary, totals
+from orchestrator.spec.load import Level
 from tests.unit.plan.files import grid, planned
 from tests.unit.spec.files import GOOD
 
@@ -94,7 +94,7 @@ def test_a_plan_of_another_version_is_refused_with_the_reason(tmp_path: Path) ->
     [
         ({"deployments": 5}, "deployments"),
         ({"plan_format": 2}, "plan the experiment again"),
-        ({"points": [{}]}, "points.0"),
+        ({"loads": [{}]}, "loads.0"),
         ({"surprise": 1}, "surprise"),
     ],
 )
@@ -120,13 +120,17 @@ def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:
         write_plan(planned(), tmp_path / "no" / "plan.json")
 
 
-def test_points_and_deployments_are_found_by_id() -> None:
+def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() -> None:
     plan = planned(**RICH)
-    point = plan.points[-1]
-    assert plan.point(point.point_id) is point
-    assert plan.deployment(point.deployment_id).id == point.deployment_id
+    deployment, load = plan.runnable()[0], plan.loads[0]
+    asked = [plan.point(deployment.id, load, level) for level in load.levels]
+    assert asked == plan.points_of(deployment.id)
+    again = Plan.from_json(plan.to_json())
+    assert again.point(deployment.id, again.loads[0], load.levels[0]) == asked[0]
+    other = Level(control=load.levels[0].control, value=12345.0)
+    assert plan.point(deployment.id, load, other).point_id not in {point.point_id for point in asked}
     with pytest.raises(KeyError):
-        plan.point("none")
+        plan.deployment("none")
 
 
 def test_the_sums_are_those_of_the_load() -> None:
@@ -159,7 +163,7 @@ def test_a_plan_without_points_says_so() -> None:
 
 def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
     load = {"levels": {"request_rate": [4], "concurrency": [2]}, "requests": 100, "warmup": "5s"}
-    assert [point.estimated_s for point in planned(load=load).points] == [30.0, 65.0]
+    assert [point.load.estimated_s(point.level) for point in planned(load=load).points] == [30.0, 65.0]
 
 
 def test_cores_are_no_gpu_hours() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.paths import Paths
+from orchestrator.plan.identity import Paths
 from orchestrator.spec.settings import EngineSettings
 
 

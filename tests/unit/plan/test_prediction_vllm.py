@@ -118,6 +118,14 @@ class Said:
     log: str
 
 
+COMMON: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "max_model_len": 1000,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 2048,
+}
+
+
 def plugin(folder: Path) -> Path:
     """A folder that PYTHONPATH makes an installed package of."""
     about = folder / "weigh-1.dist-info"
@@ -134,7 +142,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
     for name, (model, options) in CASES.items():
         folder = tmp_path_factory.mktemp(name)
         (folder / "config.json").write_text(json.dumps(model))
-        given = {"dtype": "bfloat16", "max_model_len": 1000} | options
+        given = COMMON | options
         lines.append(json.dumps([name, str(folder), model["architectures"][0], given]))
     env = {
         "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1",
@@ -165,7 +173,7 @@ def said_in(log: str) -> Said:
 def test_weights_and_kv_tokens_are_what_real_vllm_holds(name: str, said: dict[str, Said]) -> None:
     model, options = CASES[name]
     facts = facts_from_config(name, model)
-    given = {"dtype": "bfloat16", "max_model_len": 1000, "env": {"VLLM_CPU_KVCACHE_SPACE": KV_GIB}} | options
+    given = {"env": {"VLLM_CPU_KVCACHE_SPACE": KV_GIB}} | COMMON | options
     predicted = assess(EngineSettings(engine="vllm", model=name, **given), facts, Hardware(name="cpu")).predicted
     held = said[name]
     assert held.kv_cache_tokens is not None, held.log

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError, field_validator
 
-import orchestrator.plan.vllm_check as vllm_check
+import orchestrator.engines.vllm_check as vllm_check
+from orchestrator.engines.vllm_check import Answer, ask, case_of, opinion_of_vllm
+from orchestrator.engines.vllm_judge import LONGEST, of_device, sentence_of
 from orchestrator.errors import InputError
 from orchestrator.plan.model import Plan
-from orchestrator.plan.vllm_check import Answer, ask, case_of, check_with_vllm
-from orchestrator.plan.vllm_judge import LONGEST, of_device, sentence_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.unit.plan.files import grid, planned
 
@@ -35,6 +35,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, *verdicts: dict[str, str], device
 
     monkeypatch.setattr(vllm_check, "ask", answer)
     return seen
+
+
+def check_with_vllm(plan: Plan, environment: object) -> Plan:
+    """As ``orchestrator plan --check-with-vllm`` does."""
+    found = opinion_of_vllm(str(environment), {one.id: (one.settings, one.hardware) for one in plan.runnable()})
+    return plan.refusing(found.refused, found.note)
 
 
 def gpu_plan(**axes: list[Any]) -> Plan:

@@ -90,12 +90,15 @@ def commit_measurement(
     attempt_id: str = "a0",
     created_unix_ns: int = 1,
     token_events: pa.Table | None = None,
+    deployment: Mapping[str, Any] | None = None,
     **point: Any,
 ) -> Manifest:
     """One attempt with its parts and its manifest; ``point``: fields of the points row that differ."""
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     row = point_row(measurement_id, attempt_id, requests_scheduled=len(rows), **point)
     tables = {"points": table("points", [row]), "requests": table("requests", [{**one, **keys} for one in rows])}
+    if deployment is not None:
+        tables["deployments"] = table("deployments", [deployment])
     if token_events is not None:
         named = [{**one, **keys} for one in token_events.to_pylist()]
         tables["token_events"] = table("token_events", named)

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ResultsError
-from orchestrator.results.encoding import conform, to_parquet, unify
-from orchestrator.results.schemas import TABLES
+from orchestrator.results.schemas import TABLES, conform, to_parquet, unify
 from tests.unit.results.builders import KEYS, events, point_row, request, requests, table
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from orchestrator.errors import InputError, ResultsError
-from orchestrator.results import query
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.root import open_results
+from orchestrator.results.root import open_results, read
 from orchestrator.results.store import Manifest, Store, first_ok
 from tests.unit.results.builders import (
     commit_launch,
@@ -140,8 +140,14 @@ def test_the_first_ok_attempt_wins_for_ever(store: Store) -> None:
 def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(order: list[tuple[str, int]]) -> None:
     seen = [manifest(attempt_id=attempt, created_unix_ns=at) for attempt, at in order]
     failed = manifest(attempt_id="z", created_unix_ns=0, status="failed")
-    launch = manifest(kind="launch", attempt_id="y", created_unix_ns=0)
-    assert first_ok([failed, *seen, launch])["m0"].attempt_id == "b"
+    assert first_ok([failed, *seen])["m0"].attempt_id == "b"
+
+
+def test_a_launch_is_no_attempt_at_a_measurement(store: Store) -> None:
+    commit_launch(store, "L0", deployment_row())
+    assert (store.attempts(), store.commits(), store.done()) == (set(), [], set())
+    assert [one.kind for one in store.manifests("launch")] == ["launch"]
+    assert store.manifests("point") == []
 
 
 def test_committing_the_same_again_changes_nothing_and_something_else_is_refused(store: Store) -> None:
@@ -270,10 +276,17 @@ def test_a_place_without_results_says_so(tmp_path: Path) -> None:
 
 def test_a_frame_for_notebooks_keeps_nullable_integers(store: Store) -> None:
     commit_measurement(store, "m0", [request(0), failed_request(1)])
-    frame = query.read(store.uri, "requests", ["output_tokens", "status"])
+    frame = read(store.uri, "requests", ["output_tokens", "status"])
     assert str(frame["output_tokens"].dtype) == "Int32"
     assert frame["output_tokens"].isna().tolist() == [False, True]
     assert frame.loc[0, "status"] == "ok"
+
+
+def test_a_frame_without_pandas_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"pip install 'llm-serving-orchestrator\[frames\]'"):
+        read(store.uri, "requests")
 
 
 def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Path) -> None:

@@ -1,31 +1,20 @@
-"""What a launch checks before it starts an engine, and when it gives up a place."""
+"""What a launch needs, and what it checks before it starts an engine."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.base import AgentLost, Bundle, Machine, Seat
+from orchestrator.cluster.base import Allocation, Bundle, HostLost
 from orchestrator.errors import EngineFailure, FailureClass
 from orchestrator.plan.model import Deployment
-from orchestrator.results.store import Store
-from orchestrator.runner import launch
-from orchestrator.runner.cores import CoreBook
-from orchestrator.runner.events import Journal
-from orchestrator.runner.hosts import HostBook
 from orchestrator.runner.launch import (
-    NO_ROOM,
-    Launch,
-    Record,
-    Replicas,
-    Site,
     check_accelerators,
     endpoint_key,
     need_of,
 )
+from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"pool": "a"})
@@ -35,10 +24,10 @@ class LostPlacement:
     """A replica whose agent is gone."""
 
     class Lost:
-        seat = Seat("n", "10.0.0.1", "host-a", (), (0,), 1, (), "/tmp/l/engine.log")
+        allocation = Allocation("n", "10.0.0.1", "host-a", (), (0,), 1, (), "/tmp/l/engine.log")
 
         def failure(self) -> None:
-            raise AgentLost("the actor died")
+            raise HostLost("the actor died")
 
     agents = (Lost(),)
 
@@ -52,13 +41,13 @@ def test_a_lost_agent_leaves_word_of_where_its_log_is() -> None:
 
 @dataclass
 class Sitting:
-    """Stands for an agent, of which only its seat is asked."""
+    """Stands for an agent, of which only its allocation is asked."""
 
-    seat: Seat
+    allocation: Allocation
 
 
 def sitting(*gpus: str) -> Sitting:
-    return Sitting(Seat("n", "10.0.0.1", "host-a", ("0",), (0,), 1, gpus))
+    return Sitting(Allocation("n", "10.0.0.1", "host-a", ("0",), (0,), 1, gpus))
 
 
 def test_the_accelerator_of_the_file_must_be_the_one_that_is_there() -> None:
@@ -78,58 +67,6 @@ def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
     need = need_of(deployment, exclusive=True)
     assert need.bundles == (Bundle(8, 8.0),) * 2
     assert need.labels == (("pool", "a"),)
-
-
-@dataclass
-class Nodes:
-    """A cluster of which only its nodes are asked; ``later`` joins when they were looked at once."""
-
-    count: int
-    growing: bool = False
-    later: int = 0
-
-    def grows(self) -> bool:
-        return self.growing
-
-    def machines(self) -> list[Machine]:
-        self.count, self.later, count = self.count + self.later, 0, self.count
-        return [Machine(f"n{at}", f"10.0.0.{at}", cpus=2.0) for at in range(count)]
-
-
-def enter(cluster: Nodes, tmp_path: Path, **settings: int) -> Record:
-    """Enter a launch that Ray must find a place for, up to where Ray would be asked; its record."""
-    given = EngineSettings(engine="vllm", model="m", **settings)  # type: ignore[arg-type]
-    deployment = Deployment(id="d", label="d", settings=given, hardware=Hardware(name="cpu"), status="planned")
-    store = Store.open(str(tmp_path), "x")
-    hosts = HostBook(store, Journal())
-    site = Site(cluster, store, Journal(), CoreBook(), hosts, threading.Event(), 1.0)  # type: ignore[arg-type]
-    made = Launch(site, deployment, None, "l")
-    with pytest.raises(EngineFailure), made:
-        pass
-    return made.record
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"tensor_parallel_size": 2, "nnodes": 2}, "this cluster of 1 node(s) cannot hold 2 nodes with 1 CPUs each"),
-        ({"replicas": 3}, "this cluster of 1 node(s) cannot hold 3 x one node with 1 CPUs"),
-    ],
-)
-def test_what_the_nodes_can_never_hold_is_given_up_with_the_sentence_why(
-    settings: dict[str, int], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "ROOM_S", 0.0)
-    failure = enter(Nodes(1), tmp_path, **settings).failure
-    assert failure is not None
-    assert (failure.failure_class, failure.kind) == (FailureClass.INFRA, NO_ROOM)
-    assert words in failure.sentence
-
-
-@pytest.mark.parametrize("cluster", [Nodes(1, growing=True), Nodes(1, later=1)])
-def test_a_cluster_that_grows_or_whose_last_node_joins_in_time_is_asked(cluster: Nodes, tmp_path: Path) -> None:
-    with pytest.raises(AttributeError, match="place"):  # it was asked
-        enter(cluster, tmp_path, tensor_parallel_size=2, nnodes=2)
 
 
 def test_the_key_of_an_endpoint_comes_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,11 @@ from pydantic import BaseModel
 
 from orchestrator.engines import ENGINES
 from orchestrator.load.arrivals import ARRIVALS
-from orchestrator.load.workloads import WORKLOADS
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
-from orchestrator.spec.environments import Environment
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
-from orchestrator.spec.load import Arrivals, LogNormal, Slo, Uniform, Workload
-from orchestrator.spec.settings import Hardware, Speculative
-from orchestrator.spec.units import parse_duration
+from orchestrator.spec.load import WORKLOADS, Arrivals, LogNormal, Slo, Uniform, parse_duration
+from orchestrator.spec.settings import Environment, Hardware, Speculative
 from tests.unit.spec.files import parsed
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +30,7 @@ MODELS = [
     Environment,
     Levels,
     Load,
-    Workload,
+    *(WORKLOADS[kind] for kind in WORKLOADS),
     Arrivals,
     Slo,
     LogNormal,
@@ -57,7 +54,12 @@ def test_every_setting_is_documented() -> None:
     assert [name for name in FIELDS if name not in WORDS] == []
 
 
-@pytest.mark.parametrize("registry", [ENGINES, WORKLOADS, ARRIVALS], ids=["engines", "workloads", "arrivals"])
+def test_every_engine_has_a_row_where_engines_are_listed() -> None:
+    table = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8").partition("\n## Engines\n")[2]
+    assert [name for name in ENGINES if f"\n| `{name}` |" not in table] == []
+
+
+@pytest.mark.parametrize("registry", [WORKLOADS, ARRIVALS], ids=["workloads", "arrivals"])
 def test_every_registered_name_is_documented(registry: Iterable[str]) -> None:
     assert [name for name in registry if name not in WORDS] == []
 

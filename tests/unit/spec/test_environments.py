@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.spec.environments import is_version, same_place
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import EngineSettings, is_version, same_place
 from tests.unit.spec.files import parsed, problem, problems, problems_in
 
 VLLM = {"0.31": {"executable": "/opt/vllm-0.31"}, "0.32": {"image": "vllm:v0.32", "container_runtime": "podman"}}

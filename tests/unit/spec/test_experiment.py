@@ -40,7 +40,7 @@ deployments:
     - gpu > 16
 workloads:
   - {name: chat, input_tokens: {lognormal: {mean: 150}}, output_tokens: 200}
-  - {name: chat, input_tokens: 0, output_tokens: 200, turn: 4}
+  - {name: chat, kind: conversations, input_tokens: 0, output_tokens: 200, turn: 4}
 load:
   levels: {request_rate: [1, -2]}
   duration: 60
@@ -176,7 +176,6 @@ def test_sizes_may_carry_units() -> None:
         ({"load": {"levels": {"concurrency": [1.5]}}}, "'concurrency' must be a whole number, not 1.5"),
         ({"load": {"levels": {"concurrency": [4, 1, 4]}}}, "concurrency 4 is given twice (use repeats"),
         ({"load": {"levels": {"rate": [1]}}}, "unknown key 'rate'"),
-        ({"load": {"search": "capacity"}}, "'search: capacity' is not available yet (give levels: "),
         ({"load": {**GOOD["load"], "duration": "60s", "requests": 5}}, "'duration' and 'requests' exclude each other"),
         ({"load": {**GOOD["load"], "duration": 60.0}}, "60.0 is not a duration with its unit"),
         ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be more than 0"),

@@ -42,8 +42,8 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Memory:
         return Memory(80 * GIB, handle * GIB)
 
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
-        return self.names[handle].encode()
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.names[handle]
 
     def nvmlDeviceGetName(self, handle: int) -> str:
         return "NVIDIA H100 80GB HBM3"

@@ -1,0 +1,213 @@
+"""What answers need of an attempt, computed once from its requests and kept beside them (docs/data-format.md).
+
+The requests stay the truth. What is computed is written when an attempt is committed, and by whoever finds it missing,
+damaged or of another version: the same function makes it, so it is the same to the last digit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from orchestrator.analysis.metrics import Observed, figures, merge, observe
+from orchestrator.analysis.requests import Floats
+from orchestrator.analysis.slo import limit_values
+from orchestrator.errors import ResultsError
+from orchestrator.results.manifest import Manifest
+from orchestrator.results.packed import Key, PackedRows
+from orchestrator.results.records import (
+    METRICS_VERSION,
+    AttemptData,
+    DeploymentRow,
+    EngineSide,
+    PointHead,
+    PooledFigures,
+)
+from orchestrator.results.schemas import rows_of, table_of
+from orchestrator.results.store import Store
+
+WORKERS = 4  # most of the time goes into reading
+AT_ONCE = 64  # attempts computed before they are written
+Source = TypeVar("Source")
+Record = TypeVar("Record", AttemptData, PooledFigures)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One committed attempt as it was measured. Tables are in the schemas of their names."""
+
+    manifest: Manifest
+    point: PointHead
+    deployment: DeploymentRow | None
+    requests: pa.Table
+    token_events: pa.Table | None  # None: there are none, or they were deleted
+    engine_metrics: pa.Table
+
+    def observed(self) -> Observed:
+        """What its figures are computed from. Raises ValueError when rows of several attempts are mixed."""
+        return observe(self.requests, self.token_events, self.point.window_ns)
+
+    def data(self) -> AttemptData:
+        """All that answers need of it. Raises ValueError as ``observed`` does."""
+        observed = self.observed()
+        limits = limit_values(self.requests, self.token_events, self.point.window_ns)
+        (batches,) = observed.token_batches
+        return AttemptData(
+            measurement_id=self.manifest.measurement_id,
+            attempt_id=self.manifest.attempt_id,
+            created_unix_ns=self.manifest.created_unix_ns,
+            status=self.manifest.status,
+            deployment_id=self.point.deployment_id,
+            metrics_version=METRICS_VERSION,
+            point=self.point,
+            deployment=self.deployment,
+            figures=figures(observed),
+            engine_side=engine_side(self.engine_metrics),
+            batch_tokens=batches.amounts,
+            batch_s=batches.sizes,
+            request_ok=limits.ok,
+            request_ttft_s=limits.seconds["ttft"],
+            request_tpot_s=limits.seconds["tpot"],
+            request_e2e_s=limits.seconds["e2e"],
+            request_itl_p99_s=limits.seconds.get("itl_p99"),
+        )
+
+
+def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
+    """A committed attempt from its parts; None when its commit holds no row of points."""
+    points = rows_of(store.read_manifests("points", [manifest]), PointHead)
+    if not points:
+        _log.warning("measurement %s is left out: its commit holds no row of points", manifest.measurement_id)
+        return None
+    deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
+    requests = store.read_manifests("requests", [manifest])
+    return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests)
+
+
+def with_parts(
+    store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: pa.Table
+) -> Attempt:
+    """A committed attempt of which these rows are at hand; the others are read."""
+    token_events = store.read_manifests("token_events", [manifest])
+    committed = sum(part.rows for part in manifest.files if part.table == "token_events")
+    return Attempt(
+        manifest=manifest,
+        point=point,
+        deployment=deployment,
+        requests=requests.sort_by("request_index"),  # in one order, whoever reads them
+        token_events=token_events if token_events.num_rows == committed > 0 else None,  # half of them answers nothing
+        engine_metrics=store.read_manifests("engine_metrics", [manifest]),
+    )
+
+
+def engine_side(samples: pa.Table) -> EngineSide | None:
+    """Figures of one attempt's ``engine_metrics``, over all replicas, warm-up included; None without samples.
+
+    Gauges are the highest of the readings, counters the growth from the first to the last one. Null: a replica does not
+    tell it (a part of a sum would be taken for the whole), or a counter fell (the engine was started anew).
+    """
+    if not samples.num_rows:
+        return None
+    told = [name for name in samples.column_names if pa.types.is_floating(samples[name].type)]
+    hows = [(name, how) for name in told for how in ("max", "first", "last", "count")]
+    replicas = samples.sort_by("unix_ns").group_by("replica", use_threads=False).aggregate(hows)
+
+    def of_each(column: str) -> Floats:
+        return np.asarray(replicas[column].to_numpy(), dtype=np.float64)
+
+    def highest(name: str) -> float | None:
+        return _finite(of_each(f"{name}_max").max())
+
+    def grown(name: str) -> float | None:
+        growth = of_each(f"{name}_last") - of_each(f"{name}_first")
+        return _finite(np.where((of_each(f"{name}_count") > 1) & (growth >= 0), growth, np.nan).sum())
+
+    return EngineSide(
+        running_max=highest("running"),
+        waiting_max=highest("waiting"),
+        kv_usage_max=highest("kv_usage"),
+        preemptions=grown("preemptions_total"),
+        prompt_tokens=grown("prompt_tokens_total"),
+        generation_tokens=grown("generation_tokens_total"),
+        queue_time_mean_ms=_ratio(grown("queue_time_s_sum"), grown("queue_time_count"), 1e3),
+        ttft_mean_ms=_ratio(grown("ttft_s_sum"), grown("ttft_count"), 1e3),
+        prefix_hit_share=_ratio(grown("prefix_hit_tokens_total"), grown("prefix_query_tokens_total")),
+        spec_accepted_share=_ratio(grown("spec_accepted_tokens_total"), grown("spec_draft_tokens_total")),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> float | None:
+    return scale * above / below if above is not None and below else None
+
+
+def keep(kept: PackedRows, rows: pa.Table) -> pa.Table:
+    """Write what was computed where that is allowed: read-only results give the same answers, later."""
+    with suppress(ResultsError):
+        kept.add(rows)
+    return rows
+
+
+def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """These columns of AttemptData of some attempts. ``attempts``: their ids."""
+
+    def one(ids: tuple[str, str]) -> AttemptData | None:
+        manifest = store.manifest(*ids)
+        attempt = read_attempt(store, manifest) if manifest else None
+        return attempt.data() if attempt else None
+
+    return _kept_or_made(store.computed, {ids: ids for ids in attempts}, columns, AttemptData, one)
+
+
+def pool_key(attempt_ids: Iterable[str]) -> str:
+    """What PooledFigures calls these attempts."""
+    return "+".join(sorted(attempt_ids))
+
+
+def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterator[pa.Table]:
+    """Figures of attempts taken together, as ``attempt_ids`` and ``figures``. ``groups``: ids of each."""
+
+    def one(group: Sequence[tuple[str, str]]) -> PooledFigures:
+        found = [read_attempt(store, manifest) for ids in group if (manifest := store.manifest(*ids))]
+        whole = [attempt.observed() for attempt in found if attempt is not None]
+        if len(whole) < len(group):
+            raise ResultsError(f"the commits of {len(group) - len(whole)} repeats are gone: read the results again")
+        key = pool_key(attempt_id for _, attempt_id in group)
+        return PooledFigures(attempt_ids=key, metrics_version=METRICS_VERSION, figures=figures(merge(whole)))
+
+    wanted: dict[Key, Sequence[tuple[str, str]]] = {
+        (pool_key(attempt_id for _, attempt_id in group),): group for group in groups
+    }
+    return _kept_or_made(store.pooled, wanted, ["attempt_ids", "figures"], PooledFigures, one)
+
+
+def _kept_or_made(
+    kept: PackedRows,
+    wanted: Mapping[Key, Source],
+    columns: Sequence[str],
+    record: type[Record],
+    make: Callable[[Source], Record | None],
+) -> Iterator[pa.Table]:
+    """Rows of the wanted keys, some at a time: those that were kept, then the others, made and kept."""
+    missing = dict(wanted)
+    for rows in kept.scan(columns, wanted) if wanted else ():
+        for key in kept.keys_of(rows):
+            del missing[key]
+        yield rows.select(columns)
+    left = iter(missing.values())
+    with ThreadPoolExecutor(WORKERS) as pool:
+        while some := list(islice(left, AT_ONCE)):
+            made = [one for one in pool.map(make, some) if one is not None]
+            yield keep(kept, table_of(made, record)).select(columns)

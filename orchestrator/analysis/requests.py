@@ -1,0 +1,178 @@
+"""Rows of ``requests`` and ``token_events`` as numpy arrays over the Arrow buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.results.outcomes import Status
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+WindowNs = tuple[int, int]  # [start, end) in ns since the point's start
+
+ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay below 50 MB
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrays:
+    """One entry per request of one attempt. Times in ns since the point's start; NaN where a value is unknown.
+
+    ``position``: where the request of each row of ``token_events`` is in the other arrays.
+    """
+
+    ok: Bools
+    measured: Bools  # phase 'measure'
+    scheduled_ns: Floats
+    sent_ns: Floats
+    first_ns: Floats
+    last_ns: Floats
+    done_ns: Floats
+    input_tokens: Floats  # as the engine counted them, else as asked, where that is known (a prompt file: it is not)
+    output_tokens: Floats  # N of all formulas
+    token_events: pa.Table | None
+    position: Ints
+
+    @property
+    def finished_ns(self) -> Floats:
+        """When a request was complete: its last content token; ``done`` when it had none."""
+        return np.where(np.isnan(self.last_ns), self.done_ns, self.last_ns)
+
+    def scheduled_in(self, window_ns: WindowNs) -> Bools:
+        """Measured requests that were due in the window: what latencies and attainment are over."""
+        return self.measured & within(self.scheduled_ns, window_ns)
+
+    def blocks(self) -> Iterator[Block]:
+        """``token_events`` in blocks of bounded size; nothing where there are none."""
+        start = 0
+        columns = None if self.token_events is None else self.token_events.select(["gaps_us", "tokens_per_chunk"])
+        for batch in columns.to_batches(max_chunksize=ROWS_PER_BLOCK) if columns is not None else ():
+            request = self.position[start : start + batch.num_rows]
+            start += batch.num_rows
+            yield _block(self.output_tokens[request], request, batch.column(0), batch.column(1))
+
+
+def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> RequestArrays:
+    """Raises ValueError when rows of several attempts are mixed: a request_index occurs twice, or without a request."""
+    index = requests["request_index"].to_numpy().astype(np.int64)
+    if np.unique(index).size != index.size:
+        raise ValueError("requests of more than one attempt: the same request_index occurs twice")
+    asked, reported = _floats(requests, "input_tokens_asked"), _floats(requests, "input_tokens")
+    return RequestArrays(
+        ok=equals(requests, "status", Status.OK),
+        measured=equals(requests, "phase", "measure"),
+        scheduled_ns=_floats(requests, "scheduled_ns"),
+        sent_ns=_floats(requests, "sent_ns"),
+        first_ns=_floats(requests, "first_token_ns"),
+        last_ns=_floats(requests, "last_token_ns"),
+        done_ns=_floats(requests, "done_ns"),
+        input_tokens=np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported),
+        output_tokens=_floats(requests, "output_tokens"),
+        token_events=token_events,
+        position=np.zeros(0, np.int64) if token_events is None else _positions(index, token_events),
+    )
+
+
+def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
+    """Which instants are in a window; unknown ones are not."""
+    return (times_ns >= window_ns[0]) & (times_ns < window_ns[1])
+
+
+def equals(table: pa.Table, name: str, value: str) -> Bools:
+    """Where a string column holds ``value``; False where it is null."""
+    return np.asarray(pc.fill_null(pc.equal(table[name], value), False).to_numpy(), dtype=np.bool_)
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    """int64 ns fit a float64 exactly for 104 days; null becomes NaN."""
+    return np.asarray(table[name].to_numpy(), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of ``token_events`` with their requests.
+
+    ``request``: position in RequestArrays of each row. ``gaps_us``: gaps of all rows one after the other, ``starts``
+    where each row's begin (length rows + 1). ``tokens``: tokens of the chunk after each gap, None when all hold one.
+    ``first_tokens``: tokens of each row's first chunk.
+    """
+
+    request: Ints
+    gaps_us: npt.NDArray[np.int32]
+    starts: Ints
+    tokens: Ints | None
+    first_tokens: Ints
+
+    @property
+    def lengths(self) -> Ints:
+        return np.diff(self.starts)
+
+    @property
+    def row_of_gap(self) -> Ints:
+        return np.repeat(np.arange(self.request.size), self.lengths)
+
+
+def _positions(index: Ints, token_events: pa.Table) -> Ints:
+    wanted = token_events["request_index"].to_numpy().astype(np.int64)
+    order = np.argsort(index, kind="stable")
+    found = np.searchsorted(index, wanted, sorter=order)
+    position = order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int64)
+    if wanted.size and (not order.size or (index[position] != wanted).any()):
+        raise ValueError("token_events holds a request_index that requests does not")
+    return position
+
+
+def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray) -> Block:
+    """``total``: output tokens of each row's request."""
+    offsets = gaps.offsets.to_numpy().astype(np.int64)
+    values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
+    starts = offsets - offsets[0]
+    chunks = np.diff(starts) + 1
+    given = tokens.is_valid().to_numpy(zero_copy_only=False)
+    several = ~given & (total > chunks) & (chunks > 1)  # more tokens than chunks, and which holds how many is not known
+    first = np.where(~given & (total > chunks) & (chunks == 1), total, 1.0).astype(np.int64)
+    if not given.any() and not several.any():
+        return Block(request, values, starts, None, first)
+    after = np.ones(values.size, np.int64)
+    if several.any():
+        _spread_evenly(after, starts, several, total)
+    if given.any():
+        _take_given(after, first, starts, given, tokens)
+    return Block(request, values, starts, after, first)
+
+
+def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
+    """N - 1 tokens over the gaps of a row, as evenly as whole tokens go: then mean ITL equals TPOT."""
+    lengths = np.where(rows, np.diff(starts), 0)
+    at = np.repeat(starts[:-1], lengths) + _counting(lengths)
+    gaps, tokens = np.repeat(lengths, lengths), np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths)
+    nth = _counting(lengths)
+    after[at] = (nth + 1) * tokens // gaps - nth * tokens // gaps
+
+
+def _take_given(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.ListArray) -> None:
+    lengths = tokens.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    expected = np.diff(starts) + 1
+    wrong = rows & (lengths != expected) & (lengths > 0)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want one more")
+    rows = rows & (lengths > 0)
+    lengths = np.where(rows, lengths, 0)
+    values = np.maximum(tokens.flatten().to_numpy().astype(np.int64), 1)
+    nth = _counting(lengths)
+    first[rows] = values[nth == 0]
+    later = nth > 0
+    after[(np.repeat(starts[:-1], lengths) + nth - 1)[later]] = values[later]
+
+
+def _counting(lengths: Ints) -> Ints:
+    """0, 1, … lengths[0]-1, 0, 1, … lengths[1]-1, …"""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if ends.size else 0) - np.repeat(ends - lengths, lengths)

@@ -1,0 +1,96 @@
+"""One load client on its node, called by whoever runs it: a thread, a process or an actor. No Ray in here."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cluster.base import ClientReport
+from orchestrator.errors import OrchestratorError
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Progress
+
+if TYPE_CHECKING:
+    from orchestrator.results.store import Store
+
+
+def local_tokenizer(name: str | None) -> str | None:
+    """The tokenizer as files on this node: a folder, a file, or what the hub's cache holds of a model.
+
+    None where there is none: prompts are then token ids from a range that every vocabulary has, or plain words.
+    """
+    if name is None or Path(name).exists():
+        return name
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, "tokenizer.json") if name.count("/") == 1 else None
+    return cached if isinstance(cached, str) else None
+
+
+def reach_problem(store: Store) -> str | None:
+    """Why rows written on this node would not arrive: the driver's plan is not seen, or nothing can be written."""
+    try:
+        if store.plan() is None:
+            return (
+                f"{store.uri} is a folder of the driver's machine that it does not see; "
+                "give --results s3://... or a folder that all nodes share"
+            )
+        store.check_writable()
+    except OrchestratorError as error:
+        needs = "" if store.is_local else "; every node needs credentials of its own, none are taken along"
+        return f"{error}{needs}"
+    return None
+
+
+class ClientHost:
+    """One load client: runs its stripe of a point and writes its own rows to the store."""
+
+    def __init__(self) -> None:
+        self._all_cores = os.sched_getaffinity(0)
+        self._cores = self._all_cores
+        self._client: LoadClient | None = None
+        self._point: LoadPoint | None = None
+        self._writer = ""
+
+    def wall_ns(self) -> int:
+        """This host's wall clock: for the offset to the driver's."""
+        return time.time_ns()
+
+    def reach_problem(self, store: Store) -> str | None:
+        return reach_problem(store)
+
+    def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
+        """Build the schedule and the bodies; returns entries known."""
+        self._cores = (self._all_cores - avoid_cores) or self._all_cores
+        point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
+        self._point, self._writer = point, f"client{index}"
+        self._client = LoadClient(index, count, "realtime" if self._cores != self._all_cores else "nice")
+        return self._client.prepare(point)
+
+    def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
+        """Load from that instant of this host's wall clock on; rows go to the store where one is given."""
+        assert self._client and self._point
+        os.sched_setaffinity(0, self._cores)  # the calling thread's, and this is the one that loads
+        start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
+        result = self._client.run(start_ns)
+        keys = {
+            "measurement_id": self._point.measurement_id,
+            "attempt_id": self._point.attempt_id,
+            "writer": self._writer,
+        }
+        tables = {"requests": result.requests, "token_events": result.token_events} if store else {}
+        parts = tuple(store.write_part(table, data, **keys) for table, data in tables.items()) if store else ()
+        stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
+        return ClientReport(stats, parts, result.requests, None if store else result.token_events)
+
+    def progress(self) -> Progress:
+        """Counters so far, from any thread."""
+        return self._client.progress() if self._client else Progress()
+
+    def abort(self) -> None:
+        """Stop sending; what is open or not yet sent becomes rows."""
+        if self._client:
+            self._client.abort()

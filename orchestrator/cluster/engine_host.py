@@ -1,0 +1,154 @@
+"""One rank's engine on its node: its files, its ports, its process. No Ray in here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.cluster.base import Allocation, Ready, Stopped
+from orchestrator.cluster.calls import in_thread
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
+from orchestrator.engines.failures import Phase, classify
+from orchestrator.engines.ports import Ports
+from orchestrator.engines.process import LOG_NAME, EngineProcess
+from orchestrator.engines.readiness import Expected, wait_ready
+from orchestrator.engines.reaper import reap
+from orchestrator.errors import EngineFailure, Failure
+from orchestrator.http_control import ask
+from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
+from orchestrator.telemetry.gpus import await_release, chosen
+from orchestrator.telemetry.gpus import gpus as list_gpus
+
+LOG_LIMIT_BYTES = 32 * 2**20
+RESET_LIMIT_S = 30.0
+
+
+def assigned_gpus() -> tuple[str, ...]:
+    """The GPUs this process was given by CUDA_VISIBLE_DEVICES, sorted: Ray's own order is that of a set. -1: none."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    ids = [part for part in given if part.strip() and not part.strip().startswith("-")]
+    return tuple(sorted(ids, key=lambda part: (len(part), part)))
+
+
+class EngineHost:
+    """One rank of a replica on this node; an ``Agent``. ``devices``: the GPUs it may use."""
+
+    def __init__(self, launch_id: str, node_id: str, address: str, devices: tuple[str, ...] = ()) -> None:
+        reap()  # what a dead owner left behind, before anything new takes its devices or ports
+        self._launch_id = launch_id
+        self._devices = chosen(devices, list_gpus()) if devices else []
+        self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
+        self._ports = Ports(np.random.default_rng())
+        self._process: EngineProcess | None = None
+        self._server: Expected | None = None  # what was started
+        self._ready: Future[Ready | Failure] | None = None
+        self._sampler: Sampler | None = None
+        self._phase: Phase = "start"
+        self._stopped: Stopped | None = None
+        self.allocation = Allocation(
+            node_id,
+            address,
+            socket.gethostname(),
+            devices,
+            tuple(sorted(os.sched_getaffinity(0))),
+            os.getpid(),
+            tuple(f"{gpu.name} {gpu.uuid}" for gpu in self._devices),
+            str(self._workdir / LOG_NAME),
+        )
+
+    def reserve_ports(self, count: int) -> list[int]:
+        return self._ports.take(count)
+
+    def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
+        engine, node = ENGINES[settings.engine], replace(node, workdir=str(self._workdir))
+        command = engine.command(settings, hardware, node, api_key)
+        self._process = EngineProcess(command, self._workdir, self._launch_id)
+        self._server = Expected(engine, settings, node, f"http://{node.bind}:{node.port}", api_key, self._process)
+        mine = os.sched_getaffinity(0)
+        try:
+            if node.cores:
+                os.sched_setaffinity(0, set(node.cores))  # inherited by the engine, then taken back
+            self._process.start()
+        finally:
+            os.sched_setaffinity(0, mine)
+        return command.argv
+
+    def begin_ready(self, timeout_s: float) -> None:
+        self._ready = in_thread(self._wait_ready, timeout_s)
+
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        assert self._ready
+        try:
+            return self._ready.result(wait_s)
+        except TimeoutError:
+            return None
+
+    def _wait_ready(self, timeout_s: float) -> Ready | Failure:
+        assert self._server
+        try:
+            ready = wait_ready(self._server, timeout_s)
+        except EngineFailure as error:
+            return error.failure
+        self._phase = "run"
+        facts = {"max_model_len": ready.max_model_len} if ready.max_model_len else {}
+        return Ready(ready.ready_s, {**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
+
+    def failure(self) -> Failure | None:
+        if self._process is None or (status := self._process.poll()) is None:
+            return None
+        assert self._server
+        return classify(self._server.engine.log, self._phase, self._process.log_tail(), status)
+
+    def between_points(self) -> None:
+        assert self._server
+        if path := self._server.engine.reset_path:
+            ask(self._server.base_url + path, "POST", self._server.api_key, RESET_LIMIT_S)
+
+    def begin_metrics(self) -> None:
+        assert self._server
+        engine, base_url, key = self._server.engine, self._server.base_url, self._server.api_key
+        if not engine.metrics_path:
+            return
+        self._sampler = Sampler(partial(read, base_url + engine.metrics_path, engine.metrics, key))
+        self._sampler.start()
+
+    def end_metrics(self) -> list[Sample]:
+        sampler, self._sampler = self._sampler, None
+        return sampler.stop() if sampler else []
+
+    def stop(self) -> Stopped:
+        self._stopped = self._stopped or self._stop()
+        return self._stopped
+
+    def _stop(self) -> Stopped:
+        started = time.monotonic()
+        left_over, log = 0, b""
+        if self._process is not None:
+            left_over = len(self._process.stop().left_over)
+            with suppress(OSError):
+                log = self._process.redact(_end_of(self._process.log_path).decode(errors="replace")).encode()
+        self._ports.release()
+        shutil.rmtree(self._workdir, ignore_errors=True)
+        dirty: Sequence[str] = ()
+        with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
+            dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()
+        return Stopped(time.monotonic() - started, left_over, log, tuple(dirty))
+
+
+def _end_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOG_LIMIT_BYTES))
+        return file.read()

@@ -1,0 +1,108 @@
+"""All that this program takes of Ray's inside, each with what happens where the next Ray has it no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from typing import Any
+
+STATUS_KEY = "__autoscaling_status"
+UNNAMED = "node_"  # how Ray names the type of a node of which no autoscaler knows one
+
+
+def bootstrap_address(address: str | None) -> str | None:
+    """The cluster that Ray would join: what is given, RAY_ADDRESS, or the last one started on this machine.
+
+    None: there is none. Raises ConnectionError or ValueError for one that is named and cannot be. Without Ray's own
+    look-up, a cluster that only a file names is not found.
+    """
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+    except ImportError:
+        named = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+        if named is None and address == "auto":
+            raise ConnectionError("RAY_ADDRESS is not set") from None
+        return named
+    found: str | None = canonicalize_bootstrap_address(address)
+    return found
+
+
+def head_answers(address: str, limit_s: float) -> bool:
+    """Whether a head node is there, and not just anything that listens (a proxy answers for every address).
+
+    Without Ray's own question: whether anything listens.
+    """
+    try:
+        import grpc
+        from ray._private.grpc_utils import init_grpc_channel
+        from ray.core.generated.gcs_service_pb2 import CheckAliveRequest
+        from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
+    except ImportError:
+        return _listens(address, limit_s)
+    nobody = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+    channel = init_grpc_channel(address)
+    try:
+        NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=limit_s)
+    except grpc.RpcError as error:
+        return error.code() not in nobody
+    finally:
+        channel.close()
+    return True
+
+
+def _listens(address: str, limit_s: float) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), limit_s).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def uploaded(folder: str) -> dict[str, Any] | None:
+    """A runtime_env that takes a package's folder to other nodes: Ray takes local folders in ``ray.init`` alone.
+
+    Uploaded once and looked up after that: Ray forgets an upload that nothing uses for ten minutes. None where this
+    Ray has no such call: the nodes must then have the package (``check_nodes`` says so).
+    """
+    try:
+        from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
+    except ImportError:
+        return None
+    modules = {"py_modules": [folder], "excludes": ["__pycache__"]}
+    with tempfile.TemporaryDirectory() as scratch:
+        found = upload_py_modules_if_needed(modules, include_gitignore=True, scratch_dir=scratch)
+    return {"py_modules": found["py_modules"]}
+
+
+def autoscales(gcs_address: str) -> bool:
+    """Whether an autoscaler with node types serves this cluster. What cannot be told counts as yes.
+
+    ``ray start`` runs a monitor without one too; nodes then have no type. Autoscalers name the head's as well.
+    """
+    try:
+        from ray.autoscaler.v2.utils import is_autoscaler_v2
+
+        version2 = is_autoscaler_v2(fetch_from_server=True)
+        types = _types_v2(gcs_address) if version2 else _types_v1()
+    except Exception:
+        return True
+    return any(not name.startswith(UNNAMED) for name in types)
+
+
+def _types_v2(gcs_address: str) -> list[str]:
+    from ray.autoscaler.v2.sdk import get_cluster_status
+
+    status = get_cluster_status(gcs_address)
+    known = (*status.active_nodes, *status.idle_nodes, *status.pending_nodes, *status.pending_launches)
+    return [str(one.ray_node_type_name) for one in known]
+
+
+def _types_v1() -> list[str]:
+    """Empty where no monitor runs, as in a cluster that ``ray.init`` started."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    report = json.loads(_internal_kv_get(STATUS_KEY) or "{}").get("autoscaler_report") or {}
+    return list(report.get("active_nodes") or ())

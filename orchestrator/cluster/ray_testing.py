@@ -1,0 +1,89 @@
+"""A Ray cluster of several nodes on this machine: for the demo, for tests, and for multi-node launches on a laptop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+OBJECT_STORE_BYTES = 80 * 2**20  # the smallest Ray accepts is 75 MB; rows travel through files, not through Ray
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(node: Callable[[], Any], tries: int = 3) -> Any:
+    """Ray gives a raylet 30 s to register, which a busy machine may not keep; it says so with a bare Exception."""
+    for left in reversed(range(tries)):
+        try:
+            return node()
+        except Exception as error:
+            if "timed out during startup" not in str(error) or not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+class RayOnThisMachine:
+    """``nodes`` raylets of ``cpus`` logical CPUs each, on ports of their own; nothing else on the machine is touched.
+
+    Use as a context manager; ``address`` is what ``--address`` and ``ray.init`` take, ``dashboard`` what
+    ``ray job submit --address`` takes (None without a dashboard).
+    """
+
+    def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
+        self._saved = os.environ.get("RAY_TMPDIR")
+        os.environ["RAY_TMPDIR"] = self._folder  # keeps Cluster() from redirecting address="auto" of others
+        os.makedirs(f"{self._folder}/ray", exist_ok=True)
+        head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
+        if dashboard_port is not None:
+            head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
+        self.cluster = _start(lambda: Cluster(initialize_head=True, head_node_args=head))
+        self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
+        for _ in range(nodes - 1):
+            self.add_node(cpus, gpus)
+
+    @staticmethod
+    def _node_args(cpus: int, gpus: int) -> dict[str, Any]:
+        # every raylet's agent listens for jobs on one default port: a second cluster on this machine would go without
+        return {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "dashboard_agent_listen_port": _free_port(),
+        }
+
+    @property
+    def address(self) -> str:
+        """GCS address, host:port."""
+        return str(self.cluster.address)
+
+    def add_node(self, cpus: int = 4, gpus: int = 0) -> Any:
+        """One more node; ``cluster.remove_node`` kills it."""
+        # a folder of its own: raylets that share one unpack a job's working_dir over each other
+        folder = tempfile.mkdtemp(prefix="n", dir=self._folder)
+        return _start(lambda: self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus)))
+
+    def close(self) -> None:
+        """End every process of the cluster and remove its files."""
+        self.cluster.shutdown()
+        os.environ.pop("RAY_TMPDIR", None)
+        if self._saved is not None:
+            os.environ["RAY_TMPDIR"] = self._saved
+        with suppress(OSError):
+            shutil.rmtree(self._folder)
+
+    def __enter__(self) -> RayOnThisMachine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,24 @@
+"""``python -m orchestrator.emulator``: the process that ``engines/emulator.py`` starts."""
+
+import signal
+import sys
+
+from orchestrator.emulator.flags import options_of, parser
+from orchestrator.emulator.server import log, main
+from orchestrator.errors import InputError
+
+
+def run(argv: list[str]) -> int:
+    """Parse, serve, and the exit status. What is wrong is said as vLLM says it: an engine's log is read for it."""
+    # Processes started by Ray inherit a blocked SIGINT.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    try:
+        options = options_of(parser().parse_args(argv))
+    except (InputError, ValueError, OSError) as error:
+        log(f"Value error, {error}", "ERROR")
+        return 1
+    return main(options)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,285 @@
+"""What the emulator answers: routes, requests on their way through the batch, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from orchestrator import __version__
+from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi
+from orchestrator.emulator.batch import Batch, PrefixCache, Sequence
+from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
+from orchestrator.emulator.pacer import Pacer
+from orchestrator.emulator.profile import Faults
+
+GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
+
+
+class Generation:
+    """One request while it is in the batch: builds its tokens' bytes, carries out its scripted fault, ends itself."""
+
+    __slots__ = ("_answer", "_app", "_connection", "_fault", "_index", "_last", "sequence", "write")
+
+    def __init__(self, app: App, connection: ClientConnection, answer: Answer, fault: str | None) -> None:
+        self._app, self._connection, self._answer, self._fault = app, connection, answer, fault
+        self.write = connection.write
+        self.sequence: Sequence | None = None
+        self._index = 0
+        self._last = False
+        connection.on_lost = partial(app.lost, self)
+
+    def prepare(self, last: bool) -> tuple[bytes, bool]:
+        """Bytes of the next token; whole answers and faults are dealt with in ``sent``."""
+        index, self._last = self._index, last
+        self._index = index + 1
+        self._app.counters.generation_tokens += 1
+        if not self._answer.stream:
+            return b"", last or self._fault is not None
+        payload = self._answer.event(index, last) if self._fault != "garbage" else GARBAGE
+        payload = chunk(payload + self._answer.close()) + STREAM_END if last else chunk(payload)
+        return (STREAM_HEAD + payload if index == 0 else payload), last or self._fault is not None
+
+    def sent(self) -> None:
+        """After a last token, or any token of a request with a fault."""
+        if self._connection.open and not (self._fault is not None and self._act()) and self._last:
+            self._finish()
+
+    def _act(self) -> bool:
+        """Carry out the scripted fault; True when this request is over by it."""
+        if self._fault == "die":
+            self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)")
+            os._exit(0)  # vLLM's exit status when it dies at run time
+        if self._fault == "stall":
+            self._app.active[self].stall(self._app.serving.profile.faults.stall_s)
+            self._fault = None
+        elif self._fault == "cut" and self._index >= max(1, self._answer.output_tokens // 2):
+            self._connection.abort()
+            return True
+        return False
+
+    def _finish(self) -> None:
+        self._app.finished(self)
+        if self._answer.stream:
+            self._connection.end()
+        else:
+            self._connection.respond(200, GARBAGE if self._fault == "garbage" else self._answer.whole())
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the server counts over its life."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    rejected: int = 0
+    finished: int = 0
+    ttft_s: float = 0.0  # of all that finished
+    queued_s: float = 0.0
+
+
+class App:
+    """The server's state. One event loop, no locks."""
+
+    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str], None]) -> None:
+        self.serving, self.log = serving, log
+        self.counters = Counters()
+        self.requests = 0
+        self.active: dict[Generation, Pacer] = {}
+        self._tgi_active: set[Generation] = set()
+        self.pacers = [Pacer(Batch(serving.replica), loop) for _ in range(serving.settings.data_parallel_size)]
+        self.prefix = PrefixCache(serving.replica.limits.kv_tokens)
+        pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
+        self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {
+            **{("GET", path): partial(_answer_with, content) for path, content in pages.items()},
+            ("GET", "/metrics"): self._metrics,
+            ("POST", "/reset_prefix_cache"): self._reset,
+            ("POST", "/v1/completions"): partial(self._generate, parse_completion),
+            ("POST", "/v1/chat/completions"): partial(self._generate, parse_chat),
+            ("POST", "/generate"): partial(self._generate, partial(parse_tgi, stream=False), tgi=True),
+            ("POST", "/generate_stream"): partial(self._generate, partial(parse_tgi, stream=True), tgi=True),
+            ("POST", "/"): partial(self._generate, partial(parse_tgi, stream=None), tgi=True),
+        }
+
+    def accept(self) -> ClientConnection:
+        """A new client. The loop accepts all that wait in one go, so tokens that are due go in between."""
+        self._catch_up()
+        return ClientConnection(self.handle)
+
+    def _catch_up(self) -> None:
+        for pacer in self.pacers:
+            pacer.catch_up()
+
+    def handle(self, request: HttpRequest, connection: ClientConnection) -> None:
+        """Answer one request, now or by the batch. Tokens that are due go first."""
+        self._catch_up()
+        route = self._routes.get((request.method, request.path))
+        if route is None:
+            known = any(path == request.path for _, path in self._routes)
+            status, what = (405, "Method Not Allowed") if known else (404, "Not Found")
+            connection.respond(status, {"detail": what})
+        elif not self._authorized(request):
+            connection.respond(401, {"error": "Unauthorized"})
+        else:
+            route(request, connection)
+
+    def _authorized(self, request: HttpRequest) -> bool:
+        """As vLLM: the key guards /v1; here also what else generates."""
+        key = self.serving.api_key
+        if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
+            return True
+        return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {key}".encode())
+
+    # --- endpoints that generate -------------------------------------------------------------------------------------
+
+    def _generate(
+        self,
+        parse: Callable[[bytes, Serving], Answer],
+        request: HttpRequest,
+        connection: ClientConnection,
+        tgi: bool = False,
+    ) -> None:
+        try:
+            self._admit(tgi)
+            answer = parse(request.body, self.serving)
+            self.requests += 1
+            fault = _fault_of(self.requests, self.serving.profile.faults)
+            if fault == "error":
+                raise Refused("emulated fault error_every", 500, "InternalServerError")
+        except Refused as refused:
+            openai = {"message": str(refused), "type": refused.kind, "param": None, "code": refused.status}
+            body = {"error": str(refused), "error_type": refused.kind} if tgi else {"error": openai}
+            connection.respond(refused.status, body)
+            return
+        if self.serving.settings.enable_prefix_caching is not False:
+            answer.cached_tokens = self.prefix.lookup(answer.prompt)
+        answer.prompt = b""  # not kept for as long as the answer takes
+        generation = Generation(self, connection, answer, fault)
+        pacer = min(self.pacers, key=lambda one: len(one.batch.decoding) + len(one.batch.waiting))
+        self.active[generation] = pacer
+        if tgi:
+            self._tgi_active.add(generation)
+        self.counters.prompt_tokens += answer.prompt_tokens
+        generation.sequence = pacer.submit(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens, generation)
+
+    def _admit(self, tgi: bool) -> None:
+        """Raises Refused when as many requests are here as the API's limit allows."""
+        queued = self.serving.settings.max_num_queued_reqs
+        if tgi and len(self._tgi_active) >= self.serving.max_concurrent_requests:
+            self.counters.rejected += 1
+            raise Refused("Model is overloaded", 429, "overloaded")
+        if not tgi and queued is not None and len(self.active) >= queued:
+            self.counters.rejected += 1
+            raise Refused("The server's request queue is full", 503, "ServiceUnavailableError")
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def finished(self, generation: Generation) -> None:
+        """Every token of a request has left."""
+        self.active.pop(generation)
+        self._tgi_active.discard(generation)
+        counters, sequence = self.counters, generation.sequence
+        assert sequence is not None
+        sequence.owner = None
+        arrival_s = sequence.ready_s - self.serving.replica.request_overhead_s
+        counters.finished += 1
+        counters.ttft_s += sequence.first_token_s - arrival_s
+        counters.queued_s += max(0.0, sequence.scheduled_s - sequence.ready_s)
+
+    def lost(self, generation: Generation) -> None:
+        """A request whose client is gone before its end."""
+        pacer = self.active.pop(generation, None)
+        self._tgi_active.discard(generation)
+        if pacer is not None and generation.sequence is not None:
+            pacer.batch.cancel(generation.sequence)
+
+    def close(self) -> None:
+        for pacer in self.pacers:
+            pacer.close()
+
+    # --- everything else -----------------------------------------------------------------------------------------
+
+    def _reset(self, _request: HttpRequest, connection: ClientConnection) -> None:
+        self.prefix.clear()
+        connection.respond(200)
+
+    def _metrics(self, _request: HttpRequest, connection: ClientConnection) -> None:
+        """In vLLM's names, so that they are read as vLLM's are; of its histograms the sum and the count."""
+        batches, lags = [pacer.batch for pacer in self.pacers], [pacer.lag for pacer in self.pacers]
+        counters, capacity = self.counters, self.serving.replica.limits.kv_tokens * len(batches)
+        values: dict[str, float] = {
+            "vllm:num_requests_running": sum(len(batch.decoding) + len(batch.prefilling) for batch in batches),
+            "vllm:num_requests_waiting": sum(len(batch.waiting) for batch in batches),
+            "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity,
+            "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
+            "vllm:prompt_tokens_total": counters.prompt_tokens,
+            "vllm:generation_tokens_total": counters.generation_tokens,
+            "vllm:prefix_cache_queries_total": self.prefix.queried_tokens,
+            "vllm:prefix_cache_hits_total": self.prefix.hit_tokens,
+            "vllm:admission_rejections_total": counters.rejected,
+            "vllm:time_to_first_token_seconds_sum": counters.ttft_s,
+            "vllm:time_to_first_token_seconds_count": counters.finished,
+            "vllm:request_queue_time_seconds_sum": counters.queued_s,
+            "vllm:request_queue_time_seconds_count": counters.finished,
+            "emulator:streamed_tokens_total": sum(lag.tokens for lag in lags),
+            "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
+            "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
+        }
+        connection.respond(200, exposition(self.serving.model, values).encode(), "text/plain; version=0.0.4")
+
+
+def _answer_with(content: object, _request: HttpRequest, connection: ClientConnection) -> None:
+    connection.respond(200, content)
+
+
+def _pages(serving: Serving) -> dict[str, object]:
+    """What the server says of itself, by path: vLLM's version and models, TGI's info."""
+    limits, version = serving.replica.limits, f"{__version__}+emulator"
+    card = {
+        "id": serving.model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "emulator",
+        "root": serving.model,
+        "max_model_len": limits.max_model_len,
+    }
+    info = {
+        "model_id": serving.model,
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": serving.max_concurrent_requests,
+        "max_best_of": 1,
+        "max_stop_sequences": 4,
+        "max_input_tokens": limits.max_model_len - 1,
+        "max_total_tokens": limits.max_model_len,
+        "max_batch_total_tokens": limits.kv_tokens,
+        "validation_workers": 1,
+        "max_client_batch_size": 1,
+        "router": "emulator",
+        "version": version,
+    }
+    models = {"object": "list", "data": [card]}
+    return {"/version": {"version": version, "emulator": True}, "/v1/models": models, "/info": info}
+
+
+def exposition(model: str, values: Mapping[str, float]) -> str:
+    """Prometheus text format, version 0.0.4."""
+    name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = []
+    for metric, value in values.items():
+        kind = "counter" if metric.endswith("_total") else "untyped" if metric.endswith(("_sum", "_count")) else "gauge"
+        lines += [f"# TYPE {metric} {kind}", f'{metric}{{engine="0",model_name="{name}"}} {value}']
+    return "\n".join(lines) + "\n"
+
+
+def _fault_of(number: int, faults: Faults) -> str | None:
+    """The fault of the ``number``-th request; single ones before periodic ones, errors before cuts."""
+    once = {"die": faults.die_at_request, "stall": faults.stall_at_request, "garbage": faults.garbage_at_request}
+    every = {"error": faults.error_every, "cut": faults.cut_every}
+    for name, at in once.items():
+        if number == at:
+            return name
+    return next((name for name, period in every.items() if period and number % period == 0), None)

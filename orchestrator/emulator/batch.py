@@ -1,0 +1,318 @@
+"""Continuous batching with a virtual clock: which sequences a step holds, when it ends, who waits, who is preempted.
+
+The same object serves HTTP in real time (one step at a time) and simulates (many equal steps in one jump). Rules, as
+vLLM's scheduler has them: decodes first, one token each; what is left of ``max_num_batched_tokens`` goes to prefill
+chunks in arrival order; a waiting request is admitted when a slot is free and its whole prompt fits the KV cache; when
+a decode finds no room, the newest sequence is preempted, loses its KV and is computed again. The tokens of a step leave
+one after the other, ``token_interval_s`` apart, the middle one at the step's end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from orchestrator.emulator.model import DecodeCosts, Limits, Replica
+
+_NEVER = -1
+BLOCK_TOKENS = 16  # of the prefix cache
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request inside the batch. Times are seconds on the batch's clock, NaN until known."""
+
+    ready_s: float
+    prompt_tokens: int
+    output_tokens: int
+    cached: int
+    owner: object
+    base: int  # tokens to prefill: the prompt, and after a preemption what was generated too
+    prefilled: int = 0
+    emitted: int = 0  # tokens given out in earlier lives, before a preemption
+    start_step: int = 0
+    finish_step: int = _NEVER
+    windowed: float = 0.0
+    preemptions: int = 0
+    scheduled_s: float = math.nan
+    first_token_s: float = math.nan
+    last_token_s: float = math.nan
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens given out by the end of ``step``."""
+        return self.emitted + (step - self.start_step + 1 if self.finish_step != _NEVER else 0)
+
+
+class Batch:
+    """One data-parallel rank of a replica. Not thread-safe; pure but for its own state."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.limits, self.costs = replica.limits, replica.costs
+        self.overhead_s = replica.request_overhead_s
+        self.interval_s = replica.token_interval_s
+        self.clock = 0.0  # end of the last step
+        self.step = 0
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: deque[Sequence] = deque()
+        self.decoding: dict[Sequence, None] = {}  # oldest first
+        self.context = 0  # tokens the next decode step reads
+        self.windowed = 0.0  # the same in sliding-window layers
+        self.kv_used = 0
+        self.preemptions = 0
+        self._finishing: dict[int, list[Sequence]] = {}
+        self._finish_steps: list[int] = []
+        self._decode_costs: dict[int, DecodeCosts] = {}
+
+    # --- requests in and out -----------------------------------------------------------------------------------------
+
+    def submit(
+        self, arrival_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None
+    ) -> Sequence:
+        """Queue a request that ``refusal`` lets through; in the order of arrival."""
+        ready_s, cached = arrival_s + self.overhead_s, min(cached, prompt_tokens - 1)
+        sequence = Sequence(ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens)
+        self.waiting.append(sequence)
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Forget a request whose client has gone; no effect once it is finished."""
+        if sequence in self.decoding:
+            self._leave(sequence)
+        elif sequence in self.prefilling:
+            self.prefilling.remove(sequence)
+            self.kv_used -= sequence.base
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not (self.decoding or self.prefilling or self.waiting)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def advance(self, max_steps: int = 2**31) -> list[Sequence]:
+        """Run up to ``max_steps`` steps; returns who finished in the last of them.
+
+        Stops at once after a step that changes who is in the batch. Sets ``clock`` to the end of the last step. With
+        nothing to run the clock first moves on to the next arrival.
+        """
+        if not self.decoding and not self.prefilling:
+            self.clock = max(self.clock, self.waiting[0].ready_s)
+        if self.kv_used + len(self.decoding) > self.limits.kv_tokens:
+            self._make_room()
+        if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self.clock):
+            chunks = self._schedule()
+            if chunks:
+                return self._mixed_step(chunks)
+        return self._decode_steps(max_steps)
+
+    def _make_room(self) -> None:
+        """Preempt the newest until every decode has room for its next token."""
+        while self.kv_used + len(self.decoding) > self.limits.kv_tokens:
+            if self.prefilling:
+                victim = self.prefilling.pop()
+                self.kv_used -= victim.base
+            else:
+                victim = next(reversed(self.decoding))
+                victim.emitted = victim.tokens_at(self.step)
+                self._leave(victim)
+                victim.base = victim.prompt_tokens + victim.emitted
+            victim.finish_step, victim.prefilled, victim.cached = _NEVER, 0, 0
+            victim.preemptions += 1
+            self.preemptions += 1
+            self.waiting.appendleft(victim)
+
+    def _schedule(self) -> list[tuple[int, int]]:
+        """Hand out the step's token budget to prefills; returns their chunks as (start, tokens)."""
+        waiting = self.waiting
+        budget = self.limits.max_num_batched_tokens - len(self.decoding)
+        chunks: list[tuple[int, int]] = []
+        for sequence in self.prefilling:
+            budget = self._give(sequence, budget, chunks)
+        while waiting and budget > 0 and waiting[0].ready_s <= self.clock and self._fits(waiting[0], budget):
+            sequence = waiting.popleft()
+            self.prefilling.append(sequence)
+            self.kv_used += sequence.base
+            sequence.prefilled = sequence.cached
+            if sequence.scheduled_s != sequence.scheduled_s:  # NaN: its first life
+                sequence.scheduled_s = self.clock
+            budget = self._give(sequence, budget, chunks)
+        return chunks
+
+    def _fits(self, sequence: Sequence, budget: int) -> bool:
+        limits, running = self.limits, len(self.decoding) + len(self.prefilling)
+        if running >= limits.max_num_seqs or self.kv_used + sequence.base + running + 1 > limits.kv_tokens:
+            return running == 0  # alone in an empty engine a request that was accepted always runs
+        return limits.chunked_prefill or sequence.base - sequence.cached <= budget
+
+    @staticmethod
+    def _give(sequence: Sequence, budget: int, chunks: list[tuple[int, int]]) -> int:
+        tokens = min(sequence.base - sequence.prefilled, budget)
+        if tokens > 0:
+            chunks.append((sequence.prefilled, tokens))
+            sequence.prefilled += tokens
+        return budget - tokens
+
+    def _mixed_step(self, chunks: list[tuple[int, int]]) -> list[Sequence]:
+        decodes = len(self.decoding)
+        self.clock += self.costs.mixed(decodes, self.context, self.windowed, chunks)
+        self.step += 1
+        self.context += decodes
+        self.kv_used += decodes
+        finished = self._finished()
+        begun = []
+        while self.prefilling and self.prefilling[0].prefilled == self.prefilling[0].base:
+            sequence = self.prefilling.popleft()
+            if self._first_token(sequence):
+                finished.append(sequence)
+            else:
+                begun.append(sequence)
+        self._spread(finished, begun)
+        return finished
+
+    def _first_token(self, sequence: Sequence) -> bool:
+        """The prefill is done and gave a token; True when that was also the last one."""
+        remaining = sequence.output_tokens - sequence.emitted - 1
+        sequence.start_step = self.step
+        if remaining <= 0:
+            self.kv_used -= sequence.base
+            return True
+        sequence.finish_step = finish = self.step + remaining
+        if self.costs.window:
+            sequence.windowed = min(sequence.base + remaining / 2, self.costs.window)
+            self.windowed += sequence.windowed
+        self.decoding[sequence] = None
+        self.context += sequence.base
+        if finish in self._finishing:
+            self._finishing[finish].append(sequence)
+        else:
+            self._finishing[finish] = [sequence]
+            heappush(self._finish_steps, finish)
+        return False
+
+    def _decode_steps(self, max_steps: int) -> list[Sequence]:
+        count = len(self.decoding)
+        costs = self._decode_costs.get(count)
+        if costs is None:
+            costs = self._decode_costs[count] = self.costs.decode(count)
+        compute_s = costs.compute_s + self.context * costs.compute_context_s
+        memory_s = costs.memory_s + self.context * costs.memory_context_s + self.windowed * costs.memory_window_s
+        if compute_s > memory_s:
+            first, growth = costs.fixed_s + compute_s, count * costs.compute_context_s
+        else:
+            first, growth = costs.fixed_s + memory_s, count * costs.memory_context_s
+        steps = min(
+            max_steps,
+            self._finish_steps[0] - self.step,
+            (self.limits.kv_tokens - self.kv_used) // count,
+            _until_crossing(compute_s - memory_s, count * (costs.compute_context_s - costs.memory_context_s)),
+        )
+        if steps > 1 and self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
+            steps = min(steps, _steps_in(self.waiting[0].ready_s - self.clock, first, growth))
+        self.clock += steps * first + growth * (steps * (steps - 1) / 2)
+        self.step += steps
+        self.context += steps * count
+        self.kv_used += steps * count
+        finished = self._finished()
+        self._spread(finished, [])
+        return finished
+
+    def _finished(self) -> list[Sequence]:
+        step = self.step
+        if not self._finish_steps or self._finish_steps[0] != step:
+            return []
+        heappop(self._finish_steps)
+        # Sequences that were preempted or cancelled left their place here behind.
+        done = [sequence for sequence in self._finishing.pop(step) if sequence.finish_step == step]
+        for sequence in done:
+            self._leave(sequence)
+        return done
+
+    def instant_of(self, place: int, finished: list[Sequence]) -> float:
+        """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then of ``finished``."""
+        given = len(self.decoding) + len(finished)
+        return self.clock + (place - (given - 1) / 2) * self.interval_s
+
+    def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
+        """Note the instants of first and last tokens."""
+        if not finished and not begun:
+            return
+        when_s = self.instant_of(len(self.decoding) - len(begun), finished)
+        for index, sequence in enumerate(begun + finished):
+            if sequence.first_token_s != sequence.first_token_s:  # NaN: no life before a preemption had one
+                sequence.first_token_s = when_s
+            if index >= len(begun):
+                sequence.last_token_s = when_s
+            when_s += self.interval_s
+
+    def _leave(self, sequence: Sequence) -> None:
+        context = sequence.base + self.step - sequence.start_step
+        del self.decoding[sequence]
+        sequence.finish_step = _NEVER
+        self.context -= context
+        self.kv_used -= context
+        self.windowed -= sequence.windowed
+
+
+def refusal(limits: Limits, prompt_tokens: int, output_tokens: int) -> str | None:
+    """Why a request can never run, None when it can. ``Batch.submit`` takes only those that can."""
+    total = prompt_tokens + output_tokens
+    if total > limits.max_model_len:
+        return (
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested {total} "
+            f"tokens ({prompt_tokens} in the prompt, {output_tokens} in the completion)."
+        )
+    if total > limits.kv_tokens:
+        return f"The request needs {total} tokens of KV cache, the engine has {limits.kv_tokens}."
+    if not limits.chunked_prefill and prompt_tokens > limits.max_num_batched_tokens:
+        return f"The prompt exceeds max_num_batched_tokens={limits.max_num_batched_tokens} without chunked prefill."
+    return None
+
+
+def _until_crossing(ahead_s: float, growth_s: float) -> int:
+    """Steps until the other bound takes over: ``ahead_s`` is compute - memory now, ``growth_s`` its change per step."""
+    if growth_s == 0 or (ahead_s > 0) == (growth_s > 0):
+        return 2**31
+    return max(1, math.ceil(-ahead_s / growth_s))
+
+
+def _steps_in(span_s: float, first_s: float, growth_s: float) -> int:
+    """Fewest steps that last ``span_s``, the k-th of them ``first_s + k * growth_s`` long."""
+    if growth_s <= 0:
+        return max(1, math.ceil(span_s / first_s))
+    half, linear = growth_s / 2, first_s - growth_s / 2
+    return max(1, math.ceil((math.sqrt(linear * linear + 4 * half * span_s) - linear) / (2 * half)))
+
+
+class PrefixCache:
+    """Counts the leading tokens of a prompt that are cached, in whole blocks, as vLLM's block hashes do."""
+
+    def __init__(self, capacity_tokens: int) -> None:
+        self._capacity = max(1, capacity_tokens // BLOCK_TOKENS)
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+
+    def lookup(self, tokens: list[int] | bytes) -> int:
+        """Cached leading tokens of a prompt, which is in the cache from now on. Text counts 4 bytes as a token."""
+        width = BLOCK_TOKENS * 4 if isinstance(tokens, bytes) else BLOCK_TOKENS
+        blocks, chain, hits, missed = self._blocks, 0, 0, False
+        for start in range(0, len(tokens) - width + 1, width):
+            part = tokens[start : start + width]
+            chain = hash((chain, part if isinstance(part, bytes) else tuple(part)))
+            missed = missed or chain not in blocks
+            hits += not missed
+            blocks[chain] = None
+            blocks.move_to_end(chain)
+        while len(blocks) > self._capacity:
+            blocks.popitem(last=False)
+        self.queried_tokens += len(tokens) * BLOCK_TOKENS // width
+        self.hit_tokens += hits * BLOCK_TOKENS
+        return hits * BLOCK_TOKENS
+
+    def clear(self) -> None:
+        """Forget every block; the counters go on."""
+        self._blocks.clear()

@@ -1,0 +1,90 @@
+"""The emulator's command line, for ``orchestrator emulator`` and for the process that an engine starts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orchestrator.emulator.profile import DEFAULT_ACCELERATOR, DEFAULT_MODEL, Faults, Profile, load_profile, problems_of
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+API_KEY_VARIABLE = "EMULATOR_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the process was started."""
+
+    settings: EngineSettings
+    hardware: Hardware
+    profile: Profile
+    host: str = "127.0.0.1"
+    port: int = 8000
+    served_name: str = ""
+    headless: bool = False  # a rank above 0 of a multi-node replica: holds its place, serves nothing
+    max_concurrent_requests: int = 128
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every flag, and the command ``fit``."""
+    result = argparse.ArgumentParser(
+        prog="orchestrator emulator",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Serve OpenAI and TGI streams with the timing of a stated model. Nothing is computed.\n\n"
+        "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n"
+        "  orchestrator emulator fit results/ --output profile.yaml",
+    )
+    add = result.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8000, help="0 takes a free one; 8000 unless given")
+    add("--profile", help="a profile file, or a name such as H100-80GB/Llama-3.1-8B")
+    add("--model", default=DEFAULT_MODEL, help=f"model to imitate and to serve; {DEFAULT_MODEL} unless given")
+    add("--served-model-name", default="", help="name that requests carry; the model's own unless given")
+    add("--accelerator", default=DEFAULT_ACCELERATOR, help=f"device to imitate; {DEFAULT_ACCELERATOR} unless given")
+    add("--set", action="extend", nargs="+", default=[], metavar="FIELD=VALUE", help="any engine setting")
+    add("--fault", action="extend", nargs="+", default=[], metavar="NAME=VALUE", help="see docs/emulator.md")
+    add("--max-concurrent-requests", type=int, default=128, help="TGI's limit: 429 above it; 128 unless given")
+    add("--config", type=Path, help="JSON with settings and hardware, in place of the flags that say them")
+    add("--headless", action="store_true", help="hold the place of a rank above 0, serve nothing")
+    fit = result.add_subparsers(dest="command").add_parser(
+        "fit", help="calibrate the model's constants on the Parquet of a sweep, and say what error they leave"
+    )
+    fit.add_argument("results")
+    fit.add_argument("--output", type=Path, help="write the calibrated profile here; stdout otherwise")
+    fit.add_argument("--profile", help="what to imitate where that is not the sweep's own")
+    fit.add_argument("--engine", help="use this engine's deployments only; needed where several were measured")
+    return result
+
+
+def with_faults(profile: Profile, given: list[str]) -> Profile:
+    """The profile's fault script with those of the command line put over it. Raises pydantic's ValidationError."""
+    pairs = dict(entry.partition("=")[::2] for entry in given)
+    faults = profile.faults.model_dump() | {name: value or True for name, value in pairs.items()}
+    return profile.model_copy(update={"faults": Faults.model_validate(faults)})
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """Everything the server needs, from the flags and the config file they name. Raises InputError and OSError."""
+    config = json.loads(arguments.config.read_text()) if arguments.config else {}
+    said = {"engine": "emulator", "model": arguments.model, "profile": arguments.profile}
+    said |= dict(entry.partition("=")[::2] for entry in arguments.set)
+    hardware = {"name": "emulated", "accelerator": arguments.accelerator}
+    try:
+        settings = EngineSettings.model_validate(config.get("settings", said))
+        return Options(
+            settings=settings,
+            hardware=Hardware.model_validate(config.get("hardware", hardware)),
+            profile=with_faults(load_profile(settings.profile), arguments.fault),
+            host=arguments.host,
+            port=arguments.port,
+            served_name=arguments.served_model_name,
+            headless=arguments.headless,
+            max_concurrent_requests=arguments.max_concurrent_requests,
+        )
+    except ValidationError as error:
+        raise problems_of(error) from error

@@ -1,0 +1,194 @@
+"""The batch in real time: runs the model one step ahead, then gives out its tokens, each at its stated instant."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Protocol, cast
+
+from orchestrator.emulator.batch import Batch, Sequence
+
+
+class Receiver(Protocol):
+    """Who gets the tokens of a sequence (``Sequence.owner``)."""
+
+    @property
+    def write(self) -> Callable[[bytes], None]: ...
+
+    def prepare(self, last: bool) -> tuple[bytes, bool]:
+        """The bytes of the next token, built while there is time, and whether ``sent`` wants to be called after it."""
+        ...
+
+    def sent(self) -> None:
+        """The token that was prepared has left."""
+        ...
+
+
+_BIN_S = 10e-6
+_BINS = 5000  # errors beyond 50 ms are counted in the last one
+
+
+class Lag:
+    """The emulator's own error, over its whole life: from a token's stated instant until the kernel has its bytes."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.sum_s = 0.0
+        self.worst_s = 0.0
+        self._counts = [0] * _BINS
+
+    def add(self, lates_s: list[float]) -> None:
+        """The errors of one step's tokens."""
+        self.tokens += len(lates_s)
+        self.sum_s += sum(lates_s)
+        self.worst_s = max([self.worst_s, *lates_s])
+        for late_s in lates_s:
+            self._counts[min(int(late_s / _BIN_S), _BINS - 1)] += 1
+
+    def quantile_s(self, share: float) -> float:
+        """Upper end of the bin (10 µs wide) that holds this share of all tokens."""
+        upto = enumerate(accumulate(self._counts), start=1)
+        return next((end * _BIN_S for end, seen in upto if seen >= share * self.tokens), self.worst_s)
+
+    def summary(self) -> str:
+        """One line for the log."""
+        if not self.tokens:
+            return "no tokens"
+        median, high = (self.quantile_s(share) * 1e3 for share in (0.5, 0.99))
+        return (
+            f"{self.tokens} tokens, mean {self.sum_s / self.tokens * 1e3:.3f} ms, median {median:.2f} ms, "
+            f"p99 {high:.2f} ms, max {self.worst_s * 1e3:.3f} ms"
+        )
+
+
+# A sleeping process is woken 0.1 to 0.2 ms after its timer, so it is woken this much before and looks at the clock.
+_EARLY_S = 0.25e-3
+_MONOTONIC, _ABSOLUTE = time.CLOCK_MONOTONIC, 1  # of a timerfd
+
+
+class Pacer:
+    """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock."""
+
+    def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        self.batch = batch
+        self.lag = Lag()
+        self._timer = _Timer(loop, self._wake)
+        self._due: list[tuple[float, Callable[[bytes], None], bytes]] = []
+        self._after: list[Receiver] = []
+        self._running = False
+        self._first_s = math.inf  # instant of the next step's first token; inf: none is prepared
+
+    def submit(self, prompt_tokens: int, output_tokens: int, cached: int, owner: Receiver) -> Sequence:
+        """Queue a request that arrived now."""
+        sequence = self.batch.submit(time.monotonic(), prompt_tokens, output_tokens, cached, owner)
+        if not self._running:
+            self._running = True
+            self._begin()
+        return sequence
+
+    def stall(self, seconds: float) -> None:
+        """The whole engine stands still."""
+        self.batch.clock += seconds
+
+    def catch_up(self) -> None:
+        """Give out what is due: for whoever has other work to do, before it."""
+        if self._first_s - time.monotonic() <= _EARLY_S:
+            self._fire()
+
+    def _wake(self) -> None:
+        """The timer's: an event loop's own may be a fraction of a millisecond early, and is armed again."""
+        if self._first_s - time.monotonic() <= _EARLY_S:
+            self._fire()
+        elif self._running:
+            self._timer.arm(self._first_s - _EARLY_S)
+
+    def close(self) -> None:
+        """Stop giving out tokens."""
+        self._running, self._first_s = False, math.inf
+        self._timer.close()
+
+    def _begin(self) -> None:
+        """Run the model through the next step, build its tokens and arm the timer."""
+        batch = self.batch
+        if batch.idle:
+            self._running = False
+            return
+        finished = batch.advance(max_steps=1)
+        self._due, self._after = [], []
+        self._first_s = batch.instant_of(0, finished)
+        given = [*((sequence, False) for sequence in batch.decoding), *((sequence, True) for sequence in finished)]
+        for place, (sequence, last) in enumerate(given):
+            receiver = cast(Receiver, sequence.owner)
+            payload, wants_call = receiver.prepare(last)
+            if payload:
+                self._due.append((self._first_s + place * batch.interval_s, receiver.write, payload))
+            if wants_call:
+                self._after.append(receiver)
+        self._timer.arm(self._first_s - _EARLY_S)
+
+    def _fire(self) -> None:
+        """The step has ended: its tokens go out, the next one begins."""
+        self._first_s = math.inf  # what ends here lets other requests in: nothing is due meanwhile
+        lates_s, clock = [], time.monotonic
+        now_s = clock()
+        for when_s, write, payload in self._due:
+            while now_s < when_s:
+                now_s = clock()
+            write(payload)
+            now_s = clock()
+            lates_s.append(now_s - when_s)
+        self.lag.add(lates_s)
+        for receiver in self._after:
+            receiver.sent()
+        self._begin()
+
+
+class _Timer:
+    """Calls ``callback`` once at each armed instant of ``time.monotonic()``; arming again replaces the instant.
+
+    Linux: a timerfd watched by the loop, right to about 0.1 ms where libuv's own timers count whole milliseconds.
+    Elsewhere: the loop's own timer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop, self._callback = loop, callback
+        self._handle: asyncio.TimerHandle | None = None
+        self._fd = -1
+        if sys.platform == "linux":  # os.timerfd_create needs Python 3.13
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = int(self._libc.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
+            loop.add_reader(self._fd, self._readable)
+
+    def arm(self, when_s: float) -> None:
+        """Fire at ``when_s``; at once when that has passed."""
+        if self._fd >= 0:
+            instant = divmod(max(1, int(when_s * 1e9)), 1_000_000_000)  # seconds, nanoseconds; 0 would disarm it
+            interval_and_instant = (ctypes.c_long * 4)(0, 0, *instant)
+            self._libc.timerfd_settime(self._fd, _ABSOLUTE, interval_and_instant, None)
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        delay_s = max(0.0, when_s - time.monotonic())
+        self._handle = self._loop.call_later(delay_s, self._callback)
+
+    def close(self) -> None:
+        """Never fire again."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _readable(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # armed again between the wake-up and this call
+            return
+        self._callback()

@@ -1,0 +1,150 @@
+"""What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a catalogue name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
+from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
+from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.registry import unknown_name
+from orchestrator.spec.settings import EngineSettings, Hardware, Strict
+
+DEFAULT_ACCELERATOR = "H100-80GB"
+DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+class Constants(Strict):
+    """The few numbers that ``fit`` calibrates; the defaults are typical of a current GPU and say nothing of yours."""
+
+    compute_efficiency: float = Field(default=0.6, gt=0)  # of the peak FLOP/s, in a step bound by compute
+    bandwidth_efficiency: float = Field(default=0.75, gt=0)  # of the peak bytes/s, in a step bound by memory
+    step_overhead_s: float = Field(default=0.5e-3, ge=0)  # scheduling, sampling and launching one step
+    sequence_overhead_s: float = Field(default=5e-6, ge=0)  # the same, for each sequence in the step
+    eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added per layer with enforce_eager
+    collective_latency_s: float = Field(default=12e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
+    network_latency_s: float = Field(default=40e-6, ge=0)  # the same between nodes
+    request_overhead_s: float = Field(default=1e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
+    token_interval_s: float = Field(default=15e-6, ge=0)  # between the tokens of one step, written one after the other
+
+
+class Faults(Strict):
+    """What goes wrong, and when. Requests are counted from 1, over all endpoints that generate."""
+
+    start: Literal["die", "oom", "hang"] | None = None
+    start_delay_s: float = Field(default=0.0, ge=0)
+    die_at_request: int | None = Field(default=None, ge=1)
+    stall_at_request: int | None = Field(default=None, ge=1)
+    stall_s: float = Field(default=5.0, ge=0)
+    garbage_at_request: int | None = Field(default=None, ge=1)
+    error_every: int | None = Field(default=None, ge=1)  # HTTP 500
+    cut_every: int | None = Field(default=None, ge=1)  # the connection closes in the middle of the stream
+    orphan: bool = False  # a child in its own session that ignores SIGTERM
+
+
+class Device(Strict):
+    """An accelerator that is not in the catalogue."""
+
+    name: str = "custom"
+    memory_gb: float = Field(gt=0)
+    bandwidth_gb_s: float = Field(gt=0)
+    tflops: dict[str, float] = Field(min_length=1)  # dense, by compute type: bfloat16, fp8, …
+    link_gb_s: float = Field(default=32.0, gt=0)
+    network_gb_s: float = Field(default=12.5, gt=0)
+
+    def accelerator(self) -> Accelerator:
+        """As the catalogue would have it."""
+        return Accelerator(
+            name=self.name,
+            memory_bytes=int(self.memory_gb * 1e9),
+            bandwidth_bytes_s=self.bandwidth_gb_s * 1e9,
+            flops={kind: value * 1e12 for kind, value in self.tflops.items()},
+            capability=None,
+            link_bytes_s=self.link_gb_s * 1e9,
+            network_bytes_s=self.network_gb_s * 1e9,
+            usd_per_hour=None,
+            source="the emulator's profile",
+        )
+
+
+class Profile(Strict):
+    """A profile file. Whatever is left out follows from the deployment's own model and hardware."""
+
+    accelerator: str | Device | None = None
+    model: str | dict[str, Any] | None = None  # a name, a folder, or the fields of a config.json
+    constants: Constants = Field(default_factory=Constants)
+    faults: Faults = Field(default_factory=Faults)
+    default_output_tokens: int = Field(default=256, ge=1)  # chat requests that give no limit end after so many
+    fitted: dict[str, Any] | None = None  # where the constants come from and the error they leave; written by fit
+
+
+def load_profile(name: str | None) -> Profile:
+    """A profile from a file, from a name ``<accelerator>/<model>``, or the default one.
+
+    Raises InputError with every problem of the file, or with the nearest names.
+    """
+    if name is None:
+        return Profile()
+    path = Path(name).expanduser()
+    if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
+        return _from_file(path)
+    accelerator, _, model = name.partition("/")
+    if find(accelerator) is None:
+        raise InputError(unknown_name("accelerator", accelerator, accelerators()))
+    if model and model_facts(model, online=False) is None:
+        raise InputError(unknown_name("model of a built-in profile", model, known_configs()))
+    return Profile(accelerator=accelerator, model=model or None)
+
+
+def _from_file(path: Path) -> Profile:
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read the emulator profile {path}: {error}") from error
+    try:
+        return Profile.model_validate(value or {})
+    except ValidationError as error:
+        raise problems_of(error, str(path)) from error
+
+
+def problems_of(error: ValidationError, file: str | None = None) -> ProblemsError:
+    """What pydantic found, each with its place."""
+    return ProblemsError(
+        [Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}", file) for item in error.errors()]
+    )
+
+
+def device_of(profile: Profile, hardware: Hardware) -> Accelerator:
+    """The device to imitate: the profile's, else the hardware's; an H100 where that is a CPU or unknown."""
+    if isinstance(profile.accelerator, Device):
+        return profile.accelerator.accelerator()
+    if profile.accelerator:
+        named = find(profile.accelerator)
+        if named is None:
+            raise InputError(unknown_name("accelerator", profile.accelerator, [*accelerators(), "cpu"]))
+        return named
+    device = (None if hardware.is_cpu else of_hardware(hardware)) or find(DEFAULT_ACCELERATOR)
+    assert device is not None
+    return device
+
+
+def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
+    """The model to imitate: the profile's, else the deployment's; Llama-3.1-8B where nothing is known of that."""
+    if isinstance(profile.model, dict):
+        facts = facts_from_config("profile", profile.model)
+        why = "the profile's model needs at least hidden_size, num_hidden_layers and num_attention_heads"
+    elif profile.model is not None:
+        facts = model_facts(profile.model, None, settings.hf_overrides, online=False)
+        why = f"nothing is known of the profile's model {profile.model!r}: give a folder with a config.json"
+    else:
+        facts = model_facts(settings.model, settings.revision, settings.hf_overrides, online=False)
+        facts, why = facts or facts_from_config(DEFAULT_MODEL, known_configs()[DEFAULT_MODEL]), ""
+    if facts is None:
+        raise InputError(why)
+    return facts

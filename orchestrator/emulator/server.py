@@ -1,0 +1,157 @@
+"""The emulator's process: reads what to imitate, says what it imitates in vLLM's words, serves until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from orchestrator import __version__
+from orchestrator.catalog.accelerators import Accelerator
+from orchestrator.catalog.models import ModelFacts
+from orchestrator.emulator import model
+from orchestrator.emulator.api import Serving, four_bytes
+from orchestrator.emulator.app import App
+from orchestrator.emulator.flags import API_KEY_VARIABLE, Options
+from orchestrator.emulator.profile import device_of, facts_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_GIB = 2**30
+_SCRIPTED = {
+    "oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (emulated fault start: oom)",
+    "die": "EngineCore failed to start. (emulated fault start: die)",
+}
+_ORPHAN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+
+
+def log(text: str, level: str = "INFO") -> None:
+    """One line on stdout, at once."""
+    print(f"{level} {time.strftime('%m-%d %H:%M:%S')} [emulator] {text}", flush=True)
+
+
+def main(options: Options) -> int:
+    """Run until SIGTERM or SIGINT; the exit status."""
+    faults = options.profile.faults
+    log(f"version {__version__}; EMULATED: no model is computed here, every time is the outcome of a stated model")
+    if faults.orphan:
+        subprocess.Popen([sys.executable, "-c", _ORPHAN], start_new_session=True)
+    if options.headless:
+        return _hold_place()
+    time.sleep(faults.start_delay_s)
+    facts, device = facts_of(options.profile, options.settings), device_of(options.profile, options.hardware)
+    replica = model.replica(options.settings, facts, device, options.profile.constants)
+    failure = _SCRIPTED.get(faults.start or "") or start_failure(device, replica)
+    if failure is not None:
+        log(failure)
+        log("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}")
+        return 1
+    if faults.start == "hang":
+        return _hold_place()
+    for line in start_lines(facts, device, replica):
+        log(line)
+    status: int = uvloop.run(_serve(options, _serving(options, facts, replica)))
+    return status
+
+
+def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
+    """What vLLM would say when the model or one whole sequence does not fit the device; None when both do."""
+    prediction, limits = replica.prediction, replica.limits
+    if prediction.weight_bytes > device.memory_bytes:
+        size = prediction.weight_bytes / _GIB
+        return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size:.2f} GiB."
+    if limits.kv_tokens <= 0:
+        return "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
+    if limits.kv_tokens < limits.max_model_len:
+        per_token = prediction.kv_bytes_per_token / _GIB
+        return (
+            f"ValueError: To serve at least one request with the model's max seq len ({limits.max_model_len}), "
+            f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than the available KV "
+            f"cache memory ({limits.kv_tokens * per_token:.2f} GiB). The estimated maximum model length is "
+            f"{limits.kv_tokens}."
+        )
+    return None
+
+
+def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) -> list[str]:
+    """What an engine reports at start; ``Emulator.reported`` reads it back."""
+    limits, prediction = replica.limits, replica.prediction
+    concurrency = limits.kv_tokens / limits.max_model_len
+    return [
+        f"Using max model len {limits.max_model_len}",
+        f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
+        f"max_num_batched_tokens={limits.max_num_batched_tokens}, max_model_len={limits.max_model_len}",
+        f"Model loading took {prediction.weight_bytes / _GIB:.4f} GiB memory",
+        f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for {limits.max_model_len:,} tokens per "
+        f"request: {concurrency:.2f}x",
+    ]
+
+
+def _serving(options: Options, facts: ModelFacts, replica: model.Replica) -> Serving:
+    settings = options.settings
+    return Serving(
+        model=options.served_name or settings.served_model_name or settings.model,
+        settings=settings,
+        profile=options.profile,
+        replica=replica,
+        vocab_size=facts.shape.vocab_size,
+        api_key=os.environ.get(API_KEY_VARIABLE) or None,
+        max_concurrent_requests=options.max_concurrent_requests,
+        count_tokens=token_counter(settings.tokenizer or settings.model),
+    )
+
+
+def token_counter(model: str) -> Callable[[str], int]:
+    """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one by length."""
+    path = Path(model).expanduser() / "tokenizer.json"
+
+    @cache
+    def tokenizer() -> Tokenizer:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(path))
+
+    return (lambda text: max(1, len(tokenizer().encode(text).ids))) if path.is_file() else four_bytes
+
+
+def _hold_place() -> int:
+    """Wait for the signal to stop."""
+    stop = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # sigwait takes only signals that are held back from their default
+    log("serves nothing, waits to be told to stop")
+    signal.sigwait(stop)
+    return 0
+
+
+async def _serve(options: Options, serving: Serving) -> int:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    app = App(serving, loop, log)
+    try:
+        server = await loop.create_server(app.accept, options.host, options.port, backlog=4096)
+    except OSError as error:
+        log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}")
+        return 1
+    gc.freeze()  # what start-up left behind is never collected, so no pause for it in the middle of a step
+    try:
+        port = server.sockets[0].getsockname()[1]
+        log(f"serving {serving.model} on http://{options.host}:{port}")
+        await stop.wait()
+    finally:
+        server.close()
+        app.close()
+        for pacer in app.pacers:
+            log(f"timing error: {pacer.lag.summary()}")
+    return 0

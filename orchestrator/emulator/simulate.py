@@ -1,0 +1,93 @@
+"""A whole schedule in virtual time: what every request would see, without waiting for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.emulator.batch import Batch, Sequence, refusal
+from orchestrator.emulator.model import Replica, replica
+from orchestrator.emulator.profile import Profile, device_of, facts_of
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in the order they arrive: seconds, prompt and output tokens, prompt tokens found in the prefix cache."""
+
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    cached_tokens: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Per request, in the schedule's order, seconds on the schedule's clock; NaN for requests that were refused."""
+
+    scheduled_s: Floats
+    first_token_s: Floats
+    last_token_s: Floats
+    preemptions: Ints
+
+    @property
+    def refused(self) -> int:
+        return int(np.isnan(self.last_token_s).sum())
+
+
+def simulate(profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None) -> Outcome:
+    """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and data-parallel ranks."""
+    facts = facts_of(profile, settings)
+    device = device_of(profile, hardware or Hardware(name="emulated", accelerator="H100-80GB"))
+    model = replica(settings, facts, device, profile.constants)
+    return run(model, schedule, ranks=settings.replicas * settings.data_parallel_size)
+
+
+def run(model: Replica, schedule: Trace, ranks: int = 1) -> Outcome:
+    """Simulate with a model that is already built; rank r takes every ``ranks``-th request."""
+    sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
+    for rank in range(ranks):
+        sequences[rank::ranks] = _run_rank(model, schedule, slice(rank, None, ranks))
+    return _outcome(sequences)
+
+
+def run_closed(model: Replica, prompts: Ints, outputs: Ints, concurrency: int) -> tuple[Trace, Outcome]:
+    """The same with a closed loop: the next request arrives when one of ``concurrency`` finishes."""
+    batch, entries = Batch(model), list(zip(prompts.tolist(), outputs.tolist(), strict=True))
+    arrivals = [0.0] * min(concurrency, len(entries))
+    sequences = [batch.submit(0.0, *entry) for entry in entries[:concurrency]]
+    while not batch.idle:
+        for _ in batch.advance():
+            if len(sequences) < len(entries):
+                arrivals.append(batch.clock)
+                sequences.append(batch.submit(batch.clock, *entries[len(sequences)]))
+    return Trace(np.array(arrivals), prompts, outputs), _outcome(list(sequences))
+
+
+def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | None]:
+    batch, cached = Batch(model), schedule.cached_tokens
+    if cached is None:
+        cached = np.zeros_like(schedule.prompt_tokens)
+    columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
+    sequences: list[Sequence | None] = []
+    for arrival_s, prompt, output, hit in zip(*(column[part].tolist() for column in columns), strict=True):
+        refused = refusal(model.limits, prompt, output) is not None
+        sequences.append(None if refused else batch.submit(arrival_s, prompt, output, hit))
+    while not batch.idle:
+        batch.advance()
+    return sequences
+
+
+def _outcome(sequences: list[Sequence | None]) -> Outcome:
+    nan = float("nan")
+    rows = [
+        (nan, nan, nan, 0) if one is None else (one.scheduled_s, one.first_token_s, one.last_token_s, one.preemptions)
+        for one in sequences
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    return Outcome(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))

@@ -1,0 +1,204 @@
+"""Shared by all engines: settings become the command of one rank, its log becomes figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Kind = Literal["value", "switch", "bare", "json", "named", "off"]
+Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+KEY_VARIABLE = "ENGINE_API_KEY"
+BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins of engines that would choose by the GPU's memory
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One rank of a replica on its node: what the agent there knows when the engine starts."""
+
+    rank: int = 0  # 0 serves HTTP
+    host: str = "127.0.0.1"  # address other nodes reach this one by
+    port: int = 8000  # HTTP port, free on rank 0's node
+    master_host: str = "127.0.0.1"  # rank 0's address
+    master_port: int = 29501  # rendezvous of a multi-node replica, free on rank 0's node
+    extra_ports: tuple[int, ...] = ()  # more free ports on this node, for engines that need them
+    bind: str = "127.0.0.1"  # address the HTTP server listens on: loopback unless clients sit elsewhere
+    devices: tuple[str, ...] = ()  # GPU indices or UUIDs given to us, sorted; empty on cpu
+    cores: tuple[int, ...] = ()  # CPU cores this rank may use
+    workdir: str = "."  # a folder of this launch on this node, for files an engine needs
+    launch_id: str = ""
+    model_path: str = ""  # what to serve: a local folder or a hub id
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start. ``secrets`` go into its environment and nowhere else."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    files: dict[str, str] = field(default_factory=dict)  # written below workdir before the start: name -> text
+    folders: tuple[str, ...] = ()  # made before the start where they are missing: what a container mounts
+    inherits: tuple[str, ...] | None = None  # how the names of the node's variables start that it sees; None: all
+    hides: tuple[str, ...] = ()  # variables of the node that it must not see
+    after: tuple[str, ...] = ()  # argv run once the process is gone, however it went: removes a container
+    grace_s: float | None = None  # between SIGTERM and SIGKILL, where waiting longer gains nothing; None: the owner's
+    notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How one field becomes arguments.
+
+    value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false (None: nothing);
+    json: ``--x '{…}'``; named: ``--x a=1 b=2``; off: ``--x`` for false.
+    """
+
+    name: str
+    kind: Kind = "value"
+    inverse: str | None = None
+    choices: tuple[str, ...] = ()  # all values the engine takes, where its source names them
+
+    def arguments(self, value: Any) -> list[str]:
+        if self.kind == "switch":
+            return [self.name if value else "--no-" + self.name.removeprefix("--")]
+        if self.kind == "bare":
+            chosen = self.name if value else self.inverse
+            return [chosen] if chosen else []
+        if self.kind == "off":
+            return [] if value else [self.name]
+        if self.kind == "json":
+            return [self.name, json.dumps(value, separators=(",", ":"), sort_keys=True)]
+        if self.kind == "named":
+            return [self.name, *(f"{name}={one}" for name, one in value.items())]
+        return [self.name, str(value)]
+
+
+def mapped(settings: EngineSettings, table: Mapping[str, Flag]) -> list[str]:
+    """Arguments of the fields that were set, in the table's order."""
+    given = [(flag, getattr(settings, name)) for name, flag in table.items()]
+    return [text for flag, value in given if value is not None for text in flag.arguments(value)]
+
+
+def pairs(values: Mapping[str, Any]) -> list[str]:
+    """``--flag value`` for every value that is not None."""
+    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+
+
+def extra_arguments(settings: EngineSettings) -> list[str]:
+    """``extra_args`` as arguments: true is a bare flag, a list several values, false and null nothing."""
+    arguments: list[str] = []
+    for name, value in settings.extra_args.items():
+        if value is None or value is False:
+            continue
+        arguments.append(name)
+        if isinstance(value, list):
+            arguments += value
+        elif value is not True:
+            arguments.append(str(value))
+    return arguments
+
+
+def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> list[str]:
+    """Sentences about ``extra_args`` that name no flag, or one that a field or this program sets.
+
+    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program").
+    """
+    plain = {_plain(flag): owner for flag, owner in owners.items()}
+    sentences = []
+    for name in settings.extra_args:
+        if not name.startswith("-"):
+            sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
+        elif owner := plain.get(_plain(name)):
+            sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
+    return sentences
+
+
+@cache
+def _plain(flag: str) -> str:
+    """One spelling for all spellings of a flag: ``--max_num_seqs=3``, ``--no-x``."""
+    name = flag.split("=")[0].replace("_", "-")
+    return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
+
+
+def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
+    """Rendezvous over several nodes, for engines whose flags are named like SGLang's; [] on one node."""
+    if settings.nnodes == 1:
+        return []
+    meet = f"{node.master_host}:{node.master_port}"
+    return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
+
+
+def program(settings: EngineSettings, name: str) -> str:
+    """The executable: in the venv that ``executable`` names, or ``executable`` itself, or ``name`` from PATH.
+
+    In a container image it is always ``name``: paths of the node mean nothing there.
+    """
+    place = settings.executable
+    if place is None or settings.image is not None:
+        return name
+    if os.path.isdir(place):
+        return os.path.join(os.path.abspath(place), "bin", name)
+    return os.path.abspath(place) if os.sep in place else place
+
+
+def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
+    """For engines that are proven ours by their listening socket alone: docker's processes are its daemon's."""
+    if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
+        return []
+    return [
+        f"image: {engine} takes no key and names no model, so nothing would prove that the server in a docker "
+        "container is ours; use container_runtime podman or apptainer, or an executable"
+    ]
+
+
+def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
+    """Starts an engine that takes its key as an argument only, without the key in any command line.
+
+    Its own entry point is called by the environment's Python, which adds ``flag`` from the variable KEY_VARIABLE.
+    ``executable`` names the venv, or that Python.
+    """
+    code = (
+        f"import os, sys; from {module} import {function}; "
+        f"sys.argv += ['{flag}', os.environ['{KEY_VARIABLE}']]; sys.exit({function}())"
+    )
+    return [program(settings, "python3"), "-c", code]
+
+
+def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
+    """What every engine gets: a log without delay, its GPUs and no other, no hub where there is no need of one."""
+    env = {"PYTHONUNBUFFERED": "1"}
+    if hardware.is_cpu or node.devices:
+        env["CUDA_VISIBLE_DEVICES"] = "" if hardware.is_cpu else ",".join(node.devices)
+    if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
+
+
+def nonce_name(settings: EngineSettings, node: Node) -> str:
+    """A model name that no other server can have: it ends with the launch id."""
+    name = settings.served_model_name or settings.model.rstrip("/").rsplit("/", 1)[-1]
+    return f"{name}-{node.launch_id}" if node.launch_id else name
+
+
+def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
+    """Reads a log: name -> (regular expression with one group, what makes a value of it). The first match counts."""
+    compiled = {name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()}
+
+    def read(log: str) -> dict[str, Any]:
+        found = {name: (pattern.search(log), convert) for name, (pattern, convert) in compiled.items()}
+        return {name: convert(match[1].replace(",", "")) for name, (match, convert) in found.items() if match}
+
+    return read
+
+
+def gib(number: str | float) -> int:
+    """Bytes of what a log calls GiB, or GB and means GiB."""
+    return round(float(number) * (1 << 30))

@@ -1,0 +1,102 @@
+"""The emulator (``orchestrator/emulator``) as an engine: a sweep without a GPU; every row of it says ``emulated``.
+
+It speaks vLLM's API and imitates vLLM's log and metrics, so it is read by vLLM's patterns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import orchestrator
+from orchestrator.catalog.models import model_facts
+from orchestrator.emulator.flags import API_KEY_VARIABLE, parser, with_faults
+from orchestrator.emulator.profile import load_profile
+from orchestrator.engines import command, vllm
+from orchestrator.engines.command import Command, Node
+from orchestrator.engines.engine import NOT_LAUNCHED, Engine
+from orchestrator.errors import InputError
+from orchestrator.spec.dialect import TGI_STREAM, openai
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+CONFIG = "emulator.json"
+# What the timing model has no term for.
+_UNKNOWN = {
+    "speculative": "speculative decoding",
+    **dict.fromkeys(("enable_lora", "lora_modules", "max_loras", "max_lora_rank"), "LoRA"),
+    "kv_transfer_config": "transfer of KV caches between engines",
+    "cpu_offload_gb": "weights offloaded to the host",
+    "attention_backend": "attention kernels",
+    "scheduling_policy": "scheduling policies other than first come, first served",
+    "stream_interval": "several tokens per event",
+    "max_input_len": "a limit on the prompt alone",
+}
+_PART_OF_THIS = dict.fromkeys(
+    ("image", "container_runtime", "executable", "engine_version"), "the emulator is part of this program"
+)
+REFUSED = (
+    {field: f"the emulator's model knows nothing of {what}" for field, what in _UNKNOWN.items()}
+    | _PART_OF_THIS
+    | {"url": "use engine: endpoint for a server that already runs", "api_key_env": NOT_LAUNCHED["api_key_env"]}
+)
+
+
+def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+    """Fields it knows nothing of, a profile that cannot be read, unknown flags and faults."""
+    found = [f"{field}: {why}" for field, why in REFUSED.items() if field in settings.given()]
+    known = {flag for action in parser()._actions for flag in action.option_strings}
+    unknown = [flag for flag in settings.extra_args if flag.startswith("-") and flag not in known]
+    found += [f"extra_args: the emulator has no flag {flag}" for flag in unknown]
+    faults = settings.extra_args.get("--fault", [])
+    try:
+        profile = load_profile(settings.profile)
+    except InputError as error:
+        return [*found, str(error)]
+    try:
+        with_faults(profile, [str(fault) for fault in (faults if isinstance(faults, list) else [faults])])
+    except ValueError as error:
+        found.append(f"extra_args --fault: {error}")
+    return found
+
+
+def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+    """One process per rank; ranks above 0 serve nothing."""
+    argv = [sys.executable, "-m", "orchestrator.emulator", "--config", str(Path(node.workdir) / CONFIG)]
+    argv += ["--host", node.bind, "--port", str(node.port), "--served-model-name", command.nonce_name(settings, node)]
+    argv += ["--headless"] if node.rank else []
+    known = model_facts(settings.model, settings.revision, online=False) is not None
+    local = settings if known or not node.model_path else settings.model_copy(update={"model": node.model_path})
+    config = {"settings": local.model_dump(mode="json"), "hardware": hardware.model_dump(mode="json")}
+    root = str(Path(orchestrator.__file__).resolve().parent.parent)
+    return Command(tuple(argv), {"PYTHONPATH": root}, files={CONFIG: json.dumps(config)})
+
+
+ENGINE = Engine(
+    name="emulator",
+    title="the emulator",
+    emulated=True,
+    reset_path="/reset_prefix_cache",
+    metrics={column: name for column, name in vllm.METRICS.items() if not column.startswith("spec_")},
+    dialects=lambda settings: {
+        **openai(prompt_token_ids=True, continuous_usage=True, return_token_ids=True),
+        "tgi": TGI_STREAM,
+    },
+    taken=frozenset(EngineSettings.model_fields),  # those of REFUSED are refused above
+    reserved=("--config", "--host", "--port", "--served-model-name", "--headless", "--help", "-h"),
+    aliases={
+        "--profile": "the field profile",
+        "--model": "the field model",
+        "--accelerator": "the hardware",
+        "--set": "the fields themselves",
+    },
+    on_cpus=True,
+    several_nodes=True,
+    pins=lambda settings, hardware: vllm.batch_pins(settings, False),  # it imitates a GPU wherever it runs
+    more_problems=_problems,
+    start=_start,
+    key_variable=API_KEY_VARIABLE,
+    rules=vllm.RULES,
+    reported=vllm.ENGINE.reported,
+    log=vllm.LOG,
+)

@@ -1,0 +1,212 @@
+"""What an engine is to us: a record of what differs from the others, and the skeleton that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.engines.command import Command, Flag, Node, environment, extra_arguments, mapped, nonce_name, taken
+from orchestrator.errors import FailureKind
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Reported = dict[str, float | int | str]
+# What every launched engine has without a flag: which, where, what for, and how often it is started.
+EVERYWHERE = frozenset(
+    {
+        *("engine", "engine_version", "executable", "image", "container_runtime"),
+        *("model", "replicas", "extra_args", "env", "startup_timeout_s", "nnodes"),
+    }
+)
+# Why fields of other kinds of engines are refused by all that are launched here.
+NOT_LAUNCHED = {
+    "url": "is for the engine `endpoint`; this one is launched",
+    "profile": "is for the engine `emulator`; this one is real",
+    "api_key_env": "is for the engine `endpoint`; this one gets a fresh random key",
+}
+# Why an engine has no place for a field, where its own `refused` says nothing else; {} is its title.
+LACKING = {
+    "pipeline_parallel_size": "{} has no pipeline parallelism",
+    "data_parallel_size": "{} has no data parallelism; use replicas",
+    "enable_expert_parallel": "{} has no expert parallelism",
+    "distributed_executor_backend": "{} starts its ranks in its own way; leave it out",
+    "tokenizer": "{} takes the model's own tokenizer",
+    "hf_overrides": "{} reads the model's own config.json",
+    "load_format": "{} reads the checkpoint's own weights only",
+    "max_input_len": "{} limits input and output together; use max_model_len",
+    "max_num_queued_reqs": "{} has no limit on its queue",
+    "scheduling_policy": "{} has one order of serving",
+    "stream_interval": "{} sends every token as it comes",
+    "kv_cache_memory_bytes": "{} does not take the size of its KV cache in bytes; use kv_cache_tokens",
+    "cpu_offload_gb": "{} keeps all weights on its devices",
+    "kv_transfer_config": "{} has no disaggregated prefill",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Speculative decoding, as far as an engine has it."""
+
+    methods: Collection[str]
+    with_model: Collection[str] = ()  # methods that need a draft model
+    lacking: Collection[str] = ("draft_tensor_parallel_size", "prompt_lookup_min", "prompt_lookup_max")
+
+    def problems(self, engine: str, settings: EngineSettings) -> list[str]:
+        """A method it does not have, one that lacks its model or has one too many, details it has no place for."""
+        spec = settings.speculative
+        if spec is None:
+            return []
+        found = []
+        if spec.method not in self.methods:
+            found.append(f"speculative: {engine} has no method {spec.method}; it has {', '.join(self.methods)}")
+        if spec.method in self.with_model and spec.model is None:
+            found.append(f"speculative: method {spec.method} needs a model")
+        if spec.method in ("ngram", "suffix") and spec.model is not None:
+            found.append(f"speculative: method {spec.method} has no model")
+        if spec.method != "ngram" and (spec.prompt_lookup_min or spec.prompt_lookup_max):
+            found.append(f"speculative: prompt_lookup_min and prompt_lookup_max are for ngram, not for {spec.method}")
+        if given := [name for name in self.lacking if getattr(spec, name) is not None]:
+            found.append(f"speculative: {engine} has no {' and no '.join(given)}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LogWords:
+    """How an engine's log tells why it failed, as regular expressions; what all engines say is in failures.py."""
+
+    failures: Mapping[FailureKind, str] = field(default_factory=dict)
+    passing: str = ""  # how a line begins that is said in passing, of what the engine then does another way
+    consequences: str = ""  # what follows from a cause that stands elsewhere in the log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRules:
+    """What an engine asks of a model's shape, of a checkpoint and of a device's memory: feasibility judges by it."""
+
+    heads_divisible: bool = True  # attention heads and widths by tensor parallelism
+    repeats_kv_heads: bool = True  # where there are fewer of them than ranks
+    experts_divisible: bool = True  # by expert parallelism
+    partition_variable: str | None = None  # environment variable with the layers of each pipeline stage
+    refuses_longer: bool = False  # a max_model_len beyond the model's positions
+    longer_variable: str | None = None  # environment variable that, set to 1, allows it
+    whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
+    memory_fraction: float = 0.9  # that it takes of all memory, where the settings say nothing
+    of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone
+    method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
+    stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load
+    # Quantization method -> compute capability times ten.
+    min_capability: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One inference engine. Its functions are pure; nothing of it changes.
+
+    Every field of ``EngineSettings`` is a key of ``flags``, ``written`` or ``refused``, or is in ``taken``; one that is
+    nowhere is refused as unknown to the engine.
+    """
+
+    name: str  # in experiment files
+    title: str  # in sentences
+    launches: bool = True  # False: a server that already runs
+    emulated: bool = False  # every output says so
+
+    # its HTTP server
+    ready_path: str = "/health"
+    metrics_path: str | None = "/metrics"
+    reset_path: str | None = None  # POST empties the prefix cache between points
+    # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` takes the series with that label only
+    # (`""`: without it), `one + other` is the sum of both.
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
+    # The model name that requests carry and /v1/models must list: proof that the server is ours.
+    served_name: Callable[[EngineSettings, Node], str] = nonce_name
+
+    # its settings
+    flags: Mapping[str, Flag] = field(default_factory=dict)  # field -> flag with the field's value
+    written: Mapping[str, str] = field(default_factory=dict)  # field -> flag that `start` writes
+    taken: Collection[str] = ()  # fields that need no flag, or several
+    refused: Mapping[str, str] = field(default_factory=dict)  # field -> why it has no place
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # field -> all that it may be
+    reserved: tuple[str, ...] = ()  # flags that this program sets
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of flags -> who sets them
+    drafts: Drafts | None = None
+    on_cpus: bool = False
+    several_nodes: bool = False
+    # Fields and the values they get where they are left open and the engine would choose by the hardware it finds.
+    pins: Callable[[EngineSettings, Hardware], dict[str, int]] = lambda settings, hardware: {}
+    rules: ModelRules = ModelRules()
+    more_problems: Callable[[EngineSettings, Hardware], list[str]] = lambda settings, hardware: []
+
+    # its process
+    # Program and arguments but for `flags` and `extra_args`, environment, files. Settings come with their pins.
+    start: Callable[[EngineSettings, Hardware, Node], Command] | None = None
+    key_variable: str | None = None  # environment variable it takes its API key from
+    follower_grace_s: float | None = None  # between SIGTERM and SIGKILL of ranks above 0, which have nothing to finish
+
+    # its log
+    reported: Callable[[str], Reported] = lambda log: {}  # what it said of itself at start: kv_cache_tokens, …
+    log: LogWords = LogWords()
+
+    def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
+        """Why it cannot run these settings, one sentence each."""
+        return [
+            *([f"hardware: {self.title} is run on GPUs only"] if hardware.is_cpu and not self.on_cpus else []),
+            *self._without_place(settings),
+            *self._given_twice(settings),
+            *self._unknown_values(settings),
+            *self._node_problems(settings),
+            *(self.drafts.problems(self.title, settings) if self.drafts else ()),
+            *self.more_problems(settings, hardware),
+        ]
+
+    def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+        """The ``pins`` of the fields that were left open."""
+        return {name: value for name, value in self.pins(settings, hardware).items() if getattr(settings, name) is None}
+
+    def command(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> Command:
+        """The process of one rank. The key travels in ``secrets``, never in argv. Raises TypeError for an endpoint."""
+        if self.start is None:
+            raise TypeError(f"{self.title} is not launched")
+        from orchestrator.engines.container import in_container  # it brings what nobody needs who only plans
+
+        pins = self.pinned(settings, hardware)
+        settings = settings.model_copy(update=pins)
+        own = self.start(settings, hardware, node)
+        notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
+        command = replace(
+            own,
+            argv=(*own.argv, *mapped(settings, self.flags), *extra_arguments(settings)),
+            env=environment(settings, hardware, node) | own.env | settings.env,
+            secrets={self.key_variable: api_key} if self.key_variable else {},
+            grace_s=self.follower_grace_s if node.rank else None,
+            notes=notes + own.notes,
+        )
+        return in_container(command, settings, hardware, node)
+
+    def _without_place(self, settings: EngineSettings) -> list[str]:
+        known = {*self.flags, *self.written, *self.taken} | (EVERYWHERE if self.launches else set())
+        known |= {"speculative"} if self.drafts else set()
+        why = (LACKING | NOT_LAUNCHED if self.launches else {}) | dict(self.refused)
+        otherwise = "{} has no such setting" if self.launches else "{} already runs; nothing of it can be set here"
+        missing = [name for name in settings.given() if name not in known]
+        return [f"{name}: {why.get(name, otherwise).replace('{}', self.title)}" for name in missing]
+
+    def _given_twice(self, settings: EngineSettings) -> list[str]:
+        flags = {name: flag.name for name, flag in self.flags.items()} | dict(self.written)
+        owners = {flag: f"the field {name}" for name, flag in flags.items()} | dict(self.aliases)
+        return taken(self.title, settings, owners | dict.fromkeys(self.reserved, "this program"))
+
+    def _unknown_values(self, settings: EngineSettings) -> list[str]:
+        allowed = {name: flag.choices for name, flag in self.flags.items() if flag.choices} | dict(self.values)
+        return [
+            f"{name}: {value!r} is none of {', '.join(values)}; {self.title} has no other"
+            for name, values in allowed.items()
+            if (value := getattr(settings, name)) is not None and value not in values
+        ]
+
+    def _node_problems(self, settings: EngineSettings) -> list[str]:
+        if settings.nnodes == 1 or self.several_nodes:
+            return []
+        why = self.refused.get("nnodes", f"{self.title} runs on one node, so nnodes must be 1, not {settings.nnodes}")
+        return [f"nnodes: {why}"]

@@ -1,0 +1,142 @@
+"""Whose a launch is: a file lock that its living owner holds, and tags in the environment of its processes.
+
+An owner (a node agent, a test) holds a shared ``flock`` on a launch's file for as long as it wants the launch to
+live. However the owner dies, the kernel frees the lock; nobody has to notice, and no clock or heartbeat is involved.
+By the tags its processes are found, whoever their parent has become.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from orchestrator.errors import OrchestratorError
+
+LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
+LOCKS = "ORCHESTRATOR_LOCKS"  # folder where the launch's lock lies
+GUARD = "ORCHESTRATOR_GUARD"  # pid and start time of the guard: one engine process of a launch
+# setproctitle overwrites the memory that /proc/<pid>/environ shows, and the tags with it, unless told not to.
+KEEP = {"SPT_NOENV": "1"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def node_path(name: str) -> Path:
+    """``/tmp/orchestrator-<uid>/<name>``: the same for all programs of one user on a node.
+
+    Not below TMPDIR, which batch systems set per job.
+    """
+    return Path("/tmp") / f"orchestrator-{os.getuid()}" / name  # noqa: S108 - node_folder checks who owns it
+
+
+def node_folder(name: str) -> Path:
+    """``node_path``, made private to this user. Raises OrchestratorError when someone else owns it."""
+    path = node_path(name)
+    for folder in (path.parent, path):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
+            raise OrchestratorError(f"{folder} belongs to user {facts.st_uid}, not to us: remove it")
+    return path
+
+
+class FileLock:
+    """Held from construction to ``release``. Several owners may hold the same launch (two ranks on one node).
+
+    Raises ValueError for a name that is no plain file name, BlockingIOError when ``exclusive`` and already held.
+    """
+
+    def __init__(self, name: str, folder: Path, exclusive: bool = False) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a launch id: letters, digits, '.', '_' and '-' only")
+        self.path = folder / f"{name}.lock"
+        self._file: int | None = _lock(self.path, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def is_held(name: str, folder: Path) -> bool:
+    """Whether some living process holds the lock. A file that nobody holds is removed."""
+    path = folder / f"{name}.lock"
+    try:
+        file = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)  # under the exclusive lock; _lock notices and creates the file again
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
+def _lock(path: Path, kind: int) -> int:
+    """An open file holding the lock on the file that ``path`` names now, not on one removed meanwhile."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB if kind == fcntl.LOCK_EX else kind)
+            if os.fstat(file).st_ino == path.stat().st_ino:
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Living processes whose environment holds all of ``wanted``, with that environment.
+
+    Others' processes are skipped (their environment cannot be read), and so are those in another PID namespace:
+    a container's owner may hold a lock that cannot be seen from here.
+    """
+    namespace = _pid_namespace(os.getpid())
+    for process in psutil.process_iter():
+        try:
+            environ = process.environ()
+            if not wanted.items() <= environ.items() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+        except (psutil.Error, OSError):
+            continue
+        if _pid_namespace(process.pid) == namespace and process.pid != os.getpid():
+            yield process, environ
+
+
+def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
+    """SIGKILLs every process that ``tagged`` finds, until none is found; returns their pids.
+
+    psutil compares start times before it sends a signal, so a pid that was given to someone else is left alone.
+    """
+    killed: dict[int, None] = {}
+    for _ in range(50):
+        found = [process for process, _ in tagged(wanted)]
+        if not found:
+            break
+        for process in found:
+            try:
+                process.kill()
+                killed[process.pid] = None
+            except psutil.Error:
+                continue
+        psutil.wait_procs(found, timeout=0.2)
+    return list(killed)
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

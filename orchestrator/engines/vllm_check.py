@@ -1,0 +1,146 @@
+"""A second opinion on a plan: vLLM's own ``create_engine_config()`` on every command line that would be run.
+
+One process of the user's vLLM environment is asked about all deployments (vllm_judge.py); it loads no weights and needs
+no GPU. What it refuses is ``impossible``, in its own words; what it cannot know stays as it was, and a note says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engines import vllm_judge
+from orchestrator.engines.command import Node
+from orchestrator.engines.vllm import ENGINE as VLLM
+from orchestrator.errors import InputError
+from orchestrator.spec.settings import EngineSettings, Hardware, installed_version, is_version
+
+START_S = 180.0  # importing vLLM takes 10 s, the first time on a slow disk two minutes
+EACH_S = 1.0  # seen: 0.02 to 0.1 s
+NOT_JUDGED = "its CPU build judges no GPU memory and no kernels"
+Case = dict[str, Any]
+Verdict = Mapping[str, str]  # {} | {"refused": sentence} | {"unknown": sentence}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a vLLM environment says; fewer verdicts than cases when it was out of time."""
+
+    version: str
+    device: str
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """``refused``: why, by the name a deployment was given with; ``note``: how many could be judged."""
+
+    refused: Mapping[str, str]
+    note: str
+
+
+def opinion_of_vllm(environment: str | Path, deployments: Mapping[str, tuple[EngineSettings, Hardware]]) -> Opinion:
+    """What vLLM says of those ``deployments`` (by any name) that are for it.
+
+    ``environment`` is a virtual environment with vLLM. Raises InputError when it cannot be asked.
+    """
+    version = installed_version(str(environment), VLLM.name)
+    asked = {name: one for name, one in deployments.items() if one[0].engine == VLLM.name}
+    comparable = {name: one for name, one in asked.items() if _same_version(one[0], version)}
+    if not comparable:
+        return Opinion({}, f"vLLM {version} was not asked: no deployment runs that version")
+    answer = ask(environment, [case_of(*one) for one in comparable.values()])
+    verdicts = dict(zip(comparable, answer.verdicts, strict=False))
+    refused = {
+        name: f"vLLM {answer.version} refuses it: {verdict['refused']}{_limits(answer, [comparable[name][1]])}"
+        for name, verdict in verdicts.items()
+        if "refused" in verdict
+    }
+    limits = _limits(answer, [hardware for _, hardware in comparable.values()])
+    return Opinion(refused, _note(answer, verdicts, len(asked)) + limits)
+
+
+def _limits(answer: Answer, judged: Sequence[Hardware]) -> str:
+    """What a CPU build did not look at in deployments for GPUs."""
+    return f" ({NOT_JUDGED})" if answer.device == "cpu" and not all(one.is_cpu for one in judged) else ""
+
+
+def _same_version(settings: EngineSettings, version: str | None) -> bool:
+    """One version's opinion says nothing about another one; where none is known, the user's choice is believed."""
+    own = settings.engine_version
+    if own is None and settings.executable and settings.image is None:
+        own = installed_version(settings.executable, VLLM.name)
+    return own is None or version is None or is_version(own, version)
+
+
+def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
+    """The command line of rank 0 as it would be run, without the container around it."""
+    alone: dict[str, Any] = {"image": None, "container_runtime": None}
+    if settings.world_size > 1 and settings.nnodes == 1 and settings.distributed_executor_backend is None:
+        alone["distributed_executor_backend"] = "mp"  # its own choice; left to it, it counts the GPUs of this machine
+    command = VLLM.command(settings.model_copy(update=alone), hardware, Node(), api_key="")
+    return {
+        "argv": command.argv[2:], "env": command.env, "model": settings.model, "revision": settings.revision,
+        "cpu": hardware.is_cpu,
+    }  # fmt: skip
+
+
+def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = None) -> Answer:
+    """Ask a virtual environment's vLLM about command lines, in one process and within a time limit.
+
+    Raises InputError when there is no vLLM in it, or when it finds no device to be built for.
+    """
+    python = Path(environment).expanduser().absolute() / "bin" / "python"
+    if not python.exists():
+        raise InputError(f"{environment} is no virtual environment: it has no bin/python")
+    lines = "".join(json.dumps(case) + "\n" for case in cases)
+    limit_s = START_S + EACH_S * len(cases) if limit_s is None else limit_s
+    said, complaint = _run([str(python), "-I", vllm_judge.__file__], lines, limit_s)
+    found = [json.loads(line.removeprefix(vllm_judge.MARK)) for line in said.splitlines() if _is_verdict(line)]
+    if not found:
+        last = (complaint.strip() or f"no answer within {limit_s:g} s").splitlines()[-1]
+        raise InputError(f"the vLLM of {environment} cannot be asked: {last}")
+    about, *verdicts = found
+    if not about["device"]:
+        raise InputError(
+            f"the vLLM of {environment} finds no device here: give a CPU build, or plan on a node with GPUs"
+        )
+    return Answer(about["version"], about["device"], verdicts)
+
+
+def _is_verdict(line: str) -> bool:
+    return line.startswith(vllm_judge.MARK) and line.endswith("}")
+
+
+def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
+    """Standard output and error; what there is of them when the time is up. No process of it is left."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        return process.communicate(given, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _note(answer: Answer, verdicts: Mapping[str, Verdict], asked: int) -> str:
+    refused = sum("refused" in one for one in verdicts.values())
+    unknown = [one["unknown"] for one in verdicts.values() if "unknown" in one]
+    accepted = len(verdicts) - refused - len(unknown)
+    text = f"vLLM {answer.version} accepts {accepted} and refuses {refused} of {asked} vllm deployments"
+    left = asked - accepted - refused
+    if left:
+        why = f": {unknown[0]}" if unknown else ""
+        text += f"; {left} could not be judged{why}"
+    return text

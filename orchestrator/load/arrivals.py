@@ -1,0 +1,184 @@
+"""When requests are due (open loop): one pure function per process.
+
+A process gets what was asked for and a generator, and returns float64 offsets in seconds from the point's start,
+ascending. It ends at ``horizon_s`` or after ``count`` arrivals, whichever is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from orchestrator.errors import InputError
+from orchestrator.registry import Registry, unknown_name
+from orchestrator.spec.load import Arrivals
+
+Offsets = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Arrivals as written, at a mean rate in requests/s. At least one of ``horizon_s`` and ``count`` is given."""
+
+    arrivals: Arrivals
+    rate: float
+    horizon_s: float | None
+    count: int | None
+
+
+Process = Callable[[Asked, np.random.Generator], Offsets]
+
+ARRIVALS: Registry[Process] = Registry(
+    "arrivals",
+    {
+        "constant": "orchestrator.load.arrivals:constant",
+        "poisson": "orchestrator.load.arrivals:poisson",
+        "gamma": "orchestrator.load.arrivals:gamma",
+        "ramp": "orchestrator.load.arrivals:ramp",
+        "steps": "orchestrator.load.arrivals:steps",
+        "trace": "orchestrator.load.arrivals:trace",
+    },
+)
+
+_NEEDS = {"ramp": "to", "steps": "steps", "trace": "trace"}
+
+
+def problems(arrivals: Arrivals) -> list[str]:
+    """Why these arrivals cannot be drawn, one sentence each; empty when they can."""
+    if arrivals.process not in ARRIVALS:
+        return [unknown_name("arrival process", arrivals.process, ARRIVALS.names())]
+    needed = _NEEDS.get(arrivals.process)
+    if needed and getattr(arrivals, needed) is None:
+        return [f"arrivals {arrivals.process!r} need the field {needed!r}"]
+    if arrivals.process == "trace":
+        try:
+            _stamps(arrivals)
+        except InputError as error:
+            return [str(error)]
+    return []
+
+
+# -- processes whose gaps are independent and alike
+
+
+def constant(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """One arrival every 1/rate seconds, the first at 0."""
+    fits = np.inf if asked.horizon_s is None else np.ceil(asked.horizon_s * asked.rate - 1e-9)
+    return np.arange(int(min(fits, np.inf if asked.count is None else asked.count)), dtype=np.float64) / asked.rate
+
+
+def poisson(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """Exponential gaps: arrivals of many independent users. Dispersion index 1."""
+    return renewal(lambda n: rng.exponential(1.0 / asked.rate, n), asked.rate, asked.horizon_s, asked.count)
+
+
+def gamma(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """Gamma gaps with shape ``burstiness`` (as vLLM defines it): 1 is Poisson, below 1 burstier, above 1 steadier.
+
+    The dispersion index of the counts tends to 1/burstiness.
+    """
+    shape = asked.arrivals.burstiness
+    return renewal(lambda n: rng.gamma(shape, 1.0 / (asked.rate * shape), n), asked.rate, asked.horizon_s, asked.count)
+
+
+def renewal(gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None, count: int | None) -> Offsets:
+    """Sums of gaps up to the horizon or the count. ``gaps`` draws n of them."""
+    if horizon_s is None:
+        assert count is not None
+        return np.cumsum(gaps(count))
+    block = max(64, int(rate * horizon_s * 1.2) + 64)
+    offsets = np.cumsum(gaps(block))
+    while offsets[-1] < horizon_s:
+        offsets = np.concatenate([offsets, offsets[-1] + np.cumsum(gaps(block))])
+    return offsets[: int(np.searchsorted(offsets, horizon_s, side="left"))][:count]
+
+
+# -- Poisson processes whose rate changes. A unit-rate process is drawn in operational time (expected arrivals so far)
+# and mapped back through the inverse of the cumulative rate, which is exact for any rate function.
+
+
+def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """The rate goes in a straight line from the level's rate to ``to`` at the horizon.
+
+    Without a horizon the ramp is as long as ``count`` arrivals take on average; what is left then comes at ``to``.
+    """
+    rate, end_rate, ramp_s, expected = asked.rate, asked.arrivals.to, asked.horizon_s, None
+    assert end_rate is not None
+    mean_rate = (rate + end_rate) / 2.0
+    if ramp_s is None:
+        assert asked.count is not None
+        ramp_s = asked.count / mean_rate
+    else:
+        expected = ramp_s * mean_rate
+    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
+    slope = (end_rate - rate) / ramp_s
+    inside = np.minimum(units, ramp_s * mean_rate)
+    # the root of rate * t + slope * t^2 / 2 = units, written so that slope 0 is no special case
+    offsets = 2.0 * inside / (rate + np.sqrt(np.maximum(rate * rate + 2.0 * slope * inside, 0.0)))
+    return offsets + (units - inside) / end_rate
+
+
+def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """Stretches of constant rate, (factor of the level's rate, seconds) each, repeated until the end."""
+    assert asked.arrivals.steps is not None
+    factors, lengths = np.array(asked.arrivals.steps, dtype=np.float64).T
+    per_cycle = float(np.sum(factors * lengths)) * asked.rate
+    if per_cycle <= 0.0:
+        return np.empty(0)
+
+    def cycles(number: int) -> tuple[Offsets, Offsets]:
+        """Instants between the steps of so many cycles, and the arrivals expected until each."""
+        times, arrivals = np.tile(lengths, number), np.tile(factors * lengths * asked.rate, number)
+        return np.concatenate([[0.0], np.cumsum(times)]), np.concatenate([[0.0], np.cumsum(arrivals)])
+
+    expected = None
+    if asked.horizon_s is not None:
+        expected = float(np.interp(asked.horizon_s, *cycles(int(asked.horizon_s // lengths.sum()) + 1)))
+    units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
+    times, counts = cycles(int(units[-1] // per_cycle) + 1 if len(units) else 1)
+    offsets: Offsets = np.interp(units, counts, times)
+    return offsets
+
+
+# -- arrivals as they were recorded: one number of seconds per line, or JSON lines with ``timestamp``
+
+
+def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
+    """The recorded offsets, sorted. The level's rate has no effect: a trace has its own.
+
+    Raises InputError when the file cannot be read.
+    """
+    stamps = np.sort(np.array(_stamps(asked.arrivals), dtype=np.float64))
+    offsets: Offsets = (stamps - stamps[0]) / asked.arrivals.speed_up
+    end = len(offsets) if asked.horizon_s is None else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
+    return offsets[:end][: asked.count]
+
+
+def _stamps(arrivals: Arrivals) -> list[float]:
+    """Raises InputError for a file that is missing or empty, or the first line that holds no time."""
+    path = Path(arrivals.trace or "")
+    if not path.is_file():
+        raise InputError(f"trace {str(path)!r} is not a file")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"trace {str(path)!r} cannot be read: {error}") from None
+    stamps = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            stamp = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith("{") else line)
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"trace {str(path)!r}, line {number}: no time in {line[:60]!r}") from None
+        if not np.isfinite(stamp):
+            raise InputError(f"trace {str(path)!r}, line {number}: {line[:60]!r} is not a finite time")
+        stamps.append(stamp)
+    if not stamps:
+        raise InputError(f"trace {str(path)!r} is empty")
+    return stamps

@@ -1,0 +1,64 @@
+"""What a client measures of itself while it runs: the evidence for a point's validity."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from array import array
+
+import numpy as np
+
+from orchestrator.load.point import ClientStats
+from orchestrator.load.transport import Transport
+
+
+class StatsRecorder:
+    """Counters and samples. Instants are ``time.monotonic_ns``."""
+
+    def __init__(self, client: int) -> None:
+        self._client = client
+        self._lags_ns = array("q")
+        self._send_lags_ns = array("q")
+        self._start_ns = 0
+        self._start_error_ns = 0
+        self._cpu_start_ns = 0
+        self.beats = 0
+        self.in_flight_max = 0
+        self.coalesced_reads = 0
+
+    def start(self, start_ns: int, now_ns: int) -> None:
+        self._start_ns, self._start_error_ns = start_ns, now_ns - start_ns
+        self._cpu_start_ns = time.thread_time_ns()
+
+    def beat(self, late_ns: int, in_flight: int) -> None:
+        """A heartbeat and how late it was: for so long, bytes or a due request may have waited for this client."""
+        self._lags_ns.append(late_ns)
+        self.beats += 1
+        self.in_flight_max = max(self.in_flight_max, in_flight)
+
+    def sent(self, late_ns: int) -> None:
+        """How late a request was sent, after it was due and allowed under max_in_flight."""
+        self._send_lags_ns.append(late_ns)
+
+    def stats(self, transport: Transport, priority: str) -> ClientStats:
+        lag_ms = np.frombuffer(self._lags_ns, np.int64) / 1e6 if self._lags_ns else np.zeros(1)
+        send_ms = np.frombuffer(self._send_lags_ns, np.int64) / 1e6 if self._send_lags_ns else np.zeros(1)
+        return ClientStats(
+            client=self._client,
+            wall_s=max(0, time.monotonic_ns() - self._start_ns) / 1e9,
+            cpu_s=(time.thread_time_ns() - self._cpu_start_ns) / 1e9,
+            loop_lag_p99_ms=float(np.quantile(lag_ms, 0.99)),
+            loop_lag_max_ms=float(lag_ms.max()),
+            send_lag_p50_ms=float(np.quantile(send_ms, 0.5)),
+            send_lag_p99_ms=float(np.quantile(send_ms, 0.99)),
+            sockets_opened=transport.sockets_opened,
+            sockets_max=transport.sockets_max,
+            reads=transport.reads,
+            coalesced_reads=self.coalesced_reads,
+            in_flight_max=self.in_flight_max,
+            start_error_ms=self._start_error_ns / 1e6,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            priority=priority,
+        )

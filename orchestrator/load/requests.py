@@ -1,0 +1,207 @@
+"""Requests as bytes, written before they are due, and the conversations they continue.
+
+As many first turns as fit into the memory bound are written before the start, the rest while the client has nothing
+to read. Later turns are written when the answer before them is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import repeat
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from orchestrator import __version__
+from orchestrator.errors import InputError
+from orchestrator.load.point import LoadPoint
+from orchestrator.load.schedule import Entry, Schedule
+from orchestrator.load.wire import WIRES, Parsed
+from orchestrator.load.workloads.content import (
+    PROMPT_STREAM,
+    Content,
+    Kind,
+    Message,
+    Prompt,
+    Prompter,
+    prompter,
+    stream,
+)
+
+AHEAD_BYTES = 128 * 1024 * 1024  # of requests written and not yet sent, per client
+AHEAD_PER_SLOT = 8  # requests; a closed loop by time does not know how many it will need
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A client and its part of a point: which requests are its own, and what is in them."""
+
+    point: LoadPoint
+    client: int
+    prompter: Prompter
+    kind: Kind
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, point: LoadPoint, client: int, clients: int) -> Assignment:
+        """Client ``client`` of ``clients``. Raises InputError when the point cannot be run."""
+        made = prompter(point)
+        kind: Kind = point.workload.requests(made, point.seed)
+        return cls(point, client, made, kind, Schedule(point, kind, client, clients))
+
+    def target(self, session: int) -> int:
+        """Sessions go round the replicas; all turns of one stay together, as a router that knows caches would do."""
+        return session % len(self.point.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request ready to send. ``prompt`` is kept where the next turn will need it."""
+
+    target: int
+    wire_bytes: bytes
+    phase: str
+    prompt_tokens: int
+    output_tokens: int
+    prompt: Prompt | None = None
+
+
+class RequestWriter:
+    """Writes the requests of one client."""
+
+    def __init__(self, assignment: Assignment, origins: list[Origin]) -> None:
+        point = assignment.point
+        self._assignment = assignment
+        self._kind = assignment.kind
+        self._wire = WIRES[point.dialect.wire]
+        self._heads = [
+            request_head(origin, point.dialect.path, target.api_key)
+            for origin, target in zip(origins, point.targets, strict=True)
+        ]
+        schedule = assignment.schedule
+        self._upcoming = schedule.own_sessions()
+        self._limit = None if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
+        self._ready: dict[int, Request] = {}
+        self._ready_bytes = 0
+        self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
+        self._more = True  # first turns not written yet
+        self.hungry = True  # there is something to write, and room for it
+
+    def ahead(self, limit: int | None = None) -> None:
+        """Writes the next ``limit`` first turns (None: all that fit)."""
+        for _ in repeat(None) if limit is None else repeat(None, limit):
+            if self._full():
+                break
+            session = next(self._upcoming, None)
+            if session is None:
+                self._more = False
+                break
+            made = self._write(session, 0, self._likely_phase(session), ())
+            self._ready[session] = made
+            self._ready_bytes += len(made.wire_bytes)
+        self.hungry = self._more and not self._full()
+
+    def take(self, entry: Entry) -> Request:
+        """The request of an entry; written now if it was not, or was for the other phase."""
+        phase = self._assignment.schedule.phase(entry.due_ns)
+        if entry.turn:
+            return self._write(entry.session, entry.turn, phase, tuple(self._history.get(entry.session, ())))
+        made = self._ready.pop(entry.session, None)
+        if made is None:
+            return self._write(entry.session, 0, phase, ())
+        self._ready_bytes -= len(made.wire_bytes)
+        self.hungry = self._more
+        if made.phase == phase:
+            return made
+        if self._kind.warmup_differs:
+            return self._write(entry.session, 0, phase, ())
+        return replace(made, phase=phase)
+
+    def answered(self, entry: Entry, request: Request, parsed: Parsed, reply_tokens: int) -> None:
+        """Keeps a turn for the next one; the last turn of a session forgets it."""
+        assert request.prompt is not None, "kept where the next turn needs it"
+        if entry.turn + 1 == self._kind.turns(entry.session):
+            self._history.pop(entry.session, None)
+            return
+        user = request.prompt.messages[-1]
+        reply = self._reply(entry, user.content, parsed, reply_tokens)
+        self._history.setdefault(entry.session, []).extend((user, Message("assistant", reply, reply_tokens)))
+
+    def _reply(self, entry: Entry, user: Content, parsed: Parsed, reply_tokens: int) -> Content:
+        """The answer in the form of the prompt. Ids the engine did not give are replaced by as many random ones."""
+        if isinstance(user[0], str):
+            return ("".join(parsed.texts or ()),)
+        if parsed.token_ids is not None:
+            return (np.array(parsed.token_ids, dtype=np.int32),)
+        rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, entry.index)
+        return (self._assignment.prompter.make(rng, reply_tokens),)
+
+    def _likely_phase(self, session: int) -> str:
+        """Closed loop: the phase is known when a slot is free; most requests are measured ones."""
+        schedule = self._assignment.schedule
+        return schedule.phase(int(schedule.due_ns[session])) if schedule.open_loop else "measure"
+
+    def _full(self) -> bool:
+        return self._ready_bytes >= AHEAD_BYTES or (self._limit is not None and len(self._ready) >= self._limit)
+
+    def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> Request:
+        prompt = self._kind.prompt(session, turn, phase, earlier)
+        output_tokens = self._kind.output_tokens(session, turn)
+        target, point = self._assignment.target(session), self._assignment.point
+        body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
+        kept = prompt if self._kind.needs_reply else None
+        return Request(target, with_body(self._heads[target], body), phase, prompt.tokens, output_tokens, kept)
+
+
+# -- HTTP/1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a target lives. ``prefix`` is the path of its URL, which goes before the dialect's."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @property
+    def authority(self) -> str:
+        """The Host header: IPv6 in brackets, the default port left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def parse_url(url: str) -> Origin:
+    """Splits ``http(s)://host[:port][/prefix]``. Raises InputError with what is wrong."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"{url!r} is not a URL of a server: give http://HOST:PORT or https://HOST")
+    if parts.query or parts.fragment or parts.username:
+        raise InputError(f"the URL of {host!r} may hold no user, query or fragment; keys go into --api-key-env")
+    tls = parts.scheme == "https"
+    return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+def request_head(origin: Origin, path: str, api_key: str | None) -> bytes:
+    """Everything before the length of the body: append it, a blank line and the body."""
+    lines = [
+        f"POST {origin.prefix}{path} HTTP/1.1",
+        f"Host: {origin.authority}",
+        f"User-Agent: llm-serving-orchestrator/{__version__}",
+        "Content-Type: application/json",
+        "Accept: text/event-stream, application/json",
+        "Accept-Encoding: identity",
+        *([f"Authorization: Bearer {api_key}"] if api_key else []),
+        "Content-Length: ",
+    ]
+    return "\r\n".join(lines).encode("latin-1")
+
+
+def with_body(head: bytes, body: bytes) -> bytes:
+    """The whole request."""
+    return b"%b%d\r\n\r\n%b" % (head, len(body), body)

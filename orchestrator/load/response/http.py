@@ -1,0 +1,209 @@
+"""The HTTP/1.1 of a response: its head, and the framing of its body: where it ends, and how to take it off.
+
+Never while it streams: the end is checked once, when the last bytes look like one, and the rest is done in the client's
+pauses and when the request is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+MAX_HEAD_BYTES = 256 * 1024
+MAX_CHUNK_LINE_BYTES = 4096
+END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
+LAST_READS = 16  # looked at for one whole chunk
+
+
+class BadHttp(Exception):
+    """What came is not HTTP/1.x. The message is for the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status line and headers of a response. ``size``: bytes before the body."""
+
+    status: int
+    reason: str
+    headers: dict[str, str]
+    size: int
+    chunked: bool
+    length: int | None  # of the body; None: chunked, or until the connection closes
+    keep_alive: bool
+
+
+def parse_head(raw: bytes) -> Head | None:
+    """The head of the final response; interim ones (1xx) are passed over. None: not all of it is here yet.
+
+    Raises BadHttp.
+    """
+    start = 0
+    while True:
+        if not b"HTTP/1."[: len(raw) - start] == raw[start : start + 7]:
+            raise BadHttp(f"not an HTTP/1.x response: {raw[start : start + 60]!r}")
+        end = raw.find(b"\r\n\r\n", start)
+        if end < 0:
+            if len(raw) - start > MAX_HEAD_BYTES:
+                raise BadHttp(f"response headers over {MAX_HEAD_BYTES} bytes")
+            return None
+        head = _read_head(raw[start:end], end + 4)
+        if not 100 <= head.status < 200 or head.status == 101:
+            return head
+        start = end + 4
+
+
+def _read_head(raw: bytes, size: int) -> Head:
+    if len(raw) > MAX_HEAD_BYTES:
+        raise BadHttp(f"response headers over {MAX_HEAD_BYTES} bytes")
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    code, _, reason = rest.partition(" ")
+    if len(code) != 3 or not code.isdigit():
+        raise BadHttp(f"not a status line: {first[:60]!r}")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadHttp(f"not a header: {line[:60]!r}")
+        headers[name.strip().lower()] = value.strip()
+    status = int(code)
+    chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+    wanted = headers.get("connection", "keep-alive" if version == "HTTP/1.1" else "close").lower()
+    length = None if chunked else _length(status, headers)
+    keep_alive = "close" not in wanted and (chunked or length is not None) and status != 101
+    return Head(status, reason, headers, size, chunked, length, keep_alive)
+
+
+def _length(status: int, headers: dict[str, str]) -> int | None:
+    if status in (204, 304):
+        return 0
+    text = headers.get("content-length")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise BadHttp(f"Content-Length is {text[:60]!r}")
+    return int(text)
+
+
+# -- framing
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An unwrapped body and where it lay in the raw response.
+
+    It came in pieces (chunks, or one): piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and at byte
+    ``raw_ends[i]`` of the raw response. ``size``: raw bytes up to the end of the body; what follows is not ours.
+    """
+
+    content: bytes
+    ends: list[int]
+    raw_ends: list[int]
+    complete: bool
+    size: int
+
+    def raw_positions(self, positions: Sequence[int]) -> list[int]:
+        """Exclusive ends within ``content``, ascending, as exclusive ends within the raw response."""
+        found, piece = [], 0
+        for position in positions:
+            while self.ends[piece] < position:
+                piece += 1
+            found.append(self.raw_ends[piece] - self.ends[piece] + position)
+        return found
+
+
+def unwrap(raw: bytes, head: Head) -> Body:
+    """Takes the framing off what has come so far. Raises BadHttp when it is broken."""
+    if head.chunked:
+        return unwrap_chunks(raw, head.size)
+    body = raw[head.size :] if head.length is None else raw[head.size : head.size + head.length]
+    size = head.size + len(body)
+    return Body(body, [len(body)], [size], head.length == len(body), size)
+
+
+def unwrap_chunks(raw: bytes, at: int = 0) -> Body:
+    """The same for a chunked body, or its rest from the start of a chunk. A last chunk is kept as far as it came."""
+    pieces, raw_ends = _plain_chunks(raw, at)
+    complete, size = _other_chunks(raw, raw_ends[-1] + 2 if raw_ends else at, pieces, raw_ends)
+    return Body(b"".join(pieces), list(accumulate(map(len, pieces))), raw_ends, complete, size)
+
+
+_HEX = [b"%x" % size for size in range(8192)]
+
+
+def _plain_chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
+    """Whole chunks with lower-case sizes that hold no CR LF, which is what engines send, and where in ``raw`` they end.
+
+    Splitting at all CR LF in one pass of C is right exactly when every second part is as long as the part before says;
+    else there are none.
+    """
+    parts = raw[at:].split(b"\r\n")
+    pieces = parts[1:-1:2]
+    if pieces and not pieces[-1]:
+        del pieces[-1]  # the end, or its beginning
+    sizes, lengths = parts[: 2 * len(pieces) : 2], list(map(len, pieces))
+    if not pieces or not 0 < min(lengths) <= max(lengths) < len(_HEX) or sizes != list(map(_HEX.__getitem__, lengths)):
+        return [], []
+    framed = [length + len(size) + 4 for length, size in zip(lengths, sizes, strict=True)]
+    return pieces, [at - 2 + end for end in accumulate(framed)]
+
+
+def _other_chunks(raw: bytes, at: int, pieces: list[bytes], raw_ends: list[int]) -> tuple[bool, int]:
+    """Adds chunks after RFC 9112 section 7.1, extensions and trailers too; returns whether the body ends, and where."""
+    size_end = at
+    while (line := raw.find(b"\r\n", at, at + MAX_CHUNK_LINE_BYTES)) >= 0:
+        size = _chunk_size(raw[at:line])
+        start = line + 2
+        if size == 0:
+            end = _trailers_end(raw, start)
+            return end is not None, end or size_end
+        at = min(start + size, len(raw))
+        pieces.append(raw[start:at])
+        raw_ends.append(at)
+        if not b"\r\n".startswith(raw[at : at + 2]):
+            raise BadHttp(f"no line end after a chunk of {size} bytes")
+        at += 2
+        size_end = at
+    if len(raw) - at > MAX_CHUNK_LINE_BYTES:
+        raise BadHttp(f"not a chunk size: {raw[at : at + 60]!r}")
+    return False, size_end
+
+
+def _chunk_size(line: bytes) -> int:
+    """The number before any extension. Raises BadHttp."""
+    digits = line.partition(b";")[0].strip()
+    if not _DIGITS.fullmatch(digits):
+        raise BadHttp(f"not a chunk size: {line[:60]!r}")
+    return int(digits, 16)
+
+
+_DIGITS = re.compile(rb"[0-9A-Fa-f]{1,16}")
+
+
+def _trailers_end(raw: bytes, at: int) -> int | None:
+    """Where the empty line after the trailers ends; None: it is not here yet."""
+    while (line := raw.find(b"\r\n", at)) >= 0:
+        if line == at:
+            return line + 2
+        at = line + 2
+    return None
+
+
+def event_chunk(read: bytes) -> bytes | None:
+    """The event, with its empty line, of a read that is exactly one chunk with one event; None when it is not."""
+    line, _, chunk = read.partition(b"\r\n")
+    whole = chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2)
+    return chunk[:-2] if whole else None
+
+
+def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
+    """What came after the last read that is exactly one chunk with one event, where a chunk begins; None: not among the
+    last few. It says where a chunked body ends for a fraction of the price of the whole response. Only a server that
+    sends, inside of a larger chunk, what looks like a chunk of its own deceives it; whoever reads the whole finds out.
+    """
+    for back in range(2, min(len(reads), LAST_READS) + 1):
+        if event_chunk(reads[-back]) is not None:
+            return b"".join(reads[1 - back :])
+    return None

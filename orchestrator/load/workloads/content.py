@@ -1,0 +1,233 @@
+"""What prompts are made of: parts of a wanted length, and how long they shall be; and what a kind of workload is.
+
+A part is token ids where the API takes them, else text. Text needs the model's tokenizer to be of an exact length.
+Without one it is made of short common English words, which nearly every vocabulary holds as one token each; what the
+engine counted is in the rows either way, and a point whose input is off by more than 1 % says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.errors import InputError
+from orchestrator.spec.load import MOST_TOKENS, Lengths
+
+if TYPE_CHECKING:
+    from orchestrator.load.point import LoadPoint
+
+TokenIds = NDArray[np.int32]
+Part = str | TokenIds
+Content = tuple[Part, ...]  # all text, or all token ids
+
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # random streams of a point's seed, by purpose
+
+# Token ids for a model we know nothing of. Control tokens sit below 1,000 (Mistral's tekken reserves exactly the first
+# 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000,
+# Qwen from 151,643), and 31,000 is below the smallest usual vocabulary of 32,000.
+SAFE_IDS = (1_000, 31_000)
+
+MAX_WORDS = 4_096  # of a tokenizer's vocabulary; more would only make the start slower
+
+WORDS = (
+    "the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with", "his",
+    "they", "at", "be", "this", "have", "from", "or", "one", "had", "by", "word", "but", "not", "what", "all",
+    "were", "we", "when", "your", "can", "said", "there", "use", "an", "each", "which", "she", "do", "how", "their",
+    "if", "will", "up", "other", "about", "out", "many", "then", "them", "these", "so", "some", "her", "would",
+    "make", "like", "him", "into", "time", "has", "look", "two", "more", "write", "go", "see", "number", "no",
+    "way", "could", "people", "my", "than", "first", "water", "been", "call", "who", "oil", "its", "now", "find",
+    "long", "down", "day", "did", "get", "come", "made", "may", "part",
+)  # fmt: skip
+
+BLOCK = 1024  # sessions whose lengths are drawn together
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation. ``tokens``: its length, 0 where nobody counted it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Content
+    tokens: int
+
+    @property
+    def text(self) -> str:
+        return "".join(cast("tuple[str, ...]", self.content))
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request's input: a shared prefix, earlier turns, the new message. ``tokens``: length meant, 0 if unknown."""
+
+    messages: tuple[Message, ...]
+    tokens: int
+
+    def flat(self) -> Part:
+        """All messages as one text or one array of token ids."""
+        parts = [part for message in self.messages for part in message.content]
+        if len(parts) == 1:
+            return parts[0]
+        if isinstance(parts[0], str):
+            return "".join(cast("list[str]", parts))
+        return np.concatenate(cast("list[TokenIds]", parts))
+
+
+def stream(seed: int, *path: int) -> np.random.Generator:
+    """The random stream of one purpose, independent of all others of the same seed."""
+    return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, *path])
+
+
+class Prompter(Protocol):
+    """Makes parts of a wanted length in tokens from a random stream."""
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
+
+
+class Kind:
+    """One kind of workload, bound to a point's seed: what ``Workload.requests`` returns. As it stands here, sessions
+    have one request each and nothing is asked of its answer."""
+
+    mean_turns = 1.0  # requests of a session, on average: sessions arrive at the level's rate divided by it
+    think_time_s = 0.0  # between a turn's end and the next turn
+    sessions = False  # rows name session and turn
+    needs_reply = False  # later turns hold the engine's answers
+    warmup_differs = False  # the same request has another prompt in the warm-up
+
+    def turns(self, session: int) -> int:
+        """Requests of a session, at least 1."""
+        return 1
+
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        """``earlier``: what the user sent and the engine answered in the turns before it."""
+        raise NotImplementedError
+
+    def output_tokens(self, session: int, turn: int) -> int:
+        raise NotImplementedError
+
+    def input_tokens(self, session: int, turn: int) -> int:
+        """The length asked for when no turn before it is known to have answered; 0 where nobody knows it."""
+        return 0
+
+
+class RandomIds:
+    """Uniform ids of a set that holds no control tokens."""
+
+    def __init__(self, ids: TokenIds | tuple[int, int]) -> None:
+        self._ids = ids
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        if isinstance(self._ids, tuple):
+            return rng.integers(*self._ids, tokens, dtype=np.int32)
+        return self._ids[rng.integers(0, len(self._ids), tokens)]
+
+
+class Words:
+    """Common words: about one token each."""
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        return "".join(" " + WORDS[choice] for choice in rng.integers(0, len(WORDS), tokens))
+
+
+class TokenizedText:
+    """Text that the given tokenizer splits into exactly the wanted number of tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._ids = _word_ids(tokenizer)
+
+    def make(self, rng: np.random.Generator, tokens: int) -> Part:
+        """Draws whole words, then adds or drops some until the count is right (merges across words are rare)."""
+        words = [self._word(rng) for _ in range(tokens)]
+        for _ in range(64):
+            off = len(self._tokenizer.encode("".join(words), add_special_tokens=False).ids) - tokens
+            if off == 0:
+                break
+            words = words[:-off] if off > 0 else words + [self._word(rng) for _ in range(-off)]
+        return "".join(words)
+
+    def _word(self, rng: np.random.Generator) -> str:
+        return str(self._ids[int(rng.integers(0, len(self._ids)))])
+
+
+def load_tokenizer(path: str) -> Any:
+    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError when there is none."""
+    from tokenizers import Tokenizer
+
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise InputError(f"no tokenizer at {path!r}: give a folder with tokenizer.json, or that file")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception for a malformed file
+        raise InputError(f"{str(file)!r} is not a tokenizer: {error}") from None
+    tokenizer.no_truncation()  # a file may carry both from training, and every count would be theirs
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def prompter(point: LoadPoint) -> Prompter:
+    """Token ids where the dialect takes them, else text, exact when there is a tokenizer."""
+    if point.dialect.prompt_token_ids:
+        if point.vocabulary is not None:
+            return RandomIds(point.vocabulary)
+        return RandomIds(_plain_ids(load_tokenizer(point.tokenizer)) if point.tokenizer else SAFE_IDS)
+    return TokenizedText(load_tokenizer(point.tokenizer)) if point.tokenizer else Words()
+
+
+def _plain_ids(tokenizer: Any) -> TokenIds:
+    """Every id that stands for text: neither control nor added tokens."""
+    added = set(tokenizer.get_added_tokens_decoder())
+    return np.array([i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32)
+
+
+def _word_ids(tokenizer: Any) -> list[str]:
+    """Texts of single tokens that are a whole word with its space: they stay one token wherever they stand."""
+    word = re.compile(r" [a-z]{2,}")
+    texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))
+    texts |= {" " + text.lstrip() for text in texts}  # SentencePiece drops a leading space when it decodes
+    found = [text for text in sorted(texts) if word.fullmatch(text)]
+    found = found[:: max(1, len(found) // MAX_WORDS)]
+    alone = len(tokenizer.encode(" a", add_special_tokens=False).ids)
+    encoded = tokenizer.encode_batch([" a" + text for text in found], add_special_tokens=False)
+    kept = [text for text, code in zip(found, encoded, strict=True) if len(code.ids) == alone + 1]
+    if not kept:
+        raise InputError("the tokenizer holds no token that is a lower-case word with its space; use --api completions")
+    return kept
+
+
+def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Token counts, at least 1, of the given shape."""
+    if lengths.fixed is not None:
+        return np.full(size, lengths.fixed, np.int64)
+    if lengths.uniform is not None:
+        return rng.integers(lengths.uniform.min, lengths.uniform.max, size, endpoint=True)
+    shape = lengths.lognormal
+    assert shape is not None
+    # the mean is the distribution's own: E[X] = exp(mu + sigma^2 / 2)
+    values = rng.lognormal(np.log(shape.mean) - shape.sigma**2 / 2, shape.sigma, size)
+    return np.clip(np.round(values), shape.min, shape.max or MOST_TOKENS).astype(np.int64)
+
+
+class SessionLengths:
+    """Input and output token counts of every (session, turn) of a point."""
+
+    def __init__(self, asked: Lengths, answered: Lengths, turns: int, seed: int) -> None:
+        def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            rng = stream(seed, LENGTH_STREAM, number)
+            size = (BLOCK, turns)
+            return draw(asked, size, rng), draw(answered, size, rng)
+
+        self._block = lru_cache(maxsize=16)(block)
+
+    def input_tokens(self, session: int, turn: int) -> int:
+        return int(self._block(session // BLOCK)[0][session % BLOCK, turn])
+
+    def output_tokens(self, session: int, turn: int) -> int:
+        return int(self._block(session // BLOCK)[1][session % BLOCK, turn])

@@ -1,0 +1,67 @@
+"""Documents as JSON and CSV text: records, dicts, lists and plain values, NaN as null."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+
+import orjson
+
+from orchestrator.results.records import Figures
+
+Document = Mapping[str, object]
+
+
+def json_text(document: object) -> str:
+    """One JSON document."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def metrics(figures: Figures) -> Document:
+    """Figures by name, for a document that has more than them."""
+    return fields_of(figures, *Figures.__slots__)
+
+
+def fields_of(record: object, *names: str) -> Document:
+    """Some fields of a record, or of one that there is not."""
+    return {name: getattr(record, name, None) for name in names}
+
+
+def json_list(documents: Iterable[object]) -> Iterator[str]:
+    """The text of a JSON list piece by piece, one document in memory at a time."""
+    before = "[\n"
+    for document in documents:
+        yield before + json_text(document)
+        before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def csv_text(lines: Iterable[Document]) -> str:
+    """Lines with a header of all their columns; nested ones are flattened."""
+    flat = [_flat(line) for line in lines]
+    names = list(dict.fromkeys(name for line in flat for name in line))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(value: object, prefix: str = "") -> dict[str, object]:
+    """Nested objects become dotted columns (``ttft_ms.p50``), lists one cell."""
+    flat: dict[str, object] = {}
+    for name, item in _items(value):
+        if isinstance(item, Mapping) or is_dataclass(item):
+            flat |= _flat(item, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
+    return flat
+
+
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif is_dataclass(value):
+        yield from ((field.name, getattr(value, field.name)) for field in fields(value))

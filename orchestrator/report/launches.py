@@ -1,0 +1,75 @@
+"""Starts of engines, predicted beside reported: ``orchestrator results --launches``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from orchestrator.analysis.launches import Launch, Predicted
+from orchestrator.report.documents import Document, fields_of
+from orchestrator.report.points import failure_text
+from orchestrator.report.text import Column, say, size_text, table
+from orchestrator.spec.settings import is_version
+
+_EMULATED = "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing"
+_ROW_FIELDS = (
+    *("launch_id", "status", "reason", "failure_class", "failure_kind", "log_uri", "log_tail", "placed_s", "ready_s"),
+    "emulated",
+)
+_FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("weights", "weight_bytes", size_text),
+    ("KV cache", "kv_cache_bytes", size_text),
+    ("KV tokens", "kv_cache_tokens", lambda value: f"{value:,.0f}"),
+    ("concurrency", "max_concurrency", lambda value: f"{value:,.1f}"),
+)
+
+
+def launch_document(launch: Launch) -> Document:
+    """One launch; no command line."""
+    row, deployment = launch.row, launch.deployment
+    return {
+        **fields_of(row, "experiment", "deployment_id"),
+        "label": launch.label,
+        **fields_of(deployment, "engine", "model", "hardware"),
+        "engine_version": {"asked": deployment.engine_version if deployment else None, "reported": row.engine_version},
+        **fields_of(row, *_ROW_FIELDS),
+        "figures": launch.figures,
+    }
+
+
+def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
+    """A table of those that served; below it those that failed, with where their log is."""
+    served = [one for one in launches if one.row.status == "ok"]
+    failed = [one for one in launches if one.row.status != "ok"]
+    if served:
+        titles = ["ready\nafter s", *(f"{title}\npredicted\nreported" for title, _, _ in _FIGURES)]
+        columns = [Column("deployment", fold=True), Column("engine version", fold=True), *map(Column, titles)]
+        yield from table(columns, [_cells(one) for one in served])
+        yield ""
+    if any(one.row.emulated for one in launches):
+        yield say(_EMULATED, "yellow")
+    for one in failed:
+        yield say(f"failed: {one.label}: {failure_text(one.row)}", "red")
+        if one.row.log_uri:
+            yield say(f"  log: {one.row.log_uri}")
+    yield say(f"{len(served)} launches served, {len(failed)} failed", "dim")
+
+
+def _cells(launch: Launch) -> list[str]:
+    badge = "\nemulated" if launch.row.emulated else ""
+    ready = "-" if launch.row.ready_s is None else f"{launch.row.ready_s:.1f}"
+    return [launch.label + badge, _version(launch), ready, *(_cell(launch.figures[n], f) for _, n, f in _FIGURES)]
+
+
+def _version(launch: Launch) -> str:
+    """The reported one; what was asked for too, where that says something else."""
+    asked = launch.deployment.engine_version if launch.deployment else None
+    reported = launch.row.engine_version or "not said"
+    return reported if asked is None or is_version(asked, reported) else f"{reported}\n(asked {asked})"
+
+
+def _cell(one: Predicted, form: Callable[[float], str]) -> str:
+    """Predicted, reported, and how far off the prediction was."""
+    if one.predicted is None and one.reported is None:
+        return "-"
+    lines = ["-" if value is None else form(value) for value in (one.predicted, one.reported)]
+    return "\n".join([*lines, *([] if one.difference_percent is None else [f"{one.difference_percent:+.1f} %"])])

@@ -1,0 +1,117 @@
+"""Tables and figures as text. Lines may hold ANSI colours: ``click.echo`` takes them away where it is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import click
+
+WIDTH = 120  # where there is no terminal
+_RULE = "─"
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``title`` and cells may have several lines. Columns that fold share the width that the others leave."""
+
+    title: str
+    fold: bool = False  # left-aligned and folded; else right-aligned and whole
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text of one style (a colour of click's, or ``bold``)."""
+
+    text: str
+    style: str | None = None
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None) -> Iterator[str]:
+    """A table line by line. ``rows``: a cell per column."""
+    cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
+    natural = [
+        max(len(line) for text in (column.title, *(row[at].text for row in cells)) for line in text.split("\n"))
+        for at, column in enumerate(columns)
+    ]
+    widths = _widths(columns, natural, width or terminal_width())
+    yield from _lines([Cell(column.title, "bold") for column in columns], columns, widths, bottom=True)
+    yield " " + _RULE * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    for row in cells:
+        yield from _lines(row, columns, widths)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 120 where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+
+
+def say(text: str, style: str | None = None) -> str:
+    """A line in a style: a colour of click's, ``bold``, ``dim``, or two of them (``bold green``)."""
+    if style is None:
+        return text
+    words = style.split()
+    colours = [word for word in words if word not in ("bold", "dim")]
+    return click.style(
+        text, fg=colours[0] if colours else None, bold="bold" in words or None, dim="dim" in words or None
+    )
+
+
+def figure(value: float | None) -> str:
+    """Three digits that matter, thousands separated; ``-`` for None."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def load_text(control: str, level: float) -> str:
+    """``8 req/s`` or ``8 in flight``."""
+    return f"{level:g} {'req/s' if control == 'request_rate' else 'in flight'}"
+
+
+def size_text(count: float) -> str:
+    """Bytes in the unit that leaves three digits or so: ``13.0 MiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1024
+    return f"{count:,.1f} GiB"
+
+
+def _widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """What fits stays whole; else the folding columns get what the others leave, the narrow ones first."""
+    room = width - 1 - len(_GAP) * (len(columns) - 1)
+    room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
+    found = list(natural)
+    folding = sorted((wide, at) for at, (column, wide) in enumerate(zip(columns, natural, strict=True)) if column.fold)
+    for left, (wide, at) in zip(range(len(folding), 0, -1), folding, strict=True):
+        found[at] = max(8, min(wide, room // left))
+        room -= found[at]
+    return found
+
+
+def _lines(
+    row: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], bottom: bool = False
+) -> Iterator[str]:
+    texts = [_folded(cell.text, wide) for cell, wide in zip(row, widths, strict=True)]
+    height = max(map(len, texts))
+    for nth in range(height):
+        parts = []
+        for cell, column, wide, lines in zip(row, columns, widths, texts, strict=True):
+            at = nth - (height - len(lines) if bottom else 0)
+            text = lines[at] if 0 <= at < len(lines) else ""
+            parts.append(say(text.ljust(wide) if column.fold else text.rjust(wide), cell.style))
+        yield (" " + _GAP.join(parts)).rstrip()
+
+
+def _folded(text: str, width: int) -> list[str]:
+    lines = text.split("\n")
+    if all(len(line) <= width for line in lines):
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]

@@ -1,0 +1,143 @@
+"""Rows that can be computed again, packed into few files that anyone may delete.
+
+A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are merged into larger
+ones. Nothing here is the truth, so there is no lock: the same row may be in several files (two programs merged the same
+ones) and counts once; a file that is gone while it is read was merged, and its rows are looked for again; one that is
+damaged counts as missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Container, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator.results.blobs import Blobs
+from orchestrator.results.ids import new_ulid
+
+FILES_PER_MERGE = 32
+MERGE_BELOW_BYTES = 32 << 20  # a file of this size stays as it is: merging it again would save no time
+GROUP_BYTES = 4 << 20  # of a row group, uncompressed: what a reader holds at a time
+Key = tuple[str, ...]
+_NAME = re.compile(r"[0-9A-Z]{26}-\d+\.parquet")
+_log = logging.getLogger(__name__)
+
+
+class PackedRows:
+    """Rows of one schema below one folder. ``key``: the columns that tell rows apart. Thread-safe."""
+
+    def __init__(self, blobs: Blobs, folder: str, schema: pa.Schema, key: Sequence[str]) -> None:
+        self._blobs, self._folder, self._schema, self._key = blobs, folder, schema, tuple(key)
+        self._merging = threading.Lock()
+        self._added = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Keep rows in the schema; now and then merge small files. Raises ResultsError when nothing can be written."""
+        if not rows.num_rows:
+            return
+        self._put(rows.num_rows, _groups(rows))
+        self._added += 1
+        if self._added % FILES_PER_MERGE == 0:
+            self.merge()
+
+    def scan(self, columns: Sequence[str], keys: Container[Key] | None = None) -> Iterator[pa.Table]:
+        """Every row once, some at a time, with these columns and those of the key; the newest file's of equal keys.
+
+        ``keys``: those of the rows that are wanted.
+        """
+        wanted = [name for name in self._schema.names if name in columns or name in self._key]
+        seen: set[Key] = set()
+        read: set[str] = set()
+        while new := [name for name in self._names() if name not in read]:
+            for name in sorted(new, reverse=True):
+                read.add(name)
+                for rows in self._read(name, wanted):
+                    yield self._unseen(rows, seen, keys)
+
+    def keys_of(self, rows: pa.Table) -> list[Key]:
+        """The key of each row."""
+        return list(zip(*(rows[name].to_pylist() for name in self._key), strict=True))
+
+    def merge(self) -> None:
+        """Merge small files of about one size where there are many."""
+        if not self._merging.acquire(blocking=False):
+            return
+        try:
+            sizes: dict[int, list[str]] = {}
+            for info in self._blobs.listing(self._folder, recursive=False):
+                if info.is_file and info.size < MERGE_BELOW_BYTES and _NAME.fullmatch(info.base_name):
+                    sizes.setdefault(_magnitude(info.base_name), []).append(info.base_name)
+            for names in sizes.values():
+                if len(names) >= FILES_PER_MERGE:
+                    self._merge(names)
+        finally:
+            self._merging.release()
+
+    def _merge(self, names: Sequence[str]) -> None:
+        seen: set[Key] = set()
+        parts = (self._unseen(rows, seen) for name in sorted(names, reverse=True) for rows in self._read(name, None))
+        # one group at a time is read, regrouped and compressed
+        merged = pa.concat_tables([self._schema.empty_table(), *parts])
+        self._put(merged.num_rows, _groups(merged))
+        for name in names:  # only now: a reader finds the rows here or there
+            self._blobs.delete(f"{self._folder}/{name}")
+
+    def _put(self, count: int, groups: Iterator[pa.Table]) -> None:
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, self._schema, compression="zstd", write_page_checksum=True) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=max(group.num_rows, 1))
+        self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", sink.getvalue())
+
+    def _names(self) -> list[str]:
+        infos = self._blobs.listing(self._folder, recursive=False)
+        return [info.base_name for info in infos if info.is_file and _NAME.fullmatch(info.base_name)]
+
+    def _read(self, name: str, columns: list[str] | None) -> Iterator[pa.Table]:
+        """Groups of rows of one file; none of one that is gone, damaged, or of another schema."""
+        key = f"{self._folder}/{name}"
+        try:
+            with self._open(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+                if not file.schema_arrow.equals(self._schema):
+                    return
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, columns=columns, use_threads=False)
+        except FileNotFoundError:
+            return  # merged meanwhile
+        except (OSError, pa.ArrowInvalid) as error:
+            _log.warning("%s is damaged, its rows are computed again: %s", self._blobs.path(key), error)
+
+    def _open(self, key: str) -> pa.NativeFile:
+        """A file to read from; of an object store the whole object, with its retries. Raises FileNotFoundError."""
+        if self._blobs.location.is_local:
+            return self._blobs.filesystem.open_input_file(self._blobs.path(key))
+        data = self._blobs.get(key)
+        if data is None:
+            raise FileNotFoundError(key)
+        return pa.BufferReader(data)
+
+    def _unseen(self, rows: pa.Table, seen: set[Key], wanted: Container[Key] | None = None) -> pa.Table:
+        fresh = []
+        for key in self.keys_of(rows):
+            fresh.append(key not in seen and (wanted is None or key in wanted))
+            seen.add(key)
+        return rows if all(fresh) else rows.filter(pa.array(fresh))
+
+
+def _magnitude(name: str) -> int:
+    """How often FILES_PER_MERGE goes into the number of rows that a file's name says."""
+    count, power = int(name.removesuffix(".parquet").rpartition("-")[2]), 0
+    while count >= FILES_PER_MERGE:
+        count, power = count // FILES_PER_MERGE, power + 1
+    return power
+
+
+def _groups(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows in slices of some GROUP_BYTES."""
+    step = max(1, rows.num_rows * GROUP_BYTES // max(rows.nbytes, 1))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)

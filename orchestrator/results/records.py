@@ -1,0 +1,327 @@
+"""The rows of all tables, typed: the one contract between measuring and everything after it.
+
+The Arrow schemas are made from these classes (schemas.py): a field's type is its column's, its text the column's
+description. Keys are never null, units stand in names. Rules for changes: docs/data-format.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated as A
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from orchestrator.results import outcomes
+
+I16 = A[int, pa.int16()]
+I32 = A[int, pa.int32()]
+Doubles = A[npt.NDArray[np.float64], pa.list_(pa.float64())]
+Flags = A[npt.NDArray[np.bool_], pa.list_(pa.bool_())]
+Status = A[Literal["ok", "failed"], pa.string()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptKey:
+    """What tells one attempt from all others."""
+
+    measurement_id: A[str, "hash of point_id, repeat and seed"]
+    attempt_id: A[str, "ULID of this attempt at the measurement"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow(AttemptKey):
+    """One scheduled request, failed ones included."""
+
+    request_index: A[I32, "index in the point's one global schedule"]
+    client: A[I16, "client that sent it"]
+    replica: A[I16, "replica it was sent to"]
+    phase: A[str, "warmup | measure"]
+    session: A[I32 | None, "conversation it belongs to"] = None
+    turn: A[I16 | None, "turn within the conversation, from 0"] = None
+    scheduled_ns: A[int, "when it was due, ns since the point's start"]
+    sent_ns: A[int | None, "when its first byte was handed to the socket; null: never sent"] = None
+    first_byte_ns: A[int | None, "first byte of the response"] = None
+    first_token_ns: A[int | None, "first event with content"] = None
+    last_token_ns: A[int | None, "last event with content"] = None
+    done_ns: A[int, "when its outcome was known"]
+    input_tokens_asked: A[I32, "prompt length we meant to send; 0: a prompt file's, not known before"]
+    input_tokens: A[I32 | None, "prompt length the engine reported"] = None
+    output_tokens_asked: A[I32, "output length asked for"]
+    output_tokens: A[I32 | None, "N of all formulas: the engine's count where it gives one, else ours"] = None
+    output_tokens_counted: A[I32 | None, "our own count from the stream"] = None
+    token_count_source: A[str | None, "usage | token_ids | continuous_usage | native | tokenizer | chunks"] = None
+    cached_tokens: A[I32 | None, "prompt tokens the engine took from its prefix cache"] = None
+    chunks: A[I32, "events with content"]
+    coalesced_chunks: A[I32, "content events that shared a read with an earlier one of this request"]
+    itl_kind: A[str | None, "token: every chunk held one token; chunk: gaps were spread over several"] = None
+    finish_reason: A[str | None, "as the engine said it"] = None
+    status: A[str, " | ".join(outcomes.Status)]
+    error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
+    error: A[str | None, "first 500 characters of what was said"] = None
+    http_status: A[I16 | None, "HTTP status code"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEventsRow(AttemptKey):
+    """The gaps between the chunks of one request."""
+
+    request_index: A[I32, "as in requests"]
+    gaps_us: A[tuple[I32, ...], "gaps between content chunks, rounded to 1 us with the remainder carried"]
+    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointHead(AttemptKey):
+    """One attempt at a measurement: what every answer needs of it."""
+
+    point_id: A[str, "hash of deployment, workload, level, warm-up rule and client version"]
+    deployment_id: A[str, "see deployments"]
+    launch_id: A[str, "live start of the engine it ran on; empty: none was reached"]
+    experiment: A[str, "name in the experiment file"]
+    workload: A[str, "name of the workload"]
+    control: A[str, "request_rate | concurrency"]
+    level: A[float, "requests per second, or requests in flight"]
+    arrivals: A[str, "arrival process; closed for concurrency"]
+    repeat: A[I32, "from 0"]
+    seed: A[int, "seed of the schedule"]
+    status: A[Status, "ok | failed"]
+    reason: A[str | None, "one plain sentence when failed"] = None
+    failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = None
+    failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
+    validity: A[str, "valid | client_bound | engine_bound_backlog | invalid | unmeasured"]
+    validity_reasons: A[tuple[str, ...], "evidence in sentences"]
+    clients: A[I32, "client processes"]
+    window_start_ns: A[int, "steady window, ns since the point's start"]
+    window_end_ns: A[int, "its end, exclusive"]
+    started_unix_ns: A[int, "wall clock of the point's start at the driver"]
+    emulated: A[bool, "true: an emulator answered, not an engine"]
+
+    @property
+    def window_ns(self) -> tuple[int, int]:
+        """The steady window [start, end)."""
+        return self.window_start_ns, self.window_end_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRow(PointHead):
+    """One attempt at a measurement, with the evidence for its validity."""
+
+    workload_json: A[str, "the workload, resolved"]
+    evidence_json: A[str, "figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"]
+    clients_json: A[str, "ClientStats of each"]
+    requests_scheduled: A[I32, "rows of this attempt in requests"]
+    log_tail: A[str | None, "last lines of the engine when it failed"] = None
+    client_version: A[str, "version of this program"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentRow:
+    """One engine configuration."""
+
+    deployment_id: A[str, "hash of the resolved engine configuration, version, revision and hardware class"]
+    experiment: A[str, "name in the experiment file"]
+    label: A[str, "short name that tells it from its siblings"]
+    engine: A[str, "name of the engine"]
+    engine_version: A[str | None, "as asked for"] = None
+    model: A[str, "hub name or folder"]
+    hardware: A[str, "hardware class"]
+    accelerator: A[str, "kind of device"]
+    devices: A[I32, "GPUs (cores on cpu) of all replicas"]
+    nodes: A[I32, "nodes of one replica"]
+    replicas: A[I32, "instances of the engine that share the load"]
+    tensor_parallel_size: A[I32, "ranks that share each layer"]
+    pipeline_parallel_size: A[I32, "ranks that share the layers among them"]
+    data_parallel_size: A[I32, "copies of the model in one engine"]
+    quantization: A[str | None, "of the weights"] = None
+    kv_cache_dtype: A[str | None, "type of the KV cache's values"] = None
+    max_num_seqs: A[I32 | None, "most sequences in a batch"] = None
+    max_num_batched_tokens: A[I32 | None, "most tokens in one step"] = None
+    usd_per_hour: A[float | None, "all replicas together"] = None
+    settings_json: A[str, "the whole resolved configuration; no secrets"]
+    predicted_json: A[str | None, "weights, KV tokens and concurrency predicted by plan"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRow:
+    """One live start of a deployment."""
+
+    launch_id: A[str, "ULID"]
+    deployment_id: A[str, "see deployments"]
+    experiment: A[str, "name in the experiment file"]
+    status: A[Status, "ok | failed"]
+    failure_class: A[str | None, "as in points"] = None
+    failure_kind: A[str | None, "as in points"] = None
+    reason: A[str | None, "one plain sentence"] = None
+    log_tail: A[str | None, "last lines of the engine"] = None
+    log_uri: A[str | None, "whole log, below the results root"] = None
+    engine_version: A[str | None, "as the engine reports it"] = None
+    argv_json: A[str | None, "argv of every rank; no secrets"] = None
+    placement_json: A[str | None, "node, devices and cores of every rank"] = None
+    engine_reported_json: A[str | None, "what the engine said at start: KV tokens, model length, …"] = None
+    placed_s: A[float | None, "seconds from request to placement"] = None
+    ready_s: A[float | None, "seconds from process start to ready"] = None
+    stopped_s: A[float | None, "seconds the stop took"] = None
+    held_s: A[float | None, "seconds the devices were held"] = None
+    started_unix_ns: A[int, "wall clock of the driver when placement was asked for"]
+    emulated: A[bool, "true: an emulator was started, not an engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """Something that happened during a sweep."""
+
+    unix_ns: A[int, "wall clock of the driver"]
+    kind: A[str, "sweep | launch | retry | gave_up | engine_died | measured | failed | budget | …"]
+    launch_id: A[str | None, "launch it is about"] = None
+    measurement_id: A[str | None, "measurement it is about"] = None
+    text: A[str, "one sentence"]
+    data_json: A[str | None, "figures, if any"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMetricsRow(AttemptKey):
+    """One reading of a replica's own /metrics."""
+
+    replica: A[I16, "replica that told"]
+    unix_ns: A[int, "wall clock of the replica's node at the reading"]
+    running: A[float | None, "requests in the batch now"] = None
+    waiting: A[float | None, "requests in its queue now"] = None
+    kv_usage: A[float | None, "share of the KV cache in use now, 0 to 1"] = None
+    preemptions_total: A[float | None, "requests taken out of the batch for want of KV cache"] = None
+    prefix_query_tokens_total: A[float | None, "prompt tokens looked up in the prefix cache"] = None
+    prefix_hit_tokens_total: A[float | None, "prompt tokens found there"] = None
+    queue_time_s_sum: A[float | None, "seconds requests waited in its queue, all together"] = None
+    queue_time_count: A[float | None, "requests in that sum"] = None
+    ttft_s_sum: A[float | None, "seconds from arrival to the first token, all together"] = None
+    ttft_count: A[float | None, "requests in that sum"] = None
+    spec_draft_tokens_total: A[float | None, "tokens proposed by speculative decoding"] = None
+    spec_accepted_tokens_total: A[float | None, "of these, accepted"] = None
+    prompt_tokens_total: A[float | None, "prompt tokens computed"] = None
+    generation_tokens_total: A[float | None, "tokens generated"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfcheckRow:
+    """What a host with clients could do, as earlier versions wrote it; its figures are read as they are stored."""
+
+    selfcheck_id: A[str, "ULID"]
+    experiment: A[str, "name in the experiment file"]
+
+
+METRICS_VERSION = 1  # of everything below: how it is computed, and its columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Mean and percentiles (linear interpolation)."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Measured requests that were due in the steady window."""
+
+    scheduled: int
+    ok: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: nothing to compute it from."""
+
+    requests: Counts
+    errors: Mapping[str, int]  # error class -> requests
+    window_s: float
+    request_throughput: float | None
+    requests_per_minute: float | None
+    output_token_throughput: float | None
+    input_token_throughput: float | None
+    total_token_throughput: float | None
+    throughput_basis: str | None  # chunk_times | interpolated | mixed
+    ttft_ms: Distribution | None
+    e2e_ms: Distribution | None
+    ttft_from_sent_ms: Distribution | None
+    e2e_from_sent_ms: Distribution | None
+    tpot_ms: Distribution | None
+    prefill_throughput: Distribution | None
+    decode_throughput: Distribution | None
+    normalized_ttft_ms: Distribution | None
+    input_tokens: Distribution | None
+    output_tokens: Distribution | None
+    itl_ms: Distribution | None
+    itl_kind: str | None  # token | chunk | mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSide:
+    """What the engines said of themselves during an attempt, over all replicas. None: not told."""
+
+    running_max: float | None
+    waiting_max: float | None
+    kv_usage_max: float | None
+    preemptions: float | None
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    queue_time_mean_ms: float | None
+    ttft_mean_ms: float | None
+    prefix_hit_share: float | None
+    spec_accepted_share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed(AttemptKey):
+    """One committed attempt at a measurement. The first ok one of a measurement wins for ever."""
+
+    created_unix_ns: A[int, "of its manifest: orders the attempts at a measurement"]
+    status: A[Status, "ok | failed"]
+    deployment_id: A[str, "see deployments"] = ""
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        return self.measurement_id, self.attempt_id
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """Sorts attempts: by time of creation, then by attempt id, so that every reader picks the same one."""
+        return self.created_unix_ns, self.attempt_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttemptData(Committed):
+    """One committed attempt with all that answers need of it.
+
+    The ``request_`` lists have one entry per measured request due in the steady window, in order of schedule. A value
+    in seconds is -inf where the request cannot violate a limit (a single token has no TPOT), NaN where it is unknown.
+    """
+
+    metrics_version: A[I32, "how the figures were computed"]
+    point: A[PointHead, "its row in points, without the evidence"]
+    deployment: A[DeploymentRow | None, "its row in deployments; null: none was committed with it"] = None
+    figures: A[Figures, "its metrics"]
+    engine_side: A[EngineSide | None, "what the engines said of themselves"] = None
+    batch_tokens: A[Doubles, "output tokens of each tenth of the steady window"]
+    batch_s: A[Doubles, "length of each"]
+    request_ok: A[Flags, "whether it was answered"]
+    request_ttft_s: A[Doubles, "from scheduled to the first content token"]
+    request_tpot_s: A[Doubles, "time per output token after the first"]
+    request_e2e_s: A[Doubles, "from scheduled to the last content token"]
+    request_itl_p99_s: A[Doubles | None, "p99 of its own token gaps; null: the attempt has no token_events"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledFigures:
+    """The metrics of several attempts taken together, as if they were one: repeats of a point."""
+
+    attempt_ids: A[str, "the attempts, sorted and joined by +"]
+    metrics_version: A[I32, "how the figures were computed"]
+    figures: A[Figures, "their metrics"]

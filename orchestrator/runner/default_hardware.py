@@ -1,0 +1,73 @@
+"""``hardware`` left out: what it means on this cluster, and that no result is of two kinds of devices.
+
+A kind is what the cluster's label says. Ray's says ``A100`` for 40 GB and for 80 GB: only hardware that is
+named tells those apart.
+
+The id of such a deployment is the same wherever it runs; what it ran on stands in the ``deployments`` row that was
+committed with each of its points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine
+from orchestrator.engines import ENGINES
+from orchestrator.errors import Problem, ProblemsError
+from orchestrator.plan.make import ANY
+from orchestrator.plan.model import Deployment
+from orchestrator.results.records import DeploymentRow
+from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Store
+
+CPU = "cpu"
+
+
+def on_this_cluster(deployments: Sequence[Deployment], machines: Sequence[Machine]) -> list[Deployment]:
+    """With the accelerator that the cluster has: GPUs where there are any (``any``: nobody names them), else CPU cores.
+
+    Raises ProblemsError with every one for which it has several kinds of them.
+    """
+    gpus = sorted({one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus})
+    out, problems = [], []
+    for one in deployments:
+        engine = ENGINES[one.settings.engine]
+        if one.hardware.accelerator != ANY.accelerator or not engine.launches:
+            out.append(one)
+        elif engine.emulated or not gpus:
+            out.append(_on(one, CPU))
+        elif len(gpus) == 1:
+            out.append(_on(one, gpus[0]))
+        else:
+            text = f"{one.label} names no hardware, and this cluster has several kinds: {', '.join(gpus)}; name one"
+            problems.append(Problem(text))
+    if problems:
+        raise ProblemsError(problems)
+    return out
+
+
+def _on(deployment: Deployment, accelerator: str) -> Deployment:
+    hardware = deployment.hardware.model_copy(update={"accelerator": accelerator})
+    return deployment.model_copy(update={"hardware": hardware})
+
+
+def check_same(store: Store, deployments: Collection[Deployment]) -> None:
+    """See that what is committed of deployments as they would run here was measured on the same accelerator.
+
+    Raises ProblemsError with every one that was not.
+    """
+    here = {one.id: one for one in deployments if one.hardware.name == ANY.name}
+    if not here:
+        return
+    first = {one.deployment_id: one for one in store.winners().values() if one.deployment_id in here}
+    manifests = [store.manifest(one.measurement_id, one.attempt_id) for one in first.values()]
+    rows = store.read_manifests("deployments", [one for one in manifests if one])
+    problems = []
+    for row in rows_of(rows, DeploymentRow):
+        one, was = here[row.deployment_id], row.accelerator
+        now = one.hardware.accelerator
+        if was != now and (CPU in (was, now) or ANY.accelerator not in (was, now)):
+            text = f"{one.label} names no hardware; it was measured on {was}, and this cluster has {now}"
+            problems.append(Problem(text, hint="name the hardware, so that both are kept apart"))
+    if problems:
+        raise ProblemsError(problems)

@@ -1,0 +1,87 @@
+"""One point of one endpoint: an experiment of its own, measured and committed like a point of a sweep. No Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.errors import FailureKind, InputError, OrchestratorError
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Listener
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.store import Store
+from orchestrator.runner.measure import Attempt, Measurer
+from orchestrator.runner.probe import Probed
+from orchestrator.runner.replicas import Replicas
+from orchestrator.spec.experiment import parse_experiment
+
+START_LEAD_S = 0.05  # to the common start: clients are processes of this machine
+
+
+def plan_of(experiment: Mapping[str, Any]) -> Plan:
+    """The plan of an experiment that is not in a file. Raises ProblemsError."""
+    return make_plan(parse_experiment(json.dumps(experiment, ensure_ascii=False), "load"))
+
+
+def measure_here(point: LoadPoint, clients: int = 1, tell: Listener | None = None) -> Attempt:
+    """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are.
+
+    Raises InputError when it cannot be run, OrchestratorError when every client died.
+    """
+    cluster = LocalCluster(None, clients, watched=tell is not None)
+    try:
+        borrowed = cluster.clients(clients, {})
+        measurer = Measurer(
+            Replicas((), point.targets), borrowed, tell=tell or (lambda item: None), lead_s=START_LEAD_S
+        )
+        attempt = measurer.measure(point)
+    finally:
+        cluster.close()
+    why = attempt.failure.sentence if attempt.failure else ""
+    if attempt.loaded is None:
+        bad_point = attempt.failure is not None and attempt.failure.kind is FailureKind.BAD_POINT
+        raise (InputError if bad_point else OrchestratorError)(why)
+    if not attempt.loaded.stats:
+        raise OrchestratorError(f"no client is left to report: {why}")
+    return attempt
+
+
+class EndpointRun:
+    """The one point of a plan for an endpoint. ``probed``: how to talk to it; ``seed``: of the schedule."""
+
+    def __init__(self, plan: Plan, target: Target, probed: Probed, seed: int) -> None:
+        (self.deployment,) = plan.deployments
+        if not plan.points:
+            raise InputError("; ".join(self.deployment.reasons))
+        self.plan = plan
+        (self.point,) = plan.points
+        self.measurement = replace(plan.measurement(self.point, 0), seed=seed)
+        tokenizer = self.deployment.settings.tokenizer
+        self.load = LoadPoint(
+            targets=(target,),
+            dialect=probed.dialect,
+            **self.point.load_rules(),
+            seed=seed,
+            tokenizer=tokenizer,
+            count_text=not probed.counts and tokenizer is not None,
+            vocabulary=probed.vocabulary,
+            measurement_id=self.measurement.measurement_id,
+            attempt_id=new_ulid(),
+        )
+
+    def commit(self, store: Store, attempt: Attempt) -> None:
+        """Its rows, its launch (the server was up already), its plan."""
+        # engines' code, which loading needs none of
+        from orchestrator.runner.rows import AttemptRecord, commit_attempt, commit_launch, launch_row
+
+        assert attempt.loaded
+        store.write_plan(self.plan.to_json())
+        launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
+        commit_launch(store, self.deployment, launch)
+        ids = self.load.attempt_id, launch.launch_id
+        commit_attempt(store, AttemptRecord(self.deployment, self.point, self.measurement, attempt, *ids))

@@ -1,0 +1,135 @@
+"""Finds out what an endpoint takes, before anything is measured: its models, its request fields, its token ids.
+
+A probe is a real request through the real client, two tokens long. Dialects are tried from the most telling to the
+plainest; an endpoint that refuses one with 400 or 422 gets the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.errors import InputError
+from orchestrator.http_control import Answer, ask
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.requests import parse_url
+from orchestrator.load.workloads.content import SAFE_IDS
+from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
+from orchestrator.spec.load import Arrivals, Lengths, Level
+
+TIMEOUT_S = 60.0
+_EXACT = ("usage", "token_ids", "continuous_usage", "native")
+PROBE_TOKENS = 2
+# where a vocabulary is smaller than any usual one (a test model), ids are looked for further down
+SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
+
+
+_NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """How to talk to an endpoint. ``notes``: what it cannot do, in sentences for the user."""
+
+    dialect: Dialect
+    vocabulary: tuple[int, int] | None
+    notes: tuple[str, ...] = ()
+    counts: bool = True  # the endpoint tells how many tokens it gave
+
+
+def dialects(api: str) -> list[Dialect]:
+    """What to try for an API, best first."""
+    if api in _NATIVE:
+        return [_NATIVE[api]]
+    ids = api == "completions"
+    wire, path = ("openai_completions", "/v1/completions") if ids else ("openai_chat", "/v1/chat/completions")
+    full = Dialect(wire, path, prompt_token_ids=ids, return_token_ids=True)
+    return [
+        full,
+        replace(full, return_token_ids=False),
+        replace(full, return_token_ids=False, prompt_token_ids=False),
+        Dialect(wire, path, length_control="generation_config", min_tokens_field=None, done_marker=False),
+        Dialect(wire, path, length_control="none", min_tokens_field=None, done_marker=False),
+    ]
+
+
+def list_models(target: Target) -> list[str] | None:
+    """The models an endpoint says it serves; None when it has no such list. Raises InputError: nobody answers."""
+    parse_url(target.url)  # says what is wrong with it
+    answer = ask(f"{target.url.rstrip('/')}/v1/models", api_key=target.api_key or "")
+    if answer.status == 0:
+        raise InputError(f"nobody answers at {target.url}: {answer.error}; is the server up?")
+    if answer.status in (401, 403):
+        raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
+    return _model_ids(answer) if answer.status == 200 else None
+
+
+def _model_ids(answer: Answer) -> list[str] | None:
+    try:
+        return [str(model["id"]) for model in answer.json()["data"]]
+    except (KeyError, TypeError):
+        return None
+
+
+def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) -> Probed:
+    """The first dialect an endpoint answers in. Raises InputError with what it said when there is none."""
+    said = ""
+    for dialect in candidates:
+        vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
+        for vocabulary in vocabularies:
+            row = _try(target, dialect, tokenizer, vocabulary)
+            if row["status"] == "ok" or row["error_class"] == "wrong_length":
+                counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
+                notes = _notes(dialect, candidates[0], row)
+                if not counts:
+                    how = "the tokenizer counts its replies" if tokenizer else "one per streamed event is assumed"
+                    notes.append(f"the endpoint reports no token counts: {how}")
+                return Probed(dialect, vocabulary, tuple(notes), counts)
+            said = str(row["error"])
+            refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
+            if not refused:  # vLLM refuses token ids within a stream of status 200
+                raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
+            if "vocab" not in said.lower() and "token id" not in said.lower():
+                break
+    raise InputError(f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}")
+
+
+def _try(target: Target, dialect: Dialect, tokenizer: str | None, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+    """The row of one request of two tokens."""
+    point = LoadPoint(
+        targets=(target,),
+        dialect=dialect,
+        workload=RandomWorkload(
+            name="probe",
+            input_tokens=Lengths(fixed=16),
+            output_tokens=Lengths(fixed=PROBE_TOKENS),
+        ),
+        level=Level(control="concurrency", value=1),
+        arrivals=Arrivals(),
+        duration_s=None,
+        requests=1,
+        seed=time.time_ns() & 0xFFFFFFFF,  # never a prompt that the measurement will send
+        request_timeout_s=TIMEOUT_S,
+        drain_timeout_s=TIMEOUT_S,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    row: dict[str, Any] = client.run(time.monotonic_ns()).requests.to_pylist()[0]
+    return row
+
+
+def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
+    notes = []
+    if best.prompt_token_ids and not dialect.prompt_token_ids:
+        notes.append("the endpoint takes no token ids: prompts are text")
+    if dialect.length_control == "none":
+        notes.append("the endpoint has no way to fix the output length: requests may end early, see output_tokens")
+    elif row["error_class"] == "wrong_length":
+        notes.append(f"the endpoint does not keep the output length it is asked for ({row['error']})")
+    return notes

@@ -1,0 +1,70 @@
+"""The running replicas of one launch: what clients load, and how they are asked whether they live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from orchestrator.cluster.base import Agent, HostLost, Placement
+from orchestrator.errors import Failure, FailureKind
+from orchestrator.load.point import Target
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.engine_metrics import Sample
+
+
+class Replicas:
+    """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it."""
+
+    def __init__(self, placements: Sequence[Placement], targets: Sequence[Target]) -> None:
+        self.targets = tuple(targets)
+        self._placements = placements
+
+    @property
+    def launched(self) -> bool:
+        """They are ours: somebody knows whether they live."""
+        return bool(self._placements)
+
+    def failure(self) -> Failure | None:
+        """Why a rank ended, None while all live. A lost agent or node is infrastructure."""
+        for agent in agents_of(self._placements):
+            try:
+                if (failure := agent.failure()) is not None:
+                    return failure
+            except HostLost as error:
+                return agent_lost("was lost", error, [agent])
+        return None
+
+    def between_points(self) -> None:
+        """Empty prefix caches; a replica that cannot is still a replica."""
+        for placement in self._placements:
+            with suppress(HostLost):
+                placement.agents[0].between_points()
+
+    def begin_metrics(self) -> None:
+        """Read every replica's /metrics from now on."""
+        for placement in self._placements:
+            with suppress(HostLost):
+                placement.agents[0].begin_metrics()
+
+    def end_metrics(self) -> dict[int, list[Sample]]:
+        """By replica; of a lost one there are none."""
+        samples: dict[int, list[Sample]] = {}
+        for index, placement in enumerate(self._placements):
+            samples[index] = []
+            with suppress(HostLost):
+                samples[index] = placement.agents[0].end_metrics()
+        return samples
+
+
+def agents_of(placements: Sequence[Placement]) -> list[Agent]:
+    """Of all replicas, rank 0 of each first."""
+    return [agent for placement in placements for agent in placement.agents]
+
+
+def agent_lost(what: str, error: HostLost, agents: Sequence[Agent]) -> Failure:
+    """Infrastructure; the log stayed where the agent was, and the sentence says where that is."""
+    logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
+    text = f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
+    return Failure(FailureKind.AGENT_LOST, text)

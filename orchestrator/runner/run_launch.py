@@ -1,0 +1,181 @@
+"""The life of one launch: place, start, ready, load point after point, commit, stop, release. Failures become rows."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from orchestrator.engines import ENGINES
+from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
+from orchestrator.load.point import LoadPoint
+from orchestrator.plan.model import Measurement, Point
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.records import Committed
+from orchestrator.runner.admission import Nodes
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.launch import Launch
+from orchestrator.runner.measure import Attempt, Measurer, level_words
+from orchestrator.runner.replicas import Replicas
+from orchestrator.runner.rows import AttemptRecord, commit_attempt
+from orchestrator.runner.todo import START, Todo
+
+RETRY_SEED_STEP = 1_000_003
+
+
+class LaunchRun:
+    """One launch of a deployment: as many of its measurements as its engine survives."""
+
+    def __init__(self, context: SweepContext, todo: Todo, nodes: Nodes) -> None:
+        self._context, self._todo, self._nodes = context, todo, nodes
+        self._deployment = todo.deployment
+        self._launch = Launch(context, todo.deployment, nodes)
+        self._counted: Failure | None = None  # what ended it, when that counts against a measurement
+
+    def run(self) -> None:
+        """To its end. Raises InputError for what is wrong for every launch alike."""
+        launch_id = self._launch.row.launch_id
+        self._tell("launch", f"{self._deployment.label}: launch {launch_id}")
+        try:
+            failure = self._work()
+        except PlacementError as error:  # engines have their place by now
+            failure = Failure(FailureKind.NO_CLIENT, f"The cluster gave no load client: {error}.")
+        except InputError:
+            raise
+        except Exception as error:
+            text = f"The launch failed in this program: {type(error).__name__}: {error}."
+            failure = Failure(FailureKind.INTERNAL, text)
+        finally:
+            self._launch.stop()
+        if failure is not None and failure.failure_class is FailureClass.INFRA:
+            self._todo.avoid |= set(itertools.chain(*self._nodes))
+        over = failure is not None and failure is not self._counted and not self._again(failure)
+        try:
+            if failure is not None and over:
+                give_up(self._context, self._todo, failure, launch_id)
+        finally:
+            self._launch.commit(failure)
+            self._context.tell(Phase(self._deployment.label, "ended"))
+
+    def _work(self) -> Failure | None:
+        """Why the launch ended early, None when all was measured or the user or the budget ended it."""
+        started = self._launch.start()
+        if started is None or isinstance(started, Failure):
+            return started
+        row = self._launch.row
+        self._todo.start_estimate_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
+        measurer = Measurer(
+            started,
+            self._context.borrow_clients(self._deployment.id),
+            self._context.clock,
+            self._context.stop.is_set,
+            self._context.tell,
+            self._context.state.cores_taken,
+            self._deployment.label,
+            row.launch_id,
+        )
+        try:
+            return self._measure_all(measurer)
+        finally:
+            measurer.clients.release()
+
+    def _measure_all(self, measurer: Measurer) -> Failure | None:
+        """Point after point until nothing is left or the engine is gone: why, then."""
+        if (found := self._todo.next()) is None:
+            return None
+        first = measurer.first_request(self._load_point(measurer.replicas, *found))
+        if first is not None and first.ended is not None:
+            return first.ended
+        # neither usage nor token ids came: replies are kept and counted
+        count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
+        if first is None:
+            self._exchange_clients(measurer, len(measurer.clients.addresses))
+        while (found := self._todo.next()) is not None and not self._context.stop.is_set():
+            if over := self._context.over_budget():
+                left_out(self._context, self._todo, over)
+                return None
+            point, measurement = found
+            load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
+            attempt = measurer.measure(load, self._can_double(measurer, point))
+            if attempt.interrupted:
+                return None
+            self._context.tell(Phase(self._deployment.label, "commit", level_words(load)))
+            done = replace(measurement, seed=load.seed)
+            record = AttemptRecord(self._deployment, point, done, attempt, load.attempt_id, self._launch.row.launch_id)
+            committed = commit_attempt(self._context.store, record)
+            self._after(attempt, committed, measurer)
+            if attempt.launch_over:
+                self._counted = attempt.failure
+                return attempt.failure
+        return None
+
+    def _load_point(self, replicas: Replicas, point: Point, measurement: Measurement) -> LoadPoint:
+        """The clients' view of a point. A repeated attempt sends other prompts: the prefix cache knows the first."""
+        settings = self._deployment.settings
+        return LoadPoint(
+            targets=replicas.targets,
+            dialect=ENGINES[settings.engine].dialects(settings)[point.workload.api],
+            **point.load_rules(),
+            seed=measurement.seed + RETRY_SEED_STEP * self._todo.tries(measurement.measurement_id),
+            tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
+            measurement_id=measurement.measurement_id,
+            attempt_id=new_ulid(),
+        )
+
+    def _can_double(self, measurer: Measurer, point: Point) -> bool:
+        """Twice the clients are there, and each of them would have something to send."""
+        crowd = 2 * len(measurer.clients.addresses)
+        useful = point.level.control == "request_rate" or crowd <= point.level.value
+        return useful and crowd <= self._context.cluster.most_clients()
+
+    def _after(self, attempt: Attempt, committed: Committed, measurer: Measurer) -> None:
+        """What an attempt means for its measurement, and for the clients."""
+        failure, key, crowd = attempt.failure, committed.measurement_id, len(measurer.clients.addresses)
+        if attempt.loaded is not None:
+            self._context.state.add_span(attempt.loaded.span_unix_ns)
+        if failure is None or not self._todo.again(key, failure):
+            close(self._context, self._todo, committed, failure)
+        else:
+            self._tell("retry", f"{failure.kind}: {failure.sentence}", key)
+        if failure is not None and failure.kind is FailureKind.CLIENT_LOST:
+            self._exchange_clients(measurer, crowd)
+        elif failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
+            self._exchange_clients(measurer, 2 * crowd)
+
+    def _exchange_clients(self, measurer: Measurer, count: int) -> None:
+        measurer.clients.release()
+        measurer.clients = self._context.borrow_clients(self._deployment.id, count)
+
+    def _again(self, failure: Failure) -> bool:
+        """Whether the engine is started once more."""
+        again = self._todo.again(START, failure)
+        self._tell("retry" if again else "gave_up", failure.sentence)
+        return again
+
+    def _tell(self, kind: str, text: str, measurement_id: str = "") -> None:
+        launch_id = self._launch.row.launch_id
+        self._context.tell(Event(kind, text, self._deployment.label, launch_id, measurement_id))
+
+
+def give_up(context: SweepContext, todo: Todo, failure: Failure, launch_id: str = "") -> None:
+    """Its engine does not come to serve: every open measurement is a failed row."""
+    while (found := todo.next()) is not None:
+        point, measurement = found
+        record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch_id=launch_id)
+        close(context, todo, commit_attempt(context.store, record), failure)
+
+
+def left_out(context: SweepContext, todo: Todo, why: str) -> None:
+    """What is left of it is not measured in this sweep: no row, a later one may."""
+    text = f"{why}; {todo.left} measurements are left out"
+    context.tell(Event("budget", text, todo.deployment.label))
+    context.state.count(left_out=todo.left)
+    todo.drop()
+
+
+def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None) -> None:
+    """The measurement whose turn it was is over, one way or the other, with this attempt."""
+    todo.close(committed)
+    context.state.count(measured=failure is None, failed=failure is not None)
+    kind, text = ("measured", "measured") if failure is None else ("failed", failure.sentence)
+    context.tell(Event(kind, text, todo.deployment.label, measurement_id=committed.measurement_id))

@@ -1,0 +1,203 @@
+"""What this machine's client can do and how exact it is, measured against a local server of known timing.
+
+The server runs in a process of its own, on a core of its own where there are two. Its own lateness is measured by
+itself and taken out of the client's error.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator import __version__
+from orchestrator.load.known_server import serve
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.runner.endpoint import measure_here
+from orchestrator.runner.measure import Loaded
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Lengths, Level
+
+STREAMS = 256  # per client
+EXACT_RATE = 5_000.0  # events/s at which exactness is measured: far from any limit
+RATES = (12_500.0, 25_000.0, 50_000.0, 100_000.0, 200_000.0)  # events/s per client, tried one after another
+PACE = 500.0  # requests/s per client of the open loop
+TTFT_MS = 100.0
+LEVEL_S = 2.0  # of streaming at each rate
+MAX_TTFT_ERROR_MS = 2.0
+MIN_ACHIEVED = 0.97
+MAX_SERVER_LATE_MS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One load: what was asked, what the client saw, what the server did. Errors: ``mean`` and ``p99``."""
+
+    events_per_s: float
+    achieved_per_s: float
+    ttft_error_ms: dict[str, float]
+    itl_error_ms: dict[str, float]
+    loop_lag_p99_ms: float
+    send_lag_p99_ms: float
+    cpu_us_per_event: float
+    cpu_share: float  # of the busiest client's core
+    server_late_p99_ms: float
+    failed: int
+
+    @property
+    def sustained(self) -> bool:
+        """The client kept up and stayed exact."""
+        exact = abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS and self.failed == 0
+        return exact and self.achieved_per_s >= MIN_ACHIEVED * self.events_per_s
+
+    @property
+    def servers_fault(self) -> bool:
+        """The server was late by itself: this says nothing about the client."""
+        return self.server_late_p99_ms > MAX_SERVER_LATE_MS
+
+
+def selfcheck(clients: int = 1) -> dict[str, Any]:
+    """Takes about 20 s. Rates are of all clients together; see docs/metrics.md for the definitions of the errors.
+
+    ``limited_by``: what ended the search for the highest rate: client | server | nothing.
+    """
+    began = time.monotonic()
+    with _server() as (port, pipe):
+        bench = Bench(port, pipe, clients)
+        exact, paced = bench.stream(EXACT_RATE * clients), bench.pace()
+        found, limited_by = bench.highest(exact)
+    return {
+        "host": platform.node(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "client_version": __version__,
+        "clients": clients,
+        "events_per_s": found.events_per_s if found.sustained else 0.0,
+        "limited_by": limited_by,
+        "cpu_us_per_event": found.cpu_us_per_event,
+        "cpu_share": found.cpu_share,
+        "loop_lag_p99_ms": found.loop_lag_p99_ms,
+        "ttft_error_ms": exact.ttft_error_ms,
+        "itl_error_ms": exact.itl_error_ms,
+        "ttft_error_ms_at_limit": found.ttft_error_ms,
+        "send_lag_p99_ms": paced.send_lag_p99_ms,
+        "open_loop_requests_per_s": PACE * clients,
+        "took_s": time.monotonic() - began,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Some clients before a running server. ``pipe``: asks it what it did since the last question."""
+
+    port: int
+    pipe: Connection
+    clients: int
+
+    def highest(self, best: Trial) -> tuple[Trial, str]:
+        """The highest rate that was sustained, ``best`` if none was, and what ended the search."""
+        for rate in RATES:
+            trial = self.stream(rate * self.clients)
+            if not trial.sustained:
+                return best, "server" if trial.servers_fault else "client"
+            best = trial
+        return best, "nothing"
+
+    def stream(self, rate: float) -> Trial:
+        """``STREAMS`` answers per client at once, so many events per second in all."""
+        streams = STREAMS * self.clients
+        itl_ms = 1000.0 * streams / rate
+        tokens = max(8, round(LEVEL_S * 1000.0 / itl_ms))
+        level = Level(control="concurrency", value=streams)
+        return self._measure(rate, tokens, itl_ms, level=level, requests=streams, duration_s=None)
+
+    def pace(self) -> Trial:
+        """Many short requests at Poisson instants."""
+        rate = PACE * self.clients
+        return self._measure(rate, 1, 1.0, level=Level(control="request_rate", value=rate), duration_s=LEVEL_S)
+
+    def _measure(self, rate: float, tokens: int, itl_ms: float, **load: Any) -> Trial:
+        timing = {"ttft_ms": TTFT_MS, "itl_ms": itl_ms}
+        point = LoadPoint(
+            targets=(Target(f"http://127.0.0.1:{self.port}", "known"),),
+            dialect=Dialect("openai_completions", "/v1/completions", True, return_token_ids=True, extra_body=timing),
+            workload=RandomWorkload(name="known", input_tokens=Lengths(fixed=1), output_tokens=Lengths(fixed=tokens)),
+            **load,
+        )
+        self._did()
+        loaded = measure_here(point, self.clients).loaded
+        assert loaded
+        return _compare(loaded, self._did(), rate, itl_ms)
+
+    def _did(self) -> dict[str, float]:
+        self.pipe.send("stats")
+        found: dict[str, float] = self.pipe.recv()
+        return found
+
+
+def _compare(loaded: Loaded, server: dict[str, float], rate: float, itl_ms: float) -> Trial:
+    requests, stats = loaded.requests, loaded.stats
+    sent, first, last = (
+        requests[name].to_numpy().astype(np.float64) / 1e6 for name in ("sent_ns", "first_token_ns", "last_token_ns")
+    )
+    gaps_ms = loaded.token_events["gaps_us"].combine_chunks().flatten().to_numpy() / 1e3
+    tokens = float(np.nansum(requests["output_tokens"].to_numpy().astype(np.float64)))
+    # streams start one after another: the rate is that of the middle, where all of them run
+    spacing_ms = float(np.nanmean(last - first)) / max(tokens / len(requests) - 1, 1)
+    return Trial(
+        events_per_s=rate,
+        achieved_per_s=rate * min(1.0, itl_ms / spacing_ms) if spacing_ms else rate,
+        ttft_error_ms=_errors((first - sent)[~np.isnan(first)], server, "ttft"),
+        itl_error_ms=_errors(gaps_ms, server, "itl"),
+        loop_lag_p99_ms=max(one.loop_lag_p99_ms for one in stats),
+        send_lag_p99_ms=max(one.send_lag_p99_ms for one in stats),
+        cpu_us_per_event=1e6 * sum(one.cpu_s for one in stats) / max(tokens, 1.0),
+        cpu_share=max(one.cpu_s / max(one.wall_s, 1e-9) for one in stats),
+        server_late_p99_ms=server["late_p99_ms"],
+        failed=sum(status != "ok" for status in requests["status"].to_pylist()),
+    )
+
+
+def _errors(seen_ms: NDArray[np.float64], server: dict[str, float], name: str) -> dict[str, float]:
+    """What the client saw against what the server did; 0 where nothing was seen."""
+    if not len(seen_ms):
+        return {"mean": 0.0, "p99": 0.0}
+    mean, p99 = float(seen_ms.mean()), float(np.quantile(seen_ms, 0.99))
+    return {"mean": mean - server[f"{name}_mean_ms"], "p99": p99 - server[f"{name}_p99_ms"]}
+
+
+@contextmanager
+def _server() -> Iterator[tuple[int, Connection]]:
+    """The server's port and pipe; this process (and its clients) keep off its core, where there is another."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    core = max(before) if len(before) > 1 else None
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, core), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if core is not None:
+            os.sched_setaffinity(0, before - {core})
+        import pyarrow  # noqa: F401  while the server starts, and not in the first stream
+
+        yield ours.recv(), ours
+    finally:
+        if core is not None:
+            os.sched_setaffinity(0, before)
+        ours.close()  # the server ends when its pipe does
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()

@@ -1,0 +1,176 @@
+"""What the launches of a sweep hold and have used, nodes, CPU cores, GPU time, and what its budget leaves of that."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.cluster.base import Allocation, Placement
+from orchestrator.errors import PlacementError
+from orchestrator.plan.model import Deployment
+from orchestrator.runner.admission import Cost, Running
+from orchestrator.spec.experiment import Budget
+from orchestrator.spec.load import format_duration
+
+
+@dataclass(slots=True)
+class Counts:
+    """Measurements of a sweep by how they ended. ``left_out``: by the budget."""
+
+    measured: int = 0
+    skipped: int = 0  # had an ok commit already
+    failed: int = 0
+    left_out: int = 0
+
+
+class SweepState:
+    """Shared by the threads of a sweep's launches; every method is safe to call from any of them."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self._lock = threading.Lock()
+        self._running: dict[str, Running] = {}  # by deployment id
+        self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs
+        self._spent = Cost()
+        self._cores: dict[str, dict[int, str]] = {}  # address -> core -> deployment id
+        self._spans_unix_ns: list[tuple[int, int]] = []
+
+    def count(self, **more: int) -> None:
+        """Add to the counts."""
+        with self._lock:
+            for name, number in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + number)
+
+    def admitted(self, deployment_id: str, launch: Running) -> None:
+        with self._lock:
+            self._running[deployment_id] = launch
+
+    def ended(self, deployment_id: str) -> None:
+        with self._lock:
+            del self._running[deployment_id]
+
+    def end_s(self, deployment_id: str) -> float:
+        """When its launch is expected to end."""
+        with self._lock:
+            return self._running[deployment_id].end_s
+
+    def running(self) -> list[Running]:
+        with self._lock:
+            return list(self._running.values())
+
+    def avoid(self, deployment_id: str) -> dict[str, int]:
+        """Nodes that the clients of a deployment keep off: those of other launches more than its own."""
+        with self._lock:
+            avoid: dict[str, int] = {}
+            for owner, launch in self._running.items():
+                for node in itertools.chain(*launch.nodes):
+                    avoid[node] = max(avoid.get(node, 0), 1 if owner == deployment_id else 2)
+            return avoid
+
+    def placed(self, deployment: Deployment, now_s: float) -> None:
+        """From now on it holds its devices."""
+        with self._lock:
+            self._held[deployment.id] = (now_s, deployment)
+
+    def released(self, deployment: Deployment, now_s: float) -> float | None:
+        """It gave back its devices and cores: how long it held them, None when it had none."""
+        with self._lock:
+            for address, taken in self._cores.items():
+                self._cores[address] = {core: owner for core, owner in taken.items() if owner != deployment.id}
+            since, _ = self._held.pop(deployment.id, (None, None))
+            if since is None:
+                return None
+            self._spent += cost_of(deployment, now_s - since)
+            return now_s - since
+
+    def spent(self, now_s: float) -> Cost:
+        """GPU time and money used so far, by launches under way too."""
+        with self._lock:
+            under_way = [cost_of(deployment, now_s - since) for since, deployment in self._held.values()]
+            return sum(under_way, self._spent)
+
+    def share_cores(self, placements: Sequence[Placement], deployment: Deployment) -> list[list[tuple[int, ...]]]:
+        """Disjoint cores for every rank of every replica; clients get what is left. On GPUs engines are not bound.
+
+        Raises PlacementError when a host has too few.
+        """
+        if not deployment.hardware.is_cpu:
+            return [[() for _ in placement.agents] for placement in placements]
+        each = max(1, int(deployment.hardware.cpus_per_device or 1)) * deployment.settings.devices_per_node
+        with self._lock:
+            return [
+                [self._take_cores(deployment.id, agent.allocation, each) for agent in placement.agents]
+                for placement in placements
+            ]
+
+    def _take_cores(self, owner: str, given: Allocation, count: int) -> tuple[int, ...]:
+        taken = self._cores.setdefault(given.address, {})
+        free = [core for core in given.cores if core not in taken][:count]
+        if len(free) < count:
+            text = f"host {given.hostname} has {len(given.cores)} cores, {len(taken)} of them in use"
+            raise PlacementError(f"{text}; {count} more are needed")
+        taken.update(dict.fromkeys(free, owner))
+        return tuple(free)
+
+    def cores_taken(self) -> dict[str, frozenset[int]]:
+        """Cores of engines by address: clients keep off them where others remain."""
+        with self._lock:
+            return {address: frozenset(taken) for address, taken in self._cores.items()}
+
+    def add_span(self, span_unix_ns: tuple[int, int]) -> None:
+        """A stretch that was engine start-up, warm-up or measurement: no overhead of ours."""
+        with self._lock:
+            self._spans_unix_ns.append(span_unix_ns)
+
+    def overhead_share(self, sweep_unix_ns: tuple[int, int]) -> float:
+        """Share of a sweep's wall time that none of these stretches covers."""
+        with self._lock:
+            return overhead_share(self._spans_unix_ns, sweep_unix_ns)
+
+
+def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> float:
+    """Share of a sweep that no span [start, end) of work covers, overlapping ones counted once; 0 of no length.
+
+    Work is an engine starting (from placement to ready) and a load point (from its common start, warm-up included, to
+    the end of its steady window). The rest is the program's own: planning, waiting for placement, draining and
+    committing between points, stopping engines, pauses before retries.
+    """
+    start, end = sweep
+    idle_ns, covered_until = 0, start
+    for began, ended in sorted((min(max(a, start), end), min(b, end)) for a, b in work):
+        idle_ns += max(0, began - covered_until)
+        covered_until = max(covered_until, ended)
+    return (idle_ns + max(0, end - covered_until)) / (end - start) if end > start else 0.0
+
+
+def cost_of(deployment: Deployment, seconds: float) -> Cost:
+    """What holding a deployment's GPUs so long takes; cores and endpoints take nothing."""
+    if deployment.hardware.is_cpu:
+        return Cost()
+    gpu_s = seconds * deployment.devices
+    return Cost(gpu_s, gpu_s / 3600 * (deployment.hardware.usd_per_gpu_hour or 0.0))
+
+
+def used_up(budget: Budget | None, spent: Cost, wall_s: float) -> str | None:
+    """Which part of the budget is, in words; None while none is."""
+    if budget is None:
+        return None
+    if budget.wall is not None and wall_s >= budget.wall:
+        return f"the budget of {format_duration(budget.wall)} wall time is used up"
+    if budget.gpu_hours is not None and spent.gpu_s / 3600 >= budget.gpu_hours:
+        return f"the budget of {budget.gpu_hours:g} GPU hours is used up"
+    if budget.usd is not None and spent.usd >= budget.usd:
+        return f"the budget of {budget.usd:g} USD is used up"
+    return None
+
+
+def left_of(budget: Budget | None, spent: Cost) -> Cost:
+    """GPU time and money that may still be used; infinite where the budget says nothing."""
+    gpu_hours, usd = (budget.gpu_hours, budget.usd) if budget is not None else (None, None)
+    return Cost(
+        math.inf if gpu_hours is None else 3600 * gpu_hours - spent.gpu_s,
+        math.inf if usd is None else usd - spent.usd,
+    )

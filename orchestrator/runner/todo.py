@@ -1,0 +1,115 @@
+"""What is left of one deployment: its search strategies, what earlier sweeps committed, how often each thing failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from orchestrator.errors import Failure, FailureClass
+from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
+from orchestrator.results.records import Committed
+from orchestrator.search.base import Strategy
+from orchestrator.spec.load import Level
+
+START_ESTIMATE_S = 60.0  # until it was seen once
+OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
+START = "start"  # what failures of a start are counted under; those of a measurement under its id
+
+
+@dataclass(eq=False)
+class _Search:
+    """One workload's strategy, and how often each level was told to it: the next repeat."""
+
+    load: PlannedLoad
+    strategy: Strategy
+    repeats: Counter[Level] = field(default_factory=Counter)
+
+    def tell(self, level: Level, attempt: Committed) -> None:
+        self.repeats[level] += 1
+        self.strategy.tell(level, attempt)
+
+
+class Todo:
+    """One entry of a sweep's queue. ``committed``: measurement id -> its ok attempt, all of earlier sweeps."""
+
+    def __init__(self, plan: Plan, deployment: Deployment, committed: Mapping[str, Committed]) -> None:
+        self.deployment = deployment
+        self.start_estimate_s = START_ESTIMATE_S
+        self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
+        self.had_room = False  # the cluster could hold it once: what is missing now may come back
+        self.no_room_since_s: float | None = None  # since when no node of the cluster could hold it
+        self._plan, self._committed = plan, committed
+        self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
+        self._failures: Counter[tuple[str, FailureClass]] = Counter()
+        self._next: tuple[_Search, Point, Measurement] | None = None
+        self._left: list[tuple[Point, Measurement]] = []
+        self._of = cache(self._measurement_of)  # their ids are hashes, and every one is looked up again and again
+        self.skipped = sum(one.measurement_id in committed for _, one in self._ahead())
+        self._go_on()
+
+    def next(self) -> tuple[Point, Measurement] | None:
+        """What to measure next: of what the workloads' strategies ask for, a first repeat before a second."""
+        return self._next[1:] if self._next is not None else None
+
+    def close(self, attempt: Committed) -> None:
+        """What came of the next one, measured or given up."""
+        assert self._next is not None
+        search, point, _ = self._next
+        search.tell(point.level, attempt)
+        self._go_on()
+
+    def drop(self) -> None:
+        """Nothing more is measured of it."""
+        self._searches, self._next, self._left = [], None, []
+
+    @property
+    def left(self) -> int:
+        """Measurements, as far as they are known now."""
+        return len(self._left)
+
+    def estimate_s(self) -> float:
+        """Seconds a launch takes for all that is left, as far as it is known now."""
+        return self.start_estimate_s + sum(point.load.estimated_s(point.level) + OVERHEAD_S for point, _ in self._left)
+
+    def again(self, key: str, failure: Failure) -> bool:
+        """Count a failure; whether its class allows another try. Each class counts apart.
+
+        What the clients slowed down is repeated as long as the cluster has more of them (measure.py: ``judged``).
+        """
+        count = (key, failure.failure_class)
+        self._failures[count] += 1
+        bound = failure.failure_class is FailureClass.CLIENT_BOUND
+        return bound or self._failures[count] <= failure.failure_class.retries
+
+    def tries(self, key: str) -> int:
+        """How often it failed until now, for whatever reason."""
+        return sum(number for (name, _), number in self._failures.items() if name == key)
+
+    def _go_on(self) -> None:
+        """Tell what is committed already until every strategy asks for something new, and look ahead from there."""
+        asked: list[tuple[_Search, Point, Measurement]] = []
+        for search in self._searches:
+            while (level := search.strategy.ask()) is not None:
+                point, measurement = self._of(search, level, search.repeats[level])
+                if (known := self._committed.get(measurement.measurement_id)) is None:
+                    asked.append((search, point, measurement))
+                    break
+                search.tell(level, known)
+        self._next = min(asked, key=lambda one: one[2].repeat, default=None)
+        self._left = [one for one in self._ahead() if one[1].measurement_id not in self._committed]
+
+    def _ahead(self) -> list[tuple[Point, Measurement]]:
+        """Everything the strategies will ask for, as far as they know."""
+        found = []
+        for search in self._searches:
+            repeats = search.repeats.copy()
+            for level in search.strategy.ahead():
+                found.append(self._of(search, level, repeats[level]))
+                repeats[level] += 1
+        return found
+
+    def _measurement_of(self, search: _Search, level: Level, repeat: int) -> tuple[Point, Measurement]:
+        point = self._plan.point(self.deployment.id, search.load, level)
+        return point, self._plan.measurement(point, repeat)

@@ -1,0 +1,6 @@
+"""Search strategies by name: which load level is measured next."""
+
+from orchestrator.registry import Registry
+from orchestrator.search.base import Strategy
+
+STRATEGIES: Registry[type[Strategy]] = Registry("searches", {"levels": "orchestrator.search.levels:LevelsInOrder"})

@@ -1,0 +1,48 @@
+"""What a search strategy is: it asks for levels and is told what came of them, and runs nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.spec.load import Control, Level, Slo
+
+if TYPE_CHECKING:
+    from orchestrator.results.records import Committed
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be found out of one workload on one deployment, as the experiment file says it."""
+
+    levels: tuple[Level, ...] = ()
+    control: Control | None = None
+    slos: tuple[Slo, ...] = ()
+    repeats: int = 1
+
+
+class Strategy(Protocol):
+    """Says which level to measure next, for one workload on one deployment.
+
+    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed.
+    """
+
+    def __init__(self, question: Question) -> None: ...
+
+    @staticmethod
+    def problem(question: Question) -> str | None:
+        """One sentence when it cannot answer such a question."""
+        ...
+
+    def ask(self) -> Level | None:
+        """The next level; the same until something is told. None: nothing is left to measure."""
+        ...
+
+    def tell(self, level: Level, attempt: Committed) -> None:
+        """What came of a level it asked for, measured or given up; an AttemptData where its figures are at hand."""
+        ...
+
+    def ahead(self) -> Sequence[Level]:
+        """What it will ask for as far as is known now, the next one first: for estimates and progress."""
+        ...

@@ -1,0 +1,91 @@
+"""Tables of the documentation that repeat facts of the code: ``python -m scripts.documented_tables`` writes them anew.
+
+Each stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test fails while one differs from the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from orchestrator.engines import ENGINES
+from orchestrator.errors import FailureClass, FailureKind
+from tests.contract import recorded
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def failure_classes() -> str:
+    rows = ((f"`{one}`", one.meaning, one.retries or "never") for one in FailureClass)
+    return table(("class", "what it means", "tried again"), rows)
+
+
+def failure_kinds() -> str:
+    rows = ((f"`{kind}`", f"`{kind.failure_class}`", kind.meaning) for kind in FailureKind)
+    return table(("kind", "class", "what happened"), rows)
+
+
+METRICS = {
+    "batch, queue": ("running", "waiting"),
+    "KV use": ("kv_usage",),
+    "preempted": ("preemptions_total",),
+    "prefix hits": ("prefix_hit_tokens_total", "prefix_query_tokens_total"),
+    "queue time": ("queue_time_s_sum", "queue_time_count"),
+    "TTFT": ("ttft_s_sum", "ttft_count"),
+    "drafts": ("spec_draft_tokens_total", "spec_accepted_tokens_total"),
+    "tokens": ("prompt_tokens_total", "generation_tokens_total"),
+}
+AT_START = {
+    "weight_bytes": "weights",
+    "kv_cache_bytes": "KV bytes",
+    "kv_cache_tokens": "KV tokens",
+    "max_concurrency": "concurrency",
+    "max_model_len": "length",
+}
+
+
+def engine_metrics() -> str:
+    """By the names of its metrics, and by what is read out of the recorded logs of its starts."""
+    rows = []
+    for name in ENGINES.names():
+        engine = ENGINES[name]
+        if not engine.launches or engine.emulated:
+            continue
+        told = [_told(set(columns), set(engine.metrics)) for columns in METRICS.values()]
+        found = {field for expected, _ in recorded.starts(name).values() for field in expected}
+        rows.append((f"`{name}`", *told, ", ".join(what for field, what in AT_START.items() if field in found) or "no"))
+    return table(("name", *METRICS, "at start"), rows)
+
+
+def _told(wanted: set[str], told: set[str]) -> str:
+    return "yes" if wanted <= told else "partly" if wanted & told else "no"
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "engine metrics": ("extending.md", engine_metrics),
+    "failure classes": ("failures.md", failure_classes),
+    "failure kinds": ("failures.md", failure_kinds),
+}
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    heads = tuple(heads)
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def replaced(name: str, text: str) -> str:
+    """``text`` of a page with the table ``name`` as the code has it. Raises ValueError where the page has no place."""
+    begin, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    before, _, rest = text.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"the page has no place for the table {name!r}")
+    return before + begin + TABLES[name][1]() + end + after
+
+
+if __name__ == "__main__":
+    for name, (page, _) in TABLES.items():
+        path = DOCS / page
+        path.write_text(replaced(name, path.read_text()))

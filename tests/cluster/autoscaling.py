@@ -1,0 +1,101 @@
+"""A Ray cluster on this machine whose autoscaler starts fake nodes, one raylet each."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.cluster.ray_private import head_answers
+from tests.harness import environment, wait_for
+
+HEAD_NODE_ID = "f" * 51 + "00000"  # what Ray's fake provider takes for the head's
+HEAD_TYPE = "ray.head.default"  # and for its type
+OBJECT_STORE_BYTES = 78_643_200  # the least that Ray accepts
+PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def configuration(port: int, most_nodes: int) -> dict[str, Any]:
+    """Up to ``most_nodes`` nodes of 8 GPUs that leave when they were idle for 6 s. The head has 2 CPUs and no GPU."""
+    node = {"resources": {"CPU": 4, "GPU": 8, "object_store_memory": OBJECT_STORE_BYTES}, "node_config": {}}
+    return {
+        "cluster_name": "fake",
+        "max_workers": most_nodes,
+        "idle_timeout_minutes": 0.1,
+        "upscaling_speed": 100,
+        "provider": {
+            "type": "external",
+            "module": PROVIDER,
+            "gcs_address": f"127.0.0.1:{port}",
+            "launch_multiple": True,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "available_node_types": {
+            HEAD_TYPE: {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
+            "gpus": node | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "grown"}},
+        },
+        "head_node_type": HEAD_TYPE,
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        **{f"{name}_commands": [] for name in COMMANDS},
+    }
+
+
+@contextmanager
+def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
+    """Its address. Nothing of it is left afterwards, and no other cluster of this machine is touched."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="orch-as-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.mkdir(f"{folder}/ray")
+        Path(folder, "cluster.yaml").write_text(yaml.safe_dump(configuration(port, most_nodes)))
+        argv = [
+            str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}",
+            f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}",
+            f"--temp-dir={folder}", "--num-cpus=2", "--num-gpus=0", "--include-dashboard=false",
+            f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1",
+            f"--autoscaling-config={folder}/cluster.yaml",
+        ]  # fmt: skip
+        settings = environment(
+            RAY_FAKE_CLUSTER="1",
+            AUTOSCALER_UPDATE_INTERVAL_S="1",
+            RAY_enable_autoscaler_v2="1",
+            RAY_NODE_TYPE_NAME=HEAD_TYPE,  # as `ray up`, KubeRay and Spark set it
+            RAY_OVERRIDE_NODE_ID_FOR_TESTING=HEAD_NODE_ID,
+            RAY_CLOUD_INSTANCE_ID=HEAD_NODE_ID,
+            RAY_AUTH_MODE="disabled",
+            RAY_TMPDIR=folder,
+        )
+        with open(f"{folder}/log", "wb") as log:
+            process = subprocess.Popen(argv, env=settings, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_for(lambda: head_answers(f"127.0.0.1:{port}", 1.0), 60.0, "the head node is up")
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

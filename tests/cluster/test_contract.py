@@ -1,0 +1,28 @@
+"""What every kind of cluster does, over Ray: tests/contract/test_clusters.py on two nodes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from orchestrator.cluster.ray_cluster import RayCluster
+from orchestrator.cluster.ray_testing import RayOnThisMachine
+from orchestrator.results.store import Store
+from tests.contract.test_clusters import *  # noqa: F403
+from tests.contract.test_clusters import OpenCluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def open_cluster(store: Store, two_nodes: RayOnThisMachine) -> Iterator[OpenCluster]:
+    with ExitStack() as stack:
+
+        def opened(client_limit: int | None = None) -> RayCluster:
+            made = RayCluster(store, two_nodes.address, client_limit)
+            stack.callback(made.close)
+            return made
+
+        yield opened

@@ -1,0 +1,47 @@
+"""What is recorded of each engine, by its folder in ``engines`` (README.md there)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).with_name("engines")
+COMMON = "common"  # lines that any engine's log may hold: container runtimes'
+ENGINES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != COMMON)
+WITH_FLAGS = [name for name in ENGINES if (FOLDER / name / "flags.json").exists()]
+
+
+class Line(NamedTuple):
+    """A line that an engine wrote when it failed, and where it was seen or stands in its source."""
+
+    kind: str
+    source: str
+    text: str
+
+
+def flags(name: str) -> dict[str, Any]:
+    """Its command line: ``version``, ``source``, ``flags``, ``metrics``."""
+    document: dict[str, Any] = json.loads((FOLDER / name / "flags.json").read_text())
+    return document
+
+
+def fullest(name: str) -> dict[str, Any]:
+    """Settings that go together, as many as the engine takes at once."""
+    document: dict[str, Any] = json.loads((FOLDER / name / "fullest.json").read_text())
+    return document
+
+
+def failures(name: str) -> list[Line]:
+    """Lines of its failures."""
+    path = FOLDER / name / "failures.tsv"
+    return [Line(*line.split("\t")) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def starts(name: str) -> dict[str, tuple[dict[str, Any], str]]:
+    """Logs of starts: what is to be read out of them, and the log."""
+    found = {}
+    for path in sorted((FOLDER / name).glob("start*.log")):
+        _, expected, log = path.read_text().split("\n", 2)
+        found[path.stem] = (json.loads(expected.removeprefix("# ")), log)
+    return found

@@ -1,0 +1,45 @@
+"""What an engine's log says is understood: of itself at start, and why it failed, by recorded lines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.engines import ENGINES
+from orchestrator.engines.failures import classify
+from tests.contract import recorded
+
+LOGGED = [name for name in ENGINES.names() if ENGINES[name].launches]
+STARTS = [pytest.param(name, start, id=f"{name} {start}") for name in LOGGED for start in recorded.starts(name)]
+LINES = [
+    pytest.param(name, line, id=f"{name}, {line.kind}, {line.source}")
+    for name in LOGGED
+    for line in (*recorded.failures(name), *(recorded.failures(recorded.COMMON) if name == "vllm" else ()))
+]
+
+
+def test_what_is_recorded_is_of_an_engine() -> None:
+    assert set(recorded.ENGINES) <= set(ENGINES.names())
+
+
+@pytest.mark.parametrize(("name", "start"), STARTS)
+def test_what_an_engine_says_of_itself_is_read_from_its_log(name: str, start: str) -> None:
+    expected, log = recorded.starts(name)[start]
+    assert ENGINES[name].reported(log) == expected
+
+
+@pytest.mark.parametrize(("name", "line"), LINES)
+def test_what_an_engine_said_before_is_recognized(name: str, line: recorded.Line) -> None:
+    found = classify(ENGINES[name].log, "start", f"INFO something\n{line.text}\nINFO more", 1)
+    assert found.kind == line.kind
+    assert found.sentence.startswith(f"the engine did not start: {found.kind.meaning}: ")
+    assert "[type=" not in found.sentence and "\n" not in found.sentence
+    assert "2026" not in found.sentence and "0.00.0" not in found.sentence, "time stamps"
+    assert re.sub(r"\x1b\[\d*m", "", line.text) in found.log_tail
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_every_kind_of_failure_with_words_of_its_own_is_recorded(name: str) -> None:
+    if not ENGINES[name].emulated:  # it says another's
+        assert set(ENGINES[name].log.failures) <= {line.kind for line in recorded.failures(name)}

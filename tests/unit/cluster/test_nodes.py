@@ -1,0 +1,57 @@
+"""What a node is asked before anything starts; no Ray."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster import ray_nodes
+from orchestrator.cluster.client_host import reach_problem
+from orchestrator.errors import InputError
+from orchestrator.results.store import Store
+
+
+def test_a_node_that_sees_the_drivers_plan_and_may_write_has_no_problem(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    store.write_plan("{}")
+    assert reach_problem(store) is None
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["plan.json"]  # the probe is gone
+
+
+def test_a_folder_that_only_the_driver_sees_is_named_with_what_to_do(tmp_path: Path) -> None:
+    problem = reach_problem(Store.open(str(tmp_path), "x"))
+    assert problem is not None
+    assert "s3://" in problem
+
+
+def test_a_bucket_that_cannot_be_written_says_whose_credentials_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open("s3://bucket/x?region=us-east-1", "x")
+
+    def denied() -> None:
+        raise InputError("results cannot be written to s3://bucket/x: ACCESS_DENIED")
+
+    monkeypatch.setattr(store, "plan", lambda: "{}")
+    monkeypatch.setattr(store, "check_writable", denied)
+    problem = reach_problem(store)
+    assert problem is not None
+    assert "ACCESS_DENIED" in problem
+    assert "credentials of its own" in problem
+
+
+@pytest.mark.parametrize(
+    ("config", "inside", "carried"),
+    [(None, True, False), ({"runtime_env": {}}, True, False),
+     ({"runtime_env": {"working_dir": "gcs://x.zip"}}, True, True),
+     ({"runtime_env": {"working_dir": "gcs://x.zip"}}, False, False)],
+)  # fmt: skip
+def test_only_a_jobs_working_dir_with_the_package_in_it_carries_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: dict[str, Any] | None, inside: bool, carried: bool
+) -> None:
+    monkeypatch.delenv(ray_nodes.JOB_CONFIG, raising=False)
+    if config is not None:
+        monkeypatch.setenv(ray_nodes.JOB_CONFIG, json.dumps(config))
+    monkeypatch.chdir(ray_nodes.PACKAGE.parent if inside else tmp_path)
+    assert ray_nodes._in_working_dir() is carried

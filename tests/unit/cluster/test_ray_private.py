@@ -1,0 +1,101 @@
+"""What is taken of Ray's inside, and what happens where the next Ray has it no more. No cluster is started."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster import ray_private
+
+
+def gone(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """As if this Ray had no such modules."""
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "found"),
+    [("h:1", None, "h:1"), ("h:1", "other:2", "h:1"), (None, "other:2", "other:2"), ("auto", "other:2", "other:2"),
+     (None, None, None)],
+)  # fmt: skip
+def test_without_rays_look_up_only_what_is_named_is_found(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, variable: str | None, found: str | None
+) -> None:
+    gone(monkeypatch, "ray._private.services")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if variable:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert ray_private.bootstrap_address(given) == found
+
+
+def test_without_rays_look_up_auto_needs_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone(monkeypatch, "ray._private.services")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConnectionError):
+        ray_private.bootstrap_address("auto")
+
+
+def test_without_rays_question_a_head_is_whatever_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone(monkeypatch, "ray._private.grpc_utils")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert ray_private.head_answers(f"127.0.0.1:{port}", 1.0)
+    assert not ray_private.head_answers(f"127.0.0.1:{port}", 1.0)
+    assert not ray_private.head_answers("no port", 1.0)
+
+
+def test_with_rays_question_what_listens_and_is_no_head_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not ray_private.head_answers(f"127.0.0.1:{server.getsockname()[1]}", 1.0)
+
+
+def test_without_rays_upload_nodes_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone(monkeypatch, "ray._private.runtime_env.py_modules")
+    assert ray_private.uploaded("/package") is None
+
+
+def version1(monkeypatch: pytest.MonkeyPatch, status: object) -> None:
+    monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: False)
+    raw = None if status is None else json.dumps(status).encode()
+    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", lambda key: raw)
+
+
+@pytest.mark.parametrize(
+    ("status", "grows"),
+    [(None, False), ({}, False), ({"autoscaler_report": None}, False),
+     ({"autoscaler_report": {"active_nodes": {"node_ab12": 1, "node_cd34": 1}}}, False),
+     ({"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}, True)],
+)  # fmt: skip
+def test_the_first_autoscaler_is_known_by_the_types_it_reports(
+    monkeypatch: pytest.MonkeyPatch, status: object, grows: bool
+) -> None:
+    version1(monkeypatch, status)
+    assert ray_private.autoscales("h:1") is grows
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "grows"),
+    [("idle_nodes", "node_ab12", False), ("idle_nodes", "head", True), ("active_nodes", "h100", True),
+     ("pending_nodes", "h100", True), ("pending_launches", "h100", True)],
+)  # fmt: skip
+def test_the_second_autoscaler_is_known_by_the_types_of_nodes(
+    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, grows: bool
+) -> None:
+    kinds: dict[str, list[Any]] = {
+        each: [] for each in ("active_nodes", "idle_nodes", "pending_nodes", "pending_launches")
+    }
+    kinds[kind] = [SimpleNamespace(ray_node_type_name=name)]
+    monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: True)
+    monkeypatch.setattr("ray.autoscaler.v2.sdk.get_cluster_status", lambda address: SimpleNamespace(**kinds))
+    assert ray_private.autoscales("h:1") is grows
+
+
+def test_an_autoscaler_that_cannot_be_asked_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone(monkeypatch, "ray.autoscaler.v2.utils")
+    assert ray_private.autoscales("h:1")

@@ -1,0 +1,102 @@
+"""The skeleton that all engines share, by a small engine of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.command import Command, Flag, Node, reading
+from orchestrator.engines.engine import Drafts, Engine, LogWords
+from orchestrator.engines.failures import classify
+from orchestrator.errors import FailureKind
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.command_lines import by_flag
+
+GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+CPU = Hardware(name="cpu")
+ACME = Engine(
+    name="acme",
+    title="Acme",
+    dialects=lambda settings: {"completions": Dialect("openai_completions", "/v1/completions")},
+    flags={"max_num_seqs": Flag("--batch"), "dtype": Flag("--type", choices=("half", "float"))},
+    written={"tensor_parallel_size": "--ranks"},
+    taken=("enable_lora",),
+    refused={"tokenizer": "Acme has no tokenizer"},
+    values={"load_format": ("dummy",)},
+    reserved=("--port",),
+    aliases={"-b": "the field max_num_seqs"},
+    drafts=Drafts(("ngram",)),
+    pins=lambda settings, hardware: {"max_num_seqs": 64},
+    start=lambda settings, hardware, node: Command(
+        ("acme", "--port", str(node.port), "--ranks", str(settings.tensor_parallel_size)), {"ACME": "1"}, notes=("so",)
+    ),
+    key_variable="ACME_KEY",
+    follower_grace_s=0.5,
+    reported=reading({"kv_cache_tokens": (r"cache of ([\d,]+) tokens", int)}),
+    log=LogWords({FailureKind.OOM_KV: "no cache left"}, passing=r"note: ", consequences="all is lost"),
+)
+
+
+def settings(**given: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": "acme", "model": "/m/tiny"} | given)
+
+
+def test_a_command_has_the_engines_own_words_the_flags_of_its_fields_and_extra_args_last() -> None:
+    given = settings(dtype="half", extra_args={"--more": ["a", "b"], "--on": True, "--off": False}, env={"ACME": "2"})
+    made = ACME.command(given, GPU, Node(port=7, devices=("0", "3")), "k3y")
+    assert by_flag(made.argv) == by_flag("acme --port 7 --ranks 1 --batch 64 --type half --more a b --on")
+    assert made.argv[-4:] == ("--more", "a", "b", "--on")
+    assert made.env == {
+        "ACME": "2", "CUDA_VISIBLE_DEVICES": "0,3", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    assert made.secrets == {"ACME_KEY": "k3y"}
+    assert made.notes == ("max_num_seqs=64 was left open and is pinned", "so")
+    assert made.grace_s is None
+    assert ACME.command(given, GPU, Node(rank=1), "").grace_s == 0.5
+
+
+def test_only_what_was_left_open_is_pinned() -> None:
+    assert ACME.pinned(settings(max_num_seqs=3), GPU) == {}
+    assert by_flag(ACME.command(settings(max_num_seqs=3), GPU, Node(), "").argv)["--batch"] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"block_size": 16}, "block_size: Acme has no such setting"),
+        ({"tokenizer": "x"}, "tokenizer: Acme has no tokenizer"),
+        ({"url": "http://x"}, "url: is for the engine `endpoint`; this one is launched"),
+        ({"dtype": "int4"}, "dtype: 'int4' is none of half, float; Acme has no other"),
+        ({"nnodes": 2}, "nnodes: Acme runs on one node, so nnodes must be 1, not 2"),
+        ({"extra_args": {"--port": 1}}, "extra_args: --port is set by this program; Acme would get it twice"),
+        ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
+        ({"extra_args": {"--no-ranks": True}}, "--no-ranks is set by the field tensor_parallel_size"),
+        ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
+        ({"extra_args": {"more": 1}}, "'more' is no flag; write '--more'"),
+        ({"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "Acme has no method mtp; it has ngram"),
+        (
+            {"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "/d"}},
+            "speculative: method ngram has no model",
+        ),
+    ],
+)
+def test_what_has_no_place_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    (problem,) = ACME.problems(settings(**given), GPU)
+    assert sentence in problem
+
+
+def test_gpus_and_several_nodes_are_what_it_says() -> None:
+    assert ACME.problems(settings(), CPU) == ["hardware: Acme is run on GPUs only"]
+    assert replace(ACME, on_cpus=True).problems(settings(), CPU) == []
+    assert replace(ACME, several_nodes=True).problems(settings(nnodes=2), GPU) == []
+
+
+def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
+    assert ACME.reported("a cache of 12,345 tokens") == {"kv_cache_tokens": 12345}
+    assert classify(ACME.log, "start", "no cache left", 1).kind is FailureKind.OOM_KV
+    assert classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
+    assert classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
+    assert classify(ACME.log, "start", "OSError: Address already in use", 1).kind is FailureKind.PORT_TAKEN

@@ -1,0 +1,124 @@
+"""File locks and the reaper's view of them: who is alive on a node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.engines import ownership, reaper
+from orchestrator.engines.ownership import FileLock, is_held, node_folder
+from orchestrator.engines.reaper import Leftover
+from orchestrator.errors import OrchestratorError
+
+
+def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
+    assert not is_held("a", tmp_path)
+    held = FileLock("a", tmp_path)
+    assert is_held("a", tmp_path)
+    held.release()
+    held.release()
+    assert not is_held("a", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exclusive_lock_has_one_holder(tmp_path: Path) -> None:
+    first = FileLock("a", tmp_path, exclusive=True)
+    with pytest.raises(BlockingIOError):
+        FileLock("a", tmp_path, exclusive=True)
+    first.release()
+    FileLock("a", tmp_path, exclusive=True).release()
+
+
+def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
+    held = FileLock("a", tmp_path)
+    code = "import time; print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], close_fds=False, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs: what is closed on exec is closed
+        held.release()
+        assert not is_held("a", tmp_path)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_lock_taken_while_its_file_is_being_removed_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = ownership.fcntl.flock, []
+
+    def flock(file: int, kind: int) -> None:
+        real(file, kind)
+        calls.append(kind)
+        if len(calls) == 1:  # another process looked just before and removed the file
+            (tmp_path / "a.lock").unlink()
+
+    monkeypatch.setattr(ownership.fcntl, "flock", flock)
+    held = FileLock("a", tmp_path)
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert is_held("a", tmp_path)
+    held.release()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="is not a launch id"):
+        FileLock(name, tmp_path)
+
+
+def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = 4_000_000_000 + os.getpid()
+    monkeypatch.setattr(os, "getuid", lambda: stranger)
+    try:
+        with pytest.raises(OrchestratorError, match="remove it"):
+            node_folder("locks")
+    finally:
+        Path(f"/tmp/orchestrator-{stranger}").rmdir()
+
+
+NAMES = [f"orchestrator-{name}" for name in ("held-8000-0", "lost-8000-0", "lost-8001-0", "spared-8002-0")]
+DOCKER = """#!/bin/sh
+echo "$@" >> {log}
+if [ "$1" = ps ]; then cat {containers}; fi
+exit {status}
+"""
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for docker on PATH: lists ``containers`` and writes down what it was asked."""
+
+    def install(status: int) -> None:
+        program = tmp_path / "bin" / "docker"
+        program.parent.mkdir(exist_ok=True)
+        paths = {"log": tmp_path / "asked", "containers": tmp_path / "containers", "status": status}
+        program.write_text(DOCKER.format(**paths))
+        program.chmod(0o755)
+
+    install(0)
+    (tmp_path / "containers").write_text("".join(f"{name}\n" for name in NAMES))
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(reaper, "RUNTIMES", ("docker",))
+    return tmp_path
+
+
+def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> None:
+    held = FileLock("held", docker / "locks")
+    assert reaper.reap({"spared"}, docker / "locks") == [
+        Leftover(0, "lost", f"docker {NAMES[1]}"),
+        Leftover(0, "lost", f"docker {NAMES[2]}"),
+    ]
+    held.release()
+    asked = (docker / "asked").read_text()
+    assert f"--filter label=orchestrator.locks={docker / 'locks'}" in asked
+    assert asked.splitlines()[1:] == [f"rm --force {name}" for name in NAMES[1:3]]
+
+
+def test_a_client_without_a_daemon_has_no_containers(docker: Path) -> None:
+    (docker / "bin" / "docker").write_text("#!/bin/sh\necho lost c1\nexit 1\n")
+    assert reaper.leftovers(locks=docker / "locks") == []

@@ -1,0 +1,56 @@
+"""A client's knowledge of itself."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from orchestrator.load.client_stats import StatsRecorder
+from orchestrator.load.sockets import Poller
+from orchestrator.load.transport import Transport
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def transport() -> Transport:
+    poller = Poller()
+    made = Transport(poller, [])
+    poller.close()
+    made.reads, made.sockets_opened, made.sockets_max = 100, 7, 5
+    return made
+
+
+def test_lags_are_those_of_beats_and_sends(transport: Transport) -> None:
+    meter = StatsRecorder(3)
+    start = time.monotonic_ns()
+    meter.start(start, start + 2 * MS)
+    for late in range(100):
+        meter.beat(late * MS, in_flight=late % 10)
+        meter.sent(late * MS // 10)
+    meter.coalesced_reads = 4
+    stats = meter.stats(transport, "nice")
+    assert (stats.client, stats.pid, stats.start_error_ms, stats.priority) == (3, os.getpid(), 2.0, "nice")
+    assert (stats.loop_lag_p99_ms, stats.loop_lag_max_ms) == (pytest.approx(98.01), 99.0)
+    assert (stats.send_lag_p50_ms, stats.send_lag_p99_ms) == (pytest.approx(4.95), pytest.approx(9.801))
+    assert (stats.reads, stats.coalesced_reads, stats.sockets_opened, stats.sockets_max) == (100, 4, 7, 5)
+    assert stats.in_flight_max == 9
+    assert stats.wall_s > 0
+
+
+def test_cpu_is_that_of_the_thread_that_runs_the_loop(transport: Transport) -> None:
+    meter = StatsRecorder(0)
+    meter.start(time.monotonic_ns(), time.monotonic_ns())
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    assert 0.015 < meter.stats(transport, "normal").cpu_s < 0.1
+
+
+def test_a_run_without_beats_and_requests_has_zeros(transport: Transport) -> None:
+    meter = StatsRecorder(0)
+    meter.start(time.monotonic_ns() + 10**9, time.monotonic_ns())
+    stats = meter.stats(transport, "normal")
+    assert (stats.loop_lag_p99_ms, stats.send_lag_p99_ms, stats.wall_s) == (0.0, 0.0, 0.0)

@@ -1,0 +1,122 @@
+"""Requests written ahead of time: bounded, the same as written late, with the right history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.load import requests as module
+from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
+from orchestrator.load.schedule import Entry
+from orchestrator.load.wire import Parsed
+from orchestrator.load.workloads.conversations import ConversationsWorkload
+from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Lengths
+from tests.unit.load.test_schedule import point
+
+TARGETS = (Target("http://a:1", "ma"), Target("http://b:2", "mb", api_key="k"))
+
+
+def make(given: LoadPoint) -> RequestWriter:
+    return RequestWriter(Assignment.of(given, 0, 1), [parse_url(target.url) for target in given.targets])
+
+
+def ids_point(**fields: Any) -> LoadPoint:
+    return point(
+        dialect=Dialect("openai_completions", "/v1/completions", prompt_token_ids=True), targets=TARGETS, **fields
+    )
+
+
+def content(written: Request) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(written.wire_bytes.partition(b"\r\n\r\n")[2])
+    return found
+
+
+def entry(session: int, turn: int = 0, turns: int = 1, due_ns: int = 0) -> Entry:
+    return Entry(session * turns + turn, session, turn, due_ns)
+
+
+def test_written_ahead_or_late_a_request_is_the_same() -> None:
+    ahead, late = make(ids_point()), make(ids_point())
+    ahead.ahead()
+    assert not ahead.hungry
+    for session in range(40):
+        assert ahead.take(entry(session)) == late.take(entry(session))
+
+
+def test_sessions_go_round_the_replicas_each_with_its_own_name_and_key() -> None:
+    made = make(ids_point())
+    first, second = made.take(entry(0)), made.take(entry(1))
+    assert (content(first)["model"], content(second)["model"]) == ("ma", "mb")
+    assert b"Authorization" not in first.wire_bytes
+    assert b"Authorization: Bearer k\r\n" in second.wire_bytes
+    assert second.wire_bytes.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: b:2\r\n")
+
+
+def test_memory_for_requests_written_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AHEAD_BYTES", 20_000)
+    made = make(
+        ids_point(workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=500), output_tokens=Lengths(fixed=1)))
+    )
+    made.ahead()
+    assert not made.hungry
+    taken = 0
+    while not made.hungry:
+        made.take(entry(taken))
+        taken += 1
+    assert taken < 5  # as soon as there is room again
+    made.ahead(1)
+    assert content(made.take(entry(150)))["max_tokens"] == 1  # one that was never written ahead
+
+
+def test_a_closed_loop_by_time_writes_a_few_for_each_slot() -> None:
+    made = make(ids_point(control="concurrency", value=3.0))
+    made.ahead()
+    assert not made.hungry
+    made.take(entry(0))
+    assert made.hungry
+
+
+def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_differs() -> None:
+    shared = RandomWorkload(
+        name="w", input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=1), shared_prefix_tokens=8
+    )
+    made = make(ids_point(control="concurrency", value=3.0, workload=shared, warmup_s=1.0))
+    made.ahead()
+    warm = content(made.take(entry(0)))["prompt"]
+    measured = content(made.take(entry(1, due_ns=2_000_000_000)))["prompt"]
+    assert len(warm) == len(measured) == 12
+    assert warm[:8] != measured[:8]
+
+
+@pytest.mark.parametrize("given_ids", [[7, 8, 9], None])
+def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: list[int] | None) -> None:
+    talk = ConversationsWorkload(
+        name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=3)
+    )
+    made = make(ids_point(workload=talk))
+    first = made.take(entry(0, 0, 2))
+    made.answered(entry(0, 0, 2), first, Parsed(token_ids=given_ids), 3)
+    second = content(made.take(entry(0, 1, 2)))["prompt"]
+    assert second[:5] == content(first)["prompt"]
+    assert len(second) == 13
+    assert given_ids is None or second[5:8] == given_ids
+    unrelated = content(made.take(entry(1, 1, 2)))["prompt"]
+    assert len(unrelated) == 5  # its first turn never answered
+
+
+def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn() -> None:
+    talk = ConversationsWorkload(
+        name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=3)
+    )
+    made = make(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
+    first = made.take(entry(0, 0, 2))
+    made.answered(entry(0, 0, 2), first, Parsed(texts=["he", "llo"]), 3)
+    second = made.take(entry(0, 1, 2))
+    assert [message["content"] for message in content(second)["messages"]][1] == "hello"
+    made.answered(entry(0, 1, 2), second, Parsed(texts=[]), 3)
+    assert len(content(made.take(entry(0, 1, 2)))["messages"]) == 1

@@ -1,0 +1,182 @@
+"""Responses to rows' content: times, gaps, counts, outcomes."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.load.requests import Request
+from orchestrator.load.response import MIN_READS, InFlight, Response, can_read_ahead, finish, read_ahead
+from orchestrator.load.response.http import END_MARK, parse_head
+from orchestrator.load.schedule import Entry
+from orchestrator.load.wire import WIRES
+from orchestrator.results.outcomes import ErrorClass
+from orchestrator.spec.dialect import Dialect
+from tests.integration.load_server import DONE, END, HEAD, chunk, event, token, usage
+
+DIALECT = Dialect("openai_completions", "/v1/completions")
+WIRE = WIRES["openai_completions"]
+
+
+def in_flight(*reads: tuple[int, bytes], asked: int = 3) -> InFlight:
+    """Reads with the instant (ns) of each."""
+    made = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, asked))
+    made.times, made.parts = [at for at, _ in reads], [data for _, data in reads]
+    made.head = parse_head(b"".join(made.parts))
+    made.mark = END_MARK
+    return made
+
+
+def done(made: InFlight, dialect: Dialect = DIALECT) -> Response:
+    for _ in finish(made, WIRE, dialect):
+        pass
+    return made.response
+
+
+def stream(*stamps: int) -> InFlight:
+    """A token at each instant, then usage and the end a microsecond after the last."""
+    tokens = [(at, chunk(token(finish="length" if at == stamps[-1] else None))) for at in stamps]
+    tail = chunk(usage(8, len(stamps))) + chunk(DONE) + END
+    return in_flight((0, HEAD), *tokens, (stamps[-1] + 1000, tail), asked=len(stamps))
+
+
+def test_first_last_and_gaps_are_those_of_the_content() -> None:
+    found = done(stream(5_000_000, 7_000_400, 12_000_000))
+    assert (found.first_token_ns, found.last_token_ns) == (5_000_000, 12_000_000)
+    assert found.gaps_us == array("i", [2000, 5000])
+    assert (found.chunks, found.output_tokens, found.counted, found.source) == (3, 3, 3, "usage")
+    assert (found.itl_kind, found.tokens_per_chunk, found.status) == ("token", None, "ok")
+
+
+@settings(max_examples=100, deadline=None)
+@given(gaps=st.lists(st.integers(1, 5_000_000), min_size=1, max_size=80))
+def test_rounding_gaps_to_microseconds_does_not_add_up(gaps: list[int]) -> None:
+    stamps = [1_000_000]
+    for gap in gaps:
+        stamps.append(stamps[-1] + gap)
+    found = done(stream(*stamps))
+    assert found.gaps_us is not None
+    so_far_us = 0
+    for gap_us, stamp in zip(found.gaps_us, stamps[1:], strict=True):
+        so_far_us += gap_us
+        assert abs(so_far_us * 1000 - (stamp - stamps[0])) <= 500
+
+
+def test_events_of_one_read_share_its_time_and_are_counted() -> None:
+    both = chunk(token()) + chunk(token())
+    tail = chunk(token(finish="length")) + chunk(usage(8, 5)) + chunk(DONE) + END
+    found = done(in_flight((0, HEAD), (10, both), (20_000, both), (50_000, tail), asked=5))
+    assert found.gaps_us == array("i", [0, 20, 0, 30])
+    assert (found.coalesced_chunks, found.coalesced_reads) == (2, 2)
+
+
+def test_an_event_over_two_reads_has_the_time_of_the_second() -> None:
+    whole = chunk(token(finish="length"))
+    tail = chunk(usage(8, 1)) + chunk(DONE) + END
+    for cut in range(1, len(whole) - 4):  # the last bytes are the empty line and the chunk's end
+        found = done(in_flight((0, HEAD), (10, whole[:cut]), (99_000, whole[cut:] + tail), asked=1))
+        assert found.first_token_ns == 99_000
+    found = done(in_flight((0, HEAD), (10, whole[:-4]), (99_000, whole[-4:] + tail), asked=1))
+    assert found.first_token_ns == 10
+
+
+def test_a_known_total_over_fewer_chunks_is_spread_and_says_so() -> None:
+    events = [(1000 * at, chunk(token(finish="length" if at == 3 else None))) for at in (1, 2, 3)]
+    found = done(in_flight((0, HEAD), *events, (9000, chunk(usage(8, 8)) + chunk(DONE) + END), asked=8))
+    assert (found.chunks, found.output_tokens, found.itl_kind) == (3, 8, "chunk")
+    assert found.tokens_per_chunk == array("h", [2, 3, 3])
+    assert found.status == "ok"
+
+
+def test_ids_tell_how_many_tokens_a_chunk_holds_even_without_text() -> None:
+    events = [
+        chunk(token(" a", token_ids=[1, 2])),
+        chunk(token("", token_ids=[3])),  # held back text: a token all the same
+        chunk(token("", token_ids=[])),
+        chunk(token(" b", finish="length", token_ids=[4])),
+    ]
+    reads = [(1000 * at, data) for at, data in enumerate(events, start=1)]
+    found = done(in_flight((0, HEAD), *reads, (9000, chunk(usage(8, 4)) + chunk(DONE) + END), asked=4))
+    assert found.tokens_per_chunk == array("h", [2, 1, 1])
+    assert (found.chunks, found.counted, found.source, found.status) == (3, 4, "token_ids", "ok")
+    assert found.gaps_us == array("i", [1, 2])
+
+
+def test_what_came_of_a_cut_stream_is_kept() -> None:
+    made = in_flight((0, HEAD), (5000, chunk(token())), (7000, chunk(token())), (8000, b"33\r\ndata: {"))
+    made.response.fail(ErrorClass.TRUNCATED, "cut")
+    found = done(made)
+    assert (found.status, found.error_class, found.chunks) == ("invalid", "truncated", 2)
+    assert found.last_token_ns == 7000
+
+
+def test_nothing_at_all_came() -> None:
+    made = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, 3))
+    made.response.fail(ErrorClass.CONNECT, "refused")
+    found = done(made)
+    assert (found.status, found.error_class) == ("error", "connect")
+    assert (found.chunks, found.http_status, found.gaps_us) == (0, None, None)
+
+
+def test_a_broken_framing_is_garbage_unless_something_else_broke_first() -> None:
+    broken = ((0, HEAD), (5, b"zz\r\n"))
+    assert done(in_flight(*broken)).error_class == "garbage"
+    timed_out = in_flight(*broken)
+    timed_out.response.fail(ErrorClass.TIMEOUT, "no end")
+    assert done(timed_out).error_class == "timeout"
+
+
+def test_long_streams_are_counted_in_steps() -> None:
+    made = stream(*range(1_000_000, 1_001_000_000, 1_000_000))
+    steps = list(finish(made, WIRE, DIALECT))
+    assert len(steps) >= 4
+    found = made.response
+    assert (found.chunks, found.status) == (1000, "ok")
+
+
+def test_reads_that_were_counted_ahead_are_dropped_and_nothing_else() -> None:
+    made = stream(*range(1_000_000, 201_000_000, 1_000_000))
+    before = sum(map(len, made.parts))
+    while can_read_ahead(made, WIRE, MIN_READS):
+        read_ahead(made, WIRE)
+    assert len(made.response.event_ns) >= 198
+    assert sum(map(len, made.parts)) < before / 20
+    assert made.parts[0] == HEAD
+    assert made.parts[-1].endswith(END)
+    assert made.times[-1] == 200_001_000
+    assert done(made).chunks == 200
+
+
+@pytest.mark.parametrize("odd", ["reply needed", "no choices", "not chunked"])
+def test_what_is_not_plain_is_never_read_ahead(odd: str) -> None:
+    made: Any = stream(*range(1_000_000, 101_000_000, 1_000_000))
+    wire = WIRES["tgi"] if odd == "no choices" else WIRE
+    made.response.parsed.texts = [] if odd == "reply needed" else None
+    made.mark = b"" if odd == "not chunked" else made.mark
+    assert not can_read_ahead(made, wire, MIN_READS)
+
+
+def test_usage_with_cached_tokens_reaches_the_row() -> None:
+    details = {"prompt_tokens": 8, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}
+    tail = chunk(event({"choices": [], "usage": details})) + chunk(DONE) + END
+    found = done(in_flight((0, HEAD), (5, chunk(token(finish="length"))), (9, tail), asked=1))
+    assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
+
+
+def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
+    """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes are not ours."""
+    inside = chunk(token()) + END
+    found = done(in_flight((0, HEAD + b"1000\r\n"), (1_000_000, inside)))
+    assert (found.status, found.error_class) == ("invalid", "garbage")
+
+
+@pytest.mark.parametrize("said", [2**31, 2**70, -1, 1.5, "3", None])
+def test_numbers_that_no_server_can_mean_are_not_taken(said: object) -> None:
+    """They would not fit the columns, and cost every other row of the client."""
+    event_bytes = event({"choices": [], "usage": {"prompt_tokens": said, "completion_tokens": said}})
+    found = done(in_flight((0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1))
+    assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (None, None, 1)

@@ -1,0 +1,80 @@
+"""What became of a request, by what came back."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.load.requests import Request
+from orchestrator.load.response import InFlight, Response, finish, judge_stream
+from orchestrator.load.response.http import parse_head
+from orchestrator.load.schedule import Entry
+from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
+from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.schemas import REQUESTS
+from orchestrator.spec.dialect import Dialect
+
+KEPT = Dialect("", "")
+FREE = Dialect("", "", length_control="none")
+NO_MARKER = Dialect("", "", done_marker=False)
+
+
+def answer(status: int, body: bytes) -> Response:
+    raw = b"HTTP/1.1 %d Reason\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, 2))
+    flight.parts, flight.times, flight.head = [raw], [1], parse_head(raw)
+    list(finish(flight, WIRES["openai_completions"], KEPT))
+    return flight.response
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (201, ("invalid", "garbage")), (302, ("invalid", "garbage")), (400, ("error", "http_4xx")),
+        (429, ("error", "http_429")), (500, ("error", "http_5xx")), (503, ("error", "http_5xx")),
+    ],
+)  # fmt: skip
+def test_a_status_has_its_class_and_says_what_the_body_says(status: int, expected: tuple[str, str]) -> None:
+    found = answer(status, b"the body")
+    assert (found.status, found.error_class) == expected
+    assert found.error == f"HTTP {status} Reason: the body"
+    assert answer(200, b"").error_class == "no_end"
+
+
+def test_errors_are_cut_to_500_characters() -> None:
+    assert len(answer(500, b"x" * 10_000).error or "") == 500
+
+
+@pytest.mark.parametrize(
+    ("parsed", "done", "dialect", "error_class"),
+    [
+        (Parsed([1, 1], "token_ids"), True, KEPT, None),
+        (Parsed([1, 1], "token_ids", error="dead"), True, KEPT, "stream_error"),
+        (Parsed([1, 1], "token_ids", garbage="what"), True, KEPT, "garbage"),
+        (Parsed([1, 1], "token_ids", finish_reason="length"), False, KEPT, "no_end"),
+        (Parsed([1, 1], "token_ids", finish_reason="length"), False, NO_MARKER, None),
+        (Parsed([1, 1], "token_ids"), False, NO_MARKER, "no_end"),
+        (Parsed([1, 1], "native", ended=True), False, KEPT, None),
+        (Parsed([0, 0]), True, KEPT, "wrong_length"),
+        (Parsed([1], "token_ids"), True, KEPT, "wrong_length"),
+        (Parsed([1], "token_ids"), True, FREE, None),
+        (Parsed([UNKNOWN]), True, KEPT, None),  # nobody counted: chunks are no proof
+        (Parsed([UNKNOWN], output_tokens=1), True, KEPT, "wrong_length"),
+    ],
+)
+def test_a_stream_is_ok_only_when_it_is_whole(
+    parsed: Parsed, done: bool, dialect: Dialect, error_class: str | None
+) -> None:
+    output = parsed.output_tokens if parsed.output_tokens is not None else sum(abs(count) for count in parsed.tokens)
+    found = Response(parsed, done=done, output_tokens=output)
+    judge_stream(found, 2, dialect)
+    assert found.error_class == error_class
+    assert (found.status == "ok") == (error_class is None)
+
+
+def test_every_class_belongs_to_one_status_of_the_schema() -> None:
+    def named(column: str) -> set[str]:
+        text = REQUESTS.field(column).metadata[b"description"].decode()
+        return {word.strip() for word in text.split("|")}
+
+    assert {str(error_class) for error_class in ErrorClass} == named("error_class")
+    assert {str(error_class.status) for error_class in ErrorClass} | {"ok"} == named("status") == set(map(str, Status))

@@ -1,0 +1,117 @@
+"""Waiting: until an instant, for bytes, for another thread."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from orchestrator.load.sockets import MAX_EVENTS, READ, WRITE, Poller
+
+MS = 1_000_000
+
+
+@pytest.fixture(params=["timer", "no timer"])
+def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poller]:
+    """As on Linux, and as where there is neither epoll nor timerfd."""
+    if request.param == "no timer":
+        monkeypatch.delattr(select, "epoll")
+    made = Poller()
+    yield made
+    made.close()
+
+
+def test_it_wakes_at_the_instant_and_not_before(poller: Poller) -> None:
+    late = []
+    for wait_ms in (0.3, 1.7, 5.4, 0.9, 3.2):
+        until = time.monotonic_ns() + int(wait_ms * MS)
+        while time.monotonic_ns() < until:
+            poller.wait(until)
+        late.append(time.monotonic_ns() - until)
+    assert sorted(late)[2] < 1 * MS  # epoll alone would be up to a whole millisecond late
+
+
+def test_an_instant_in_the_past_and_zero_do_not_wait(poller: Poller) -> None:
+    began = time.monotonic_ns()
+    poller.wait(0)
+    poller.wait(began - 5 * MS)
+    poller.wait(1)
+    assert time.monotonic_ns() - began < 50 * MS
+
+
+def test_bytes_end_the_wait(poller: Poller) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        poller.register(ours.fileno(), READ)
+        theirs.send(b"x")
+        ready = dict(poller.wait(time.monotonic_ns() + 5000 * MS))
+        assert ready[ours.fileno()] & READ
+        ours.recv(1)
+        assert ours.fileno() not in dict(poller.wait(0))
+        poller.modify(ours.fileno(), READ | WRITE)
+        assert dict(poller.wait(0))[ours.fileno()] & WRITE
+        poller.unregister(ours.fileno())
+        assert ours.fileno() not in dict(poller.wait(0))
+
+
+def test_another_thread_ends_the_wait(poller: Poller) -> None:
+    began = time.monotonic()
+    threading.Timer(0.05, poller.wake).start()
+    poller.wait(time.monotonic_ns() + 10_000 * MS)
+    assert time.monotonic() - began < 5
+
+
+def test_waking_after_the_end_is_harmless() -> None:
+    made = Poller()
+    made.close()
+    made.wake()
+
+
+def test_many_wakes_do_not_block() -> None:
+    made = Poller()
+    for _ in range(200_000):
+        made.wake()
+    assert made.wait(0)
+    made.close()
+
+
+def test_what_was_put_first_is_found_under_more_than_a_batch_of_others() -> None:
+    if not hasattr(select, "epoll"):
+        pytest.skip("no epoll here: nothing can be put first")
+    poller = Poller()
+    pairs = [socket.socketpair() for _ in range(3 * MAX_EVENTS)]
+    try:
+        for ours, theirs in pairs:
+            poller.register(ours.fileno(), READ)
+            theirs.send(b"x")
+        last = pairs[-1][0].fileno()
+        poller.put_first(last)
+        assert len(poller.wait(0)) == MAX_EVENTS
+        assert poller.first() == [(last, READ)]
+        poller.put_back(last)
+        assert poller.first() == []
+        found = {fd for _ in range(4) for fd, _ in poller.wait(0)}
+        assert last in found
+    finally:
+        poller.close()
+        for ours, theirs in pairs:
+            ours.close()
+            theirs.close()
+
+
+def test_bytes_for_what_was_put_first_end_the_wait(poller: Poller) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        poller.register(ours.fileno(), READ)
+        poller.put_first(ours.fileno())
+        assert poller.first() == []
+        theirs.send(b"x")
+        ready = dict(poller.wait(time.monotonic_ns() + 5000 * MS))
+        assert ours.fileno() in ready or poller.first_fd in ready
+        poller.unregister(ours.fileno())
+        assert poller.first() == []
+        assert not {ours.fileno(), poller.first_fd} & set(dict(poller.wait(0)))

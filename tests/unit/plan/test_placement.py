@@ -1,0 +1,48 @@
+"""Placement and lengths, as far as numbers alone tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.plan.feasibility import placement_problems, workload_mismatch
+from orchestrator.spec.load import Workload
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+
+def settings(**fields: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": "vllm", "model": "m", **fields})
+
+
+def workload(**fields: Any) -> Workload:
+    return Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 50, **fields})
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6), st.integers(1, 8))
+def test_a_replica_is_placeable_exactly_when_nodes_share_it_evenly_and_hold_their_part(
+    tensor: int, pipeline: int, data: int, nodes: int, per_node: int
+) -> None:
+    one = settings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, data_parallel_size=data, nnodes=nodes)
+    world = tensor * pipeline * data
+    found = placement_problems(one, Hardware(name="h", accelerator="X", gpus_per_node=per_node))
+    assert (found == []) == (world % nodes == 0 and world <= nodes * per_node)
+
+
+def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
+    one = settings(tensor_parallel_size=4, pipeline_parallel_size=2, nnodes=3)
+    assert placement_problems(one, Hardware(name="h", accelerator="X")) == [
+        "8 GPUs (tensor 4 x pipeline 2) cannot be spread evenly over nnodes: 3"
+    ]
+    assert placement_problems(settings(nnodes=2), Hardware(name="cpu")) == [
+        "1 core cannot be spread evenly over nnodes: 2"
+    ]
+    big = placement_problems(settings(tensor_parallel_size=16), Hardware(name="h", accelerator="X", gpus_per_node=8))
+    assert big == ["needs 16 GPUs on one node; a node of 'h' has 8 (nnodes: 2 would spread it)"]
+
+
+@pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])
+def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong: bool) -> None:
+    assert (workload_mismatch(workload(), "vllm", limit, ["completions"]) is not None) == wrong

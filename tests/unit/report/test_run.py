@@ -1,0 +1,86 @@
+"""What ``load`` prints, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.cli.load_progress import progress_line
+from orchestrator.load.point import Target
+from orchestrator.load.validity import judge
+from orchestrator.report.documents import json_text
+from orchestrator.report.run import run_document, run_text
+from orchestrator.results.events import Event, Phase, RequestCounts
+from orchestrator.results.schemas import TOKEN_EVENTS
+from tests.unit.load.test_schedule import point
+from tests.unit.load.test_validity import CALM, table
+
+SECRET = "sk-not-for-anybody"
+POINT = replace(point(value=20.0, duration_s=20.0), targets=(Target("http://h:1", "m", api_key=SECRET),), warmup_s=0.0)
+
+
+def shown(form: str, **columns: Any) -> tuple[dict[str, Any], str]:
+    first = [int(row / 20 * 1e9) + 50_000_000 for row in range(400)]
+    last = [at + 90_000_000 for at in first]
+    requests = table(first_token_ns=first, last_token_ns=last, **columns)
+    verdict = judge(requests, [CALM], POINT)
+    found = run_document(POINT, 1, requests, TOKEN_EVENTS.empty_table(), [CALM], verdict)
+    return found, json_text(found) if form == "json" else "\n".join(run_text(found))
+
+
+def test_the_document_is_json_without_secrets() -> None:
+    _, out = shown("json")
+    found = json.loads(out)
+    assert found["ttft_ms"]["p50"] == pytest.approx(50.0)
+    assert found["tpot_ms"]["p50"] == pytest.approx(10.0)
+    assert found["requests"] == {"scheduled": 400, "ok": 400, "failed": 0}
+    assert found["validity"] == "valid"
+    assert SECRET not in out
+
+
+def test_the_table_names_failures_and_reasons() -> None:
+    failed = {"status": ["error"] * 40 + ["ok"] * 360, "error_class": ["http_5xx"] * 40 + [None] * 360}
+    _, out = shown("table", **failed)
+    assert "360 ok, 40 failed" in out
+    assert "http_5xx: 40" in out
+    assert "validity: valid" in out
+    assert "50.00" in out
+    assert SECRET not in out
+
+
+def test_a_point_where_nothing_answered_still_prints() -> None:
+    dead = {"status": ["error"] * 400, "error_class": ["connect"] * 400, "output_tokens": [None] * 400}
+    found, out = shown("table", **dead)
+    assert found["requests_all_phases"] == {"scheduled": 400, "ok": 0, "failed": 400}
+    assert "connect: 400" in out
+    assert "invalid" in out
+
+
+def test_the_window_ends_with_the_duration_or_with_the_last_request() -> None:
+    requests = table()
+    assert steady_window_ns(2.0, 5.0, requests) == (2_000_000_000, 7_000_000_000)
+    assert steady_window_ns(0.0, None, requests) == (0, int(399 / 20 * 1e9) + 1_000_000_000 + 1)
+
+
+def test_progress_is_one_line_that_is_renewed_and_cleared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress_line(40) as listener:
+        assert listener is not None
+        listener(Event("client_lost", "of no interest here"))
+        listener(Phase("", "measure", requests=RequestCounts(done=5, in_flight=3, failed=1)))
+    err = capsys.readouterr().err
+    assert "sent 8/40" in err
+    assert "1 failed" in err
+    assert "\n" not in err
+    assert err.endswith("\x1b[K")
+
+
+def test_without_a_terminal_nobody_disturbs_the_client() -> None:
+    with progress_line(None) as listener:
+        assert listener is None

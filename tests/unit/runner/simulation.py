@@ -1,0 +1,370 @@
+"""A cluster without Ray, processes or sleep: virtual time, nodes that come and go, and steps that fail as scripted."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from orchestrator.cluster.base import (
+    Allocation,
+    ClientLost,
+    ClientReport,
+    Footprint,
+    HostLost,
+    Machine,
+    Ready,
+    Stopped,
+)
+from orchestrator.errors import Failure, FailureKind, PlacementError
+from orchestrator.load.point import ClientStats, LoadPoint, Progress
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.store import Manifest, Store
+from orchestrator.runner.clock import Clock
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.sweep import Sweep, SweepReport
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.telemetry.engine_metrics import Sample
+from tests.unit.results.builders import failed_request, request, requests
+
+
+class VirtualClock(Clock):
+    """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing races."""
+
+    def __init__(self) -> None:
+        self._now_s, self._order, self._main = 0.0, itertools.count(), threading.current_thread()
+        self._waiting: list[_Waiter] = []
+        self._interrupt_s: float | None = None
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def unix_ns(self) -> int:
+        return 10**18 + round(self._now_s * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self._block(self._now_s + seconds, None)
+
+    def wait(self, event: threading.Event, limit_s: float) -> bool:
+        self._block(self._now_s + limit_s, event)
+        return event.is_set()
+
+    def spawn(self, run: Callable[[], None], name: str) -> None:
+        turn = threading.Event()
+
+        def body() -> None:
+            turn.wait()
+            run()
+            self._pass_on()
+
+        self._waiting.append(_Waiter(self._now_s, next(self._order), turn))
+        threading.Thread(target=body, name=name, daemon=True).start()
+
+    def at(self, when_s: float, what: Callable[[], None]) -> None:
+        """Something that happens by itself."""
+
+        def body() -> None:
+            self.sleep(when_s - self._now_s)
+            what()
+
+        self.spawn(body, "event")
+
+    def interrupt_at(self, when_s: float) -> None:
+        """Ctrl-C then."""
+        self._interrupt_s = when_s
+
+    def _block(self, until_s: float, event: threading.Event | None) -> None:
+        turn = threading.Event()
+        self._waiting.append(_Waiter(until_s, next(self._order), turn, event))
+        self._pass_on()
+        turn.wait()
+        due = self._interrupt_s is not None and self._now_s >= self._interrupt_s
+        if due and threading.current_thread() is self._main:
+            self._interrupt_s = None
+            raise KeyboardInterrupt
+
+    def _pass_on(self) -> None:
+        """To whoever is next: who waits for something that happened, else whose time comes first."""
+        if not self._waiting:
+            return
+        first = min(self._waiting, key=lambda one: (self._now_s if one.ready else one.until_s, one.order))
+        self._waiting.remove(first)
+        self._now_s = self._now_s if first.ready else max(self._now_s, first.until_s)
+        first.turn.set()
+
+
+@dataclass
+class _Waiter:
+    until_s: float
+    order: int
+    turn: threading.Event
+    event: threading.Event | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.event is not None and self.event.is_set()
+
+
+def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine:
+    return Machine(name, f"10.0.0.{name}", gpus, cpus, labels)
+
+
+@dataclass
+class World:
+    """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None for nothing.
+
+    Steps: place, start, ready, metrics, prepare, first (request), load, clients, stop. ``log`` has what was asked.
+    A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
+    refused, broken, dying (it answers with errors, and ends 3 s later).
+    """
+
+    clock: VirtualClock
+    nodes: list[Machine]
+    fails: dict[str, list[Any]] = field(default_factory=dict)
+    grows_by: list[Machine] = field(default_factory=list)  # what an autoscaler adds, in this order
+    grow_after_s: float = 60.0
+    autoscaler: bool = False
+    ready_after_s: float = 10.0
+    client_limit: int = 4
+    log: list[str] = field(default_factory=list)
+    held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
+    most_held: int = 0
+    desired: list[Footprint] = field(default_factory=list)
+    crowds: list[int] = field(default_factory=list)
+    loads: list[LoadPoint] = field(default_factory=list)
+    told: list[Event | Phase] = field(default_factory=list)
+    _coming: int = 0
+
+    def step(self, name: str) -> Any:
+        """Note it; raise or return what was scripted for it."""
+        self.log.append(name)
+        script = self.fails.get(name) or [None]
+        outcome = script.pop(0) if name in self.fails and self.fails[name] else script[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def lose(self, name: str) -> None:
+        self.nodes = [one for one in self.nodes if one.node_id != name]
+
+    # a Cluster
+    def machines(self) -> list[Machine]:
+        return list(self.nodes)
+
+    def grows(self) -> bool:
+        return self.autoscaler
+
+    def check_nodes(self) -> list[str]:
+        return []
+
+    def desire(self, footprints: Sequence[Footprint]) -> None:
+        self.desired = list(footprints)
+        while self.grows_by and self._coming < len(self.desired):
+            self._coming += 1
+            self.clock.at(self.clock.now_s() + self.grow_after_s, partial(self._join, self.grows_by.pop(0)))
+
+    def _join(self, machine: Machine) -> None:
+        self._coming -= 1
+        self.nodes.append(machine)
+
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object) -> Placed:
+        self.step("place")
+        assert nodes is not None, "admission chooses the nodes"
+        self.clock.sleep(1.0)
+        if set(nodes) - {one.node_id for one in self.nodes}:
+            raise PlacementError("the node is gone")
+        self.held.setdefault(launch_id, []).extend(nodes)
+        self.most_held = max(self.most_held, len(self.held))
+        return Placed(self, launch_id, [FakeAgent(self, name) for name in nodes])
+
+    def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
+        self.step("clients")
+        self.crowds.append(count)
+        return FakeClients(self, [f"10.0.1.{index}" for index in range(count)])
+
+    def most_clients(self) -> int:
+        return self.client_limit
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Placed:
+    world: World
+    launch_id: str
+    agents: list[FakeAgent]
+
+    def release(self) -> None:
+        self.world.log.append("release")
+        self.world.held.pop(self.launch_id, None)
+
+
+@dataclass
+class FakeAgent:
+    world: World
+    node: str
+    died: Failure | None = None
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(
+            self.node, f"10.0.0.{self.node}", self.node, ("0",), tuple(range(8)), 1, (), "/tmp/engine.log"
+        )
+
+    def _reach(self) -> None:
+        if self.node not in {one.node_id for one in self.world.nodes}:
+            raise HostLost(f"node {self.node} is gone")
+
+    def reserve_ports(self, count: int) -> list[int]:
+        self._reach()
+        return list(range(21000, 21000 + count))
+
+    def start(self, settings: EngineSettings, *_: object) -> tuple[str, ...]:
+        self._reach()
+        self.world.step("start")
+        return ("engine", settings.model)
+
+    def begin_ready(self, timeout_s: float) -> None:
+        self._ready_s = self.world.clock.now_s() + self.world.ready_after_s
+
+    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        self.world.clock.sleep(wait_s)
+        self._reach()
+        if self.world.clock.now_s() < self._ready_s:
+            return None
+        failure: Failure | None = self.world.step("ready")
+        return failure or Ready(self.world.ready_after_s, {}, "1.0")
+
+    def failure(self) -> Failure | None:
+        self._reach()
+        dies = self.world.fails.get("dies")
+        if dies and self.world.clock.now_s() >= dies[0][0]:
+            self.died = dies.pop(0)[1]
+        return self.died
+
+    def between_points(self) -> None: ...
+
+    def begin_metrics(self) -> None: ...
+
+    def end_metrics(self) -> list[Sample]:
+        return [Sample(1, {"running": 2.0})]
+
+    def stop(self) -> Stopped:
+        self._reach()
+        self.world.step("stop")
+        self.world.clock.sleep(1.0)
+        return Stopped(1.0, 0, b"the log")
+
+
+@dataclass
+class FakeClients:
+    world: World
+    addresses: list[str]
+    point: LoadPoint | None = None
+
+    def prepare(self, point: LoadPoint, avoid_cores: object) -> int:
+        self.world.step("prepare")
+        self.point = point
+        return 1
+
+    def start(self, lead_s: float, write: bool = True) -> FakeRun:
+        assert self.point is not None
+        if write:
+            self.world.loads.append(self.point)
+        outcome = self.world.step("load" if write else "first")
+        return FakeRun(self.world, self.point, len(self.addresses), outcome)
+
+    def release(self) -> None: ...
+
+
+@dataclass
+class FakeRun:
+    """One request per client, at the end of the point."""
+
+    world: World
+    point: LoadPoint
+    count: int
+    outcome: Any
+    aborted: bool = False
+
+    def __post_init__(self) -> None:
+        self._end_s = self.world.clock.now_s() + self.point.warmup_s + (self.point.duration_s or 1.0)
+        if isinstance(self.outcome, Failure):
+            self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
+        if self.outcome == "dying":
+            late = Failure(FailureKind.ENGINE_DEAD, "It died late.")
+            self.world.fails["dies"] = [(self._end_s + 3.0, late)]
+
+    def wait(self, wait_s: float) -> bool:
+        self.world.clock.sleep(min(wait_s, max(0.0, self._end_s - self.world.clock.now_s())))
+        if self.outcome == "lost":
+            raise ClientLost([0], "killed")
+        return self.world.clock.now_s() >= self._end_s
+
+    def progress(self) -> Progress:
+        return Progress()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def settle(self, limit_s: float) -> None: ...
+
+    def reports(self) -> dict[int, ClientReport]:
+        lag_ms = 50.0 if self.outcome == "slow" else 0.0
+        lost = 1 if self.outcome == "lost" else 0
+        return {
+            index: ClientReport(
+                ClientStats(index, 1.0, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0), (), self._requests(index), None
+            )
+            for index in range(lost, self.count)
+        }
+
+    def _requests(self, index: int) -> pa.Table:
+        keys: dict[str, Any] = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
+        due_ms = 1e3 * self.point.warmup_s
+        broken = {"refused": "http_4xx", "broken": "http_5xx", "dying": "http_5xx"}.get(str(self.outcome))
+        return requests(failed_request(index, due_ms, broken, **keys) if broken else request(index, due_ms, **keys))
+
+
+EXPERIMENT = """
+version: 1
+name: x
+model: some-org/some-model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}}}
+deployments: {{engine: vllm, hardware: h100, vary: [{{cases: [{cases}]}}]}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
+load: {{levels: {{concurrency: [{levels}]}}, duration: 60s, warmup: 10s}}
+"""
+
+
+def plan_of(cases: str = "{tensor_parallel_size: 1}", levels: str = "8", more: str = "") -> Plan:
+    """Deployments of these cases on nodes with 8 GPUs, 70 s a point."""
+    return make_plan(parse_experiment(EXPERIMENT.format(cases=cases, levels=levels) + more, "x.yaml"))
+
+
+def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
+    return World(VirtualClock(), list(nodes), **given)
+
+
+def sweep(world: World, plan: Plan, store: Store, **given: Any) -> SweepReport:
+    context = SweepContext(plan, world, store, world.told.append, clock=world.clock, **given)  # type: ignore[arg-type]
+    return Sweep(context).run()
+
+
+def outcomes(store: Store) -> list[tuple[str, str | None]]:
+    """Status and class of every attempt, in order."""
+    points: list[Manifest] = sorted((one for one in store.manifests() if one.kind == "point"), key=lambda one: one.age)
+    return [(one.status, one.failure_class) for one in points]
+
+
+def steps(world: World) -> Counter[str]:
+    return Counter(world.log)

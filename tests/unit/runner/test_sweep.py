@@ -1,0 +1,431 @@
+"""A sweep from its queue to its rows on a simulated cluster: order, failures, retries, resume, budget, nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster.base import ClientLost, HostLost
+from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
+from orchestrator.results.events import Event
+from orchestrator.results.records import LaunchRow, PointRow
+from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Manifest, Store
+from orchestrator.runner.sweep import RETURN_S, ROOM_S
+from tests.unit.runner.simulation import FakeAgent, Placed, World, node, outcomes, plan_of, steps, sweep, world_of
+
+OOM = Failure(FailureKind.OOM_LOAD, "It ran out of memory.")
+DIED = Failure(FailureKind.ENGINE_DEAD, "It died.", log_tail="last words")
+NEVER = Failure(FailureKind.NEVER_READY, "It was not ready in time.")
+PORT = Failure(FailureKind.PORT_TAKEN, "A port is taken.")
+EIGHT = ", ".join(f"{{tensor_parallel_size: {gpus}}}" for gpus in (1, 2, 4, 8)) + ", " + ", ".join(
+    f"{{tensor_parallel_size: {gpus}, max_num_seqs: 8}}" for gpus in (1, 2, 4, 8)
+)  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "x")
+
+
+def launches(store: Store) -> list[LaunchRow]:
+    rows = rows_of(store.read("launches", include_failed=True), LaunchRow)
+    return sorted(rows, key=lambda row: row.started_unix_ns)
+
+
+def points(store: Store) -> list[PointRow]:
+    return rows_of(store.read("points", include_failed=True), PointRow)
+
+
+# What a launch does, whatever fails: (step, what it does instead, the steps of the first launch, rows of its points)
+ORDER = [
+    ("", None, "place start ready clients prepare first prepare load stop release", [("ok", None)]),
+    ("place", PlacementError("no"), "place", [("ok", None)]),
+    ("start", HostLost("gone"), "place start stop release", [("ok", None)]),
+    ("ready", OOM, "place start ready stop release", [("failed", "bad_config")]),
+    ("ready", DIED, "place start ready stop release", [("ok", None)]),
+    ("ready", HostLost("gone"), "place start ready stop release", [("ok", None)]),
+    ("clients", PlacementError("no"), "place start ready clients stop release", [("ok", None)]),
+    ("first", DIED, "place start ready clients prepare first stop release", [("ok", None)]),
+    ("first", "lost", "place start ready clients prepare first clients prepare load stop release", [("ok", None)]),
+    (
+        "load",
+        DIED,
+        "place start ready clients prepare first prepare load stop release",
+        [("failed", "engine_crash"), ("ok", None)],
+    ),
+    (
+        "load",
+        "lost",
+        "place start ready clients prepare first prepare load clients prepare load stop release",
+        [("failed", "infra"), ("ok", None)],
+    ),
+    ("stop", HostLost("gone"), "place start ready clients prepare first prepare load stop release", [("ok", None)]),
+]
+
+
+@pytest.mark.parametrize(("step", "instead", "order", "rows"), ORDER, ids=lambda value: str(value)[:24])
+def test_a_launch_does_its_steps_in_order_and_always_stops_and_releases(
+    step: str, instead: Any, order: str, rows: list[tuple[str, str | None]], store: Store
+) -> None:
+    world = world_of(fails={step: [instead]} if step else {})
+    sweep(world, plan_of(), store)
+    first = order.split()
+    assert world.log[: len(first)] == first
+    assert outcomes(store) == rows
+    assert world.held == {}
+    assert steps(world)["place"] == steps(world)["release"] + (step == "place")
+
+
+@pytest.mark.parametrize(("failure", "tries"), [(OOM, 1), (DIED, 2), (NEVER, 2), (PORT, 4)])
+def test_a_start_is_tried_as_often_as_its_class_allows_then_every_open_measurement_is_a_failed_row(
+    failure: Failure, tries: int, store: Store
+) -> None:
+    world = world_of(fails={"ready": [failure] * 9})
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert steps(world)["ready"] == tries == failure.failure_class.retries + 1
+    assert outcomes(store) == [("failed", str(failure.failure_class))] * 2
+    assert (report.counts.measured, report.counts.failed) == (0, 2)
+    assert [row.failure_kind for row in launches(store)] == [str(failure.kind)] * tries
+
+
+def test_deaths_under_load_count_for_their_measurement_and_the_others_are_measured(store: Store) -> None:
+    world = world_of(fails={"load": [DIED, None, DIED]})
+    report = sweep(world, plan_of(levels="1, 2, 4"), store)
+    # the first dies, is measured on the second launch; the second dies there and is measured on the third
+    assert outcomes(store) == [
+        ("failed", "engine_crash"),
+        ("ok", None),
+        ("failed", "engine_crash"),
+        ("ok", None),
+        ("ok", None),
+    ]
+    assert (report.counts.measured, report.counts.failed, len(launches(store))) == (3, 0, 3)
+
+
+def test_a_measurement_under_which_the_engine_dies_twice_is_given_up_and_the_next_one_measured(store: Store) -> None:
+    world = world_of(fails={"load": [DIED, DIED]})
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert outcomes(store) == [("failed", "engine_crash")] * 2 + [("ok", None)]
+    assert (report.counts.measured, report.counts.failed) == (1, 1)
+    assert {row.log_tail for row in points(store) if row.status == "failed"} == {"last words"}
+
+
+def test_an_engine_found_dead_seconds_after_its_last_error_fails_the_point(store: Store) -> None:
+    sweep(world_of(fails={"load": ["dying"]}), plan_of(), store)
+    assert outcomes(store) == [("failed", "engine_crash"), ("ok", None)]
+    assert {row.reason for row in points(store)} == {"It died late.", None}
+
+
+def test_requests_that_are_refused_fail_the_point_once_and_the_engine_goes_on(store: Store) -> None:
+    world = world_of(fails={"load": ["refused"]})
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert outcomes(store) == [("failed", "bad_config"), ("ok", None)]
+    assert (report.counts.failed, len(launches(store))) == (1, 1)
+
+
+def test_an_engine_that_answers_nothing_gets_another_launch(store: Store) -> None:
+    sweep(world_of(fails={"load": ["broken"]}), plan_of(), store)
+    assert outcomes(store) == [("failed", "engine_crash"), ("ok", None)]
+    assert [row.status for row in launches(store)] == ["failed", "ok"]
+
+
+def test_a_point_that_its_clients_slowed_down_is_repeated_with_twice_as_many_up_to_the_clusters(store: Store) -> None:
+    world = world_of(fails={"load": ["slow", "slow", "slow"]}, client_limit=4)
+    sweep(world, plan_of(), store)
+    assert world.crowds == [1, 2, 4]
+    assert outcomes(store) == [("failed", "client_bound")] * 2 + [("ok", None)]
+    assert [row.validity for row in points(store) if row.status == "ok"] == ["client_bound"]
+
+
+def test_no_more_clients_are_asked_for_than_there_are_requests_in_flight(store: Store) -> None:
+    world = world_of(fails={"load": ["slow", "slow"]}, client_limit=64)
+    sweep(world, plan_of(levels="2"), store)
+    assert world.crowds == [1, 2]
+
+
+def test_a_repeated_attempt_sends_other_prompts_and_its_row_has_their_seed(store: Store) -> None:
+    world = world_of(fails={"load": ["slow"]})
+    sweep(world, plan_of(), store)
+    seeds = [load.seed for load in world.loads]
+    assert len(set(seeds)) == 2
+    assert sorted(row.seed for row in points(store)) == sorted(seeds)
+
+
+def test_a_measurement_that_loses_its_client_again_and_again_is_given_up(store: Store) -> None:
+    world = world_of(fails={"load": ["lost"] * 9})
+    report = sweep(world, plan_of(), store)
+    tries = FailureClass.INFRA.retries + 1
+    assert outcomes(store) == [("failed", "infra")] * tries
+    assert (report.counts.failed, len(launches(store))) == (1, 1)
+
+
+def test_the_requests_of_a_lost_client_are_rows(store: Store) -> None:
+    sweep(world_of(fails={"load": ["lost"]}), plan_of(), store)
+    rows = store.read("requests", include_failed=True)
+    assert "lost" in rows.column("status").to_pylist()
+    assert sum(row.requests_scheduled for row in points(store)) == rows.num_rows
+
+
+@pytest.mark.parametrize("error", [InputError("no tokenizer at /models/x"), ClientLost([0], "killed")])
+def test_what_cannot_even_begin_is_a_row_that_says_why(error: Exception, store: Store) -> None:
+    world = world_of(fails={"prepare": [None, error]})  # the first is for the one request before the points
+    sweep(world, plan_of(), store)
+    row = min(points(store), key=lambda row: row.attempt_id)
+    assert row.status == "failed"
+    assert str(error) in str(row.reason)
+
+
+def test_an_error_of_this_program_in_one_launch_does_not_end_the_sweep(store: Store) -> None:
+    world = world_of(fails={"start": [ValueError("a bug")]})
+    report = sweep(world, plan_of(), store)
+    assert report.counts.measured == 1
+    assert (launches(store)[0].failure_kind, launches(store)[0].failure_class) == ("internal", "infra")
+
+
+def test_infrastructure_is_tried_again_on_another_node_where_one_is_free(store: Store) -> None:
+    world = world_of([node("a"), node("b")], fails={"ready": [PORT]})
+    sweep(world, plan_of(), store)
+    places = [row.placement_json for row in launches(store)]
+    assert len(places) == 2
+    assert '"node_id": "a"' in str(places[0])
+    assert '"node_id": "b"' in str(places[1])
+
+
+def test_running_again_measures_what_is_not_yet_committed_whenever_the_driver_died(
+    store: Store, tmp_path: Path
+) -> None:
+    plan = plan_of("{tensor_parallel_size: 1}, {tensor_parallel_size: 2}", levels="1, 2")
+    for commits in range(1, 5):
+        there = Store.open(str(tmp_path / str(commits)), "x")
+        with pytest.raises(Killed):
+            sweep(world_of(), plan, Dying(there, commits))  # type: ignore[arg-type]
+        assert len(there.done()) < 4
+        done = len(there.done())
+        again = world_of()
+        report = sweep(again, plan, there)
+        assert (report.counts.skipped, report.counts.measured) == (done, 4 - done)
+        assert len(there.done()) == 4
+        assert len(again.loads) == 4 - done
+    once_more = world_of()
+    assert sweep(once_more, plan, there).counts.skipped == 4
+    assert once_more.log == []
+
+
+class Killed(BaseException):
+    """The driver dies."""
+
+
+class Dying:
+    """A store after so many commits of which the driver is gone."""
+
+    def __init__(self, store: Store, commits: int) -> None:
+        self._store, self._left = store, commits
+
+    def commit(self, manifest: Manifest) -> None:
+        if not self._left:
+            raise Killed
+        self._left -= 1
+        self._store.commit(manifest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+# two deployments of 4 GPUs, each 12 s of start, then two points of 70 s
+TWO = "{tensor_parallel_size: 4}, {tensor_parallel_size: 4, max_num_seqs: 8}"
+
+
+@pytest.mark.parametrize(
+    ("budget", "measured"),
+    [("{gpu_hours: 0.05}", 1), ("{usd: 0.36}", 2), ("{wall: 100s}", 2), ("{gpu_hours: 9}", 4)],
+)
+def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(budget: str, measured: int, store: Store) -> None:
+    world = world_of()  # one node, exclusive: one after the other
+    report = sweep(world, plan_of(TWO, levels="1, 2", more=f"budget: {budget}"), store)
+    assert (report.counts.measured, report.counts.left_out, report.counts.failed) == (measured, 4 - measured, 0)
+    assert len(outcomes(store)) == measured
+    assert (measured == 4) != any("budget" in one.text for one in world.told if isinstance(one, Event))
+
+
+def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.interrupt_at(100.0)  # in the second points
+    report = sweep(world, plan_of(TWO, levels="1, 2"), store)
+    assert report.interrupted
+    assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
+    assert steps(world)["stop"] == steps(world)["release"] == 2
+    assert world.held == {}
+    assert sweep(world_of([node("a")]), plan_of(TWO, levels="1, 2"), store).counts.skipped == 2
+
+
+@pytest.mark.parametrize("when_s", [0.5, 5.0, 15.0])
+def test_an_interrupt_while_placing_starting_or_at_the_first_request_leaves_nothing(
+    when_s: float, store: Store
+) -> None:
+    world = world_of()
+    world.clock.interrupt_at(when_s)
+    assert sweep(world, plan_of(), store).interrupted
+    assert (world.held, outcomes(store)) == ({}, [])
+
+
+def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(100.0, lambda: world.lose("a"))
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert outcomes(store) == [("ok", None), ("failed", "infra"), ("ok", None)]
+    assert report.counts.measured == 2
+    assert "engine.log" in str(launches(store)[0].reason)
+
+
+def test_a_node_that_joins_is_used_at_once(store: Store) -> None:
+    world = world_of([node("a")])
+    world.clock.at(20.0, lambda: world.nodes.append(node("b")))
+    report = sweep(world, plan_of(TWO), store)
+    assert world.most_held == 2
+    assert report.wall_s < 120
+
+
+def test_a_lost_node_is_waited_for_before_its_deployments_are_given_up(store: Store) -> None:
+    world = world_of([node("a")])
+    world.clock.at(40.0, lambda: world.lose("a"))
+    world.clock.at(70.0, lambda: world.nodes.append(node("c")))
+    assert sweep(world, plan_of(), store).counts.measured == 1
+
+
+def test_a_node_that_came_late_and_was_lost_is_waited_for_anew(store: Store) -> None:
+    world = world_of([])
+    world.clock.at(3.0, lambda: world.nodes.append(node("a")))
+    world.clock.at(45.0, lambda: world.lose("a"))
+    world.clock.at(45.0 + RETURN_S - 20.0, lambda: world.nodes.append(node("c")))
+    assert sweep(world, plan_of(), store).counts.measured == 1
+
+
+def test_a_sweep_ends_with_what_the_cluster_raises_while_launches_are_chosen(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(footprints: object) -> None:
+        if footprints:
+            raise RuntimeError("the cluster is gone")
+
+    world = growing(1, 1)
+    monkeypatch.setattr(world, "desire", refuse)
+    with pytest.raises(RuntimeError, match="the cluster is gone"):
+        sweep(world, plan_of(TWO), store)
+
+
+def test_what_a_node_refuses_costs_its_own_launch_and_not_the_sweep(store: Store) -> None:
+    world = world_of(fails={"start": [InputError("unknown engine 'theirs'"), None]})
+    report = sweep(world, plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.failed) == (1, 1)
+    assert {row.failure_kind for row in launches(store)} == {"bad_config", None}
+
+
+@pytest.mark.parametrize("what", ["stop", "release"])
+def test_a_launch_that_cannot_be_stopped_in_order_is_committed_and_the_others_go_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def broken(self: object) -> None:
+        raise OSError("the GPU is lost")
+
+    monkeypatch.setattr(FakeAgent if what == "stop" else Placed, what, broken)
+    world = world_of([node("a"), node("b")])
+    report = sweep(world, plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert len(launches(store)) == 2
+    assert any("GPU is lost" in event.text for event in world.told if isinstance(event, Event))
+
+
+def test_a_lost_node_that_stays_away_gives_up_what_needs_it(store: Store) -> None:
+    world = world_of([node("a")])
+    world.clock.at(40.0, lambda: world.lose("a"))
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.failed, launches(store)[-1].failure_kind) == (1, "no_room")
+    assert 40 + RETURN_S <= report.wall_s < 60 + RETURN_S
+
+
+def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_go_on(store: Store) -> None:
+    world = world_of([node("a", gpus=4)])
+    report = sweep(world, plan_of("{tensor_parallel_size: 8}, {tensor_parallel_size: 4}, {replicas: 5}"), store)
+    assert (report.counts.measured, report.counts.failed) == (1, 2)
+    rows = [row for row in launches(store) if row.status == "failed"]
+    assert {row.failure_kind for row in rows} == {"no_room"}
+    assert {row.reason for row in rows} == {
+        "The cluster gave no place: its 1 node(s) cannot hold one node with 8 GPUs, and it has no autoscaler.",
+        "The cluster gave no place: its 1 node(s) cannot hold 5 x one node with 1 GPUs, and it has no autoscaler.",
+    }
+    assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
+    assert len(points(store)) == 3
+
+
+def growing(up: int, can_add: int, **given: Any) -> World:
+    return world_of(
+        [node(f"up{at}") for at in range(up)],
+        grows_by=[node(f"new{at}") for at in range(can_add)],
+        autoscaler=True,
+        **given,
+    )
+
+
+@pytest.mark.parametrize("up", [0, 1, 2])
+def test_an_autoscaling_cluster_grows_for_the_whole_queue_and_all_run_side_by_side(up: int, store: Store) -> None:
+    world = growing(up, 8)
+    report = sweep(world, plan_of(EIGHT), store)
+    assert report.counts.measured == 8
+    assert world.most_held == 8
+    assert report.wall_s < 180  # 60 s until the nodes are there, then one launch each
+    assert world.desired == []
+
+
+def test_a_launch_waits_for_nobody_that_waits_for_nodes(store: Store) -> None:
+    world = growing(1, 1, grow_after_s=500.0)
+    sweep(
+        world,
+        plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}, {tensor_parallel_size: 1}"),
+        store,
+    )
+    first, second = launches(store)
+    assert first.placed_s is not None
+    assert first.started_unix_ns - 10**18 < 1e9  # the small one, at once
+    assert second.started_unix_ns - 10**18 >= 500e9
+
+
+def test_nodes_that_never_come_are_waited_for_as_long_as_the_user_said(store: Store) -> None:
+    world = growing(0, 0)
+    report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
+    assert report.counts.failed == 1
+    assert 300 <= report.wall_s < 310
+    (row,) = launches(store)
+    assert "none was added within 300 s" in str(row.reason)
+
+
+def test_no_more_nodes_are_desired_than_the_budget_pays_for(store: Store) -> None:
+    world = growing(0, 8)
+    # each is expected to hold 8 GPUs for 132 s, 0.29 GPU hours: the second begins within the budget, a third would not
+    cases = ", ".join(f"{{tensor_parallel_size: 8, max_num_seqs: {seqs}}}" for seqs in (8, 16, 32, 64))
+    sweep(world, plan_of(cases, more="budget: {gpu_hours: 0.4}"), store)
+    assert world.most_held == 2
+
+
+def test_two_launches_never_share_a_node_unless_the_file_says_so(store: Store, tmp_path: Path) -> None:
+    world = world_of([node("a")])
+    sweep(world, plan_of(TWO), store)
+    assert world.most_held == 1
+    shared = world_of([node("a")])
+    sweep(shared, plan_of(TWO, more="isolation: shared"), Store.open(str(tmp_path / "shared"), "x"))
+    assert shared.most_held == 2
+
+
+def test_events_of_a_sweep_are_stored_with_its_launches(store: Store) -> None:
+    sweep(world_of(fails={"load": ["slow"]}), plan_of(), store)
+    kinds = store.read("events").column("kind").to_pylist()
+    assert kinds == ["sweep", "launch", "retry", "measured"]
+
+
+def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
+    report = sweep(world_of(), plan_of(), store)
+    # 1 s to place, 10 s to start, 1 s first request, 70 s of load, 1 s to stop, and a look a second later
+    assert report.wall_s == pytest.approx(84.5, abs=2)
+    assert 0 < report.overhead < 0.1

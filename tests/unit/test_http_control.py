@@ -1,0 +1,109 @@
+"""Control calls: whatever a server does, there is an answer, soon and not too large."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from orchestrator.http_control import Answer, ask
+
+
+@contextmanager
+def serving(talk: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[bytes]]]:
+    """A server for one client: its base URL, and what the client sent."""
+    sent: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            client, _ = listener.accept()
+            with client, suppress(OSError):
+                client.settimeout(10)
+                sent.append(client.recv(65536))
+                while sent[0].startswith(b"POST") and not sent[0].endswith(b"{}"):
+                    sent[0] += client.recv(65536)
+                talk(client)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", sent
+        thread.join()
+
+
+def saying(text: bytes) -> Callable[[socket.socket], None]:
+    return lambda client: client.sendall(text)
+
+
+def test_it_brings_status_and_body_and_sends_path_key_and_a_body_with_a_post() -> None:
+    with serving(saying(b"HTTP/1.1 418 Teapot\r\nContent-Length: 2\r\n\r\n[]")) as (url, sent):
+        answer = ask(f"{url}/base/v1?x=1", "POST", "k3y")
+    assert answer == Answer(418, b"[]")
+    assert answer.json() == []
+    assert sent[0].startswith(b"POST /base/v1?x=1 HTTP/1.1\r\n")
+    assert b"Authorization: Bearer k3y\r\n" in sent[0] and sent[0].endswith(b"\r\n\r\n{}")
+
+
+def test_without_a_key_none_is_sent() -> None:
+    with serving(saying(b"HTTP/1.1 200 OK\r\n\r\nall of it")) as (url, sent):
+        assert ask(url) == Answer(200, b"all of it")
+    assert sent[0].startswith(b"GET / HTTP/1.1\r\n") and b"Authorization" not in sent[0]
+
+
+def test_a_redirect_is_an_answer_like_any_other() -> None:
+    with serving(saying(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")) as (
+        url,
+        _,
+    ):
+        assert ask(url) == Answer(302)
+
+
+def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with serving(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, _):
+        assert ask(url).status == 200
+
+
+def test_nobody_there_is_an_answer_that_says_why() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        answer = ask(f"http://127.0.0.1:{closed.getsockname()[1]}/health")
+    assert (answer.status, answer.body, answer.json()) == (0, b"", None)
+    assert "refused" in answer.error
+
+
+@pytest.mark.parametrize("text", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
+def test_what_is_no_whole_answer_is_nobody(text: bytes) -> None:
+    with serving(saying(text)) as (url, _):
+        answer = ask(url)
+    assert answer.status == 0 and answer.error
+
+
+def test_an_answer_that_is_too_large_is_cut_off() -> None:
+    with serving(saying(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2000)) as (url, _):
+        assert "more than 1000 bytes" in ask(url, limit_bytes=1000).error
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"])
+def test_a_server_that_says_a_byte_now_and_then_is_cut_off_in_time(start: bytes) -> None:
+    done = threading.Event()
+
+    def drip(client: socket.socket) -> None:
+        client.sendall(start)
+        while not done.wait(0.02):
+            client.sendall(b"x")
+
+    with serving(drip) as (url, _):
+        began = time.monotonic()
+        answer = ask(url, limit_s=0.3)
+        took_s = time.monotonic() - began
+        done.set()
+    assert answer.status == 0 and answer.error
+    assert took_s < 5
+
+
+def test_a_url_that_is_none_is_nobody() -> None:
+    assert ask("http://127.0.0.1:99999999/").status == 0
