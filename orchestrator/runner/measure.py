@@ -40,7 +40,7 @@ OF_THE_POINT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What one try left. ``requests``: a row for every request that was scheduled, those of lost clients included.
+    """What one try left. ``requests``: by request_index, each that was scheduled, those of lost clients included.
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
@@ -180,6 +180,7 @@ class Measurer:
         reports = run.reports()
         lost = self._rows_of_lost(point, reports)
         requests = pa.concat_tables([*(report.requests for report in reports.values()), *lost.values()])
+        requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].to_pylist()):
             ended = self._died_after()

@@ -207,6 +207,5 @@ def test_an_engine_whose_core_dies_while_it_serves_ends_with_status_0_and_that_i
     assert "error" in text or status == 500
     assert died(process, limit_s=30)
     assert process.poll() == 0, "vLLM ends with status 0 when it dies while serving"
-    failure = classify("run", process.log_tail(LOG_LINES), 0)
-    assert failure is not None
+    failure = classify(vllm.engine.log, "run", process.log_tail(LOG_LINES), 0)
     assert (failure.kind, failure.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)

@@ -89,7 +89,10 @@ def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKi
 def test_requests_of_a_lost_client_come_back_as_rows() -> None:
     attempt, _ = measured("lost", requests=4, duration_s=None)
     assert attempt.loaded is not None
-    assert sorted(attempt.loaded.requests["status"].to_pylist()) == ["lost", "lost", "ok"]
+    found = attempt.loaded.requests
+    assert list(zip(found["request_index"].to_pylist(), found["status"].to_pylist(), strict=True)) == [
+        (0, "lost"), (1, "ok"), (2, "lost"),
+    ]  # fmt: skip
     assert (list(attempt.loaded.reports), list(attempt.loaded.lost)) == ([1], [0])
 
 
