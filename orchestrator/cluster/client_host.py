@@ -67,7 +67,7 @@ class ClientHost:
         self._cores = (self._all_cores - avoid_cores) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point, self._writer = point, f"client{index}"
-        self._client = LoadClient(index, count, "realtime" if self._cores != self._all_cores else "nice")
+        self._client = LoadClient(index, count)
         return self._client.prepare(point)
 
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:

@@ -34,11 +34,11 @@ OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read
 class LoadClient:
     """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``.
 
-    ``priority``: of the loading thread; ``realtime`` where no engine shares the client's cores.
+    ``priority``: of the loading thread; ``realtime`` where that is allowed.
     ``run`` blocks its thread; ``progress`` and ``abort`` may be called from any other.
     """
 
-    def __init__(self, index: int = 0, count: int = 1, priority: How = "nice") -> None:
+    def __init__(self, index: int = 0, count: int = 1, priority: How = "realtime") -> None:
         if not 0 <= index < count:
             raise ValueError(f"client {index} of {count}")
         self._index = index

@@ -1,8 +1,8 @@
 """How the load thread is scheduled beside an engine that may want the same cores.
 
 Niceness alone does not bring a client before an engine: with Linux's autogroups it only counts among the processes of
-one session, and an engine is a session of its own. Real-time scheduling does, at the engine's cost: so it is for a
-client that has cores of its own, where it keeps off what else the host does (benchmarks/client/priority.py).
+one session, and an engine is a session of its own. Real-time scheduling does. The engine pays nothing for it that could
+be measured, on a shared core neither (docs/measurements.md): the client needs the same CPU time, only at once.
 """
 
 from __future__ import annotations
