@@ -28,7 +28,7 @@ from orchestrator.results.root import open_results
 results = open_results(sys.argv[1])
 for name in results.experiments:
     store = results.store(name)
-    done = store.done()
+    done = store.winners()
     open_ = [one for one in Plan.from_json(store.plan()).measurements() if one.measurement_id not in done]
     print(len(done), "done,", len(open_), "open")
 """

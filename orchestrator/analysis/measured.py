@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,18 +44,17 @@ class Measurement:
     output_tokens: Batches  # over the steady window
     verdicts: Verdicts | None  # None: no limits were asked for, or it failed
     attempts: int  # at this measurement, failed ones too
-    _row: int
-    _figures: LazyRecords[Figures]
-    _engine_side: LazyRecords[EngineSide | None]
+    _figures: Callable[[], Figures]  # these two are made when they are asked for
+    _engine_side: Callable[[], EngineSide | None]
 
     @property
     def figures(self) -> Figures:
-        return self._figures[self._row]
+        return self._figures()
 
     @property
     def engine_side(self) -> EngineSide | None:
         """What the engines said of themselves."""
-        return self._engine_side[self._row]
+        return self._engine_side()
 
     @property
     def ok(self) -> bool:
@@ -73,7 +72,7 @@ class Point:
     deployment: DeploymentRow
     repeats: tuple[Measurement, ...]
     used: tuple[Measurement, ...]  # its answers come from these: the valid ones; without any, those that ran at all
-    _pooled: Pooled
+    _figures: Callable[[], Figures]
 
     @property
     def head(self) -> PointHead:
@@ -91,8 +90,7 @@ class Point:
     @property
     def figures(self) -> Figures:
         """Of the used repeats pooled; of all when each of them failed (counts, no latencies)."""
-        together = self.used or self.repeats
-        return together[0].figures if len(together) == 1 else self._pooled[together]
+        return self._figures()
 
     @cached_property
     def attainment(self) -> Interval | None:
@@ -139,11 +137,10 @@ def _points_of(store: Store, slo: Slo | None) -> list[Point]:
     for measurement in attempts.measurements():
         groups.setdefault(measurement.point.point_id, []).append(measurement)
     used = [_used(group) for group in groups.values()]
-    together = [some or group for some, group in zip(used, groups.values(), strict=True)]
-    pooled_figures = Pooled(store, [some for some in together if len(some) > 1])
+    together = _together(store, [some or group for some, group in zip(used, groups.values(), strict=True)])
     return [
-        Point(attempts.deployment(group[0].point), tuple(group), some, pooled_figures)
-        for group, some in zip(groups.values(), used, strict=True)
+        Point(attempts.deployment(group[0].point), tuple(group), some, figures)
+        for group, some, figures in zip(groups.values(), used, together, strict=True)
     ]
 
 
@@ -191,13 +188,10 @@ class _Attempts:
     def measurements(self) -> list[Measurement]:
         """Sorted by deployment, load and repeat."""
         chosen = sorted(range(len(self._rows)), key=self._order)
-        figures = pa.concat_tables(self._figures).take(pa.array(chosen, pa.int64()))
-        shared = (
-            LazyRecords[Figures](figures["figures"], Figures),
-            LazyRecords[EngineSide | None](figures["engine_side"], EngineSide),
-        )
+        columns = pa.concat_tables(self._figures).take(pa.array(chosen, pa.int64()))
+        figures, engine_side = _handles(columns["figures"], Figures), _handles(columns["engine_side"], EngineSide)
         return [
-            Measurement(point, batches, verdicts, self._tries[one.measurement_id], place, *shared)
+            Measurement(point, batches, verdicts, self._tries[one.measurement_id], figures[place], engine_side[place])
             for place, (one, point, batches, verdicts) in enumerate(self._rows[at] for at in chosen)
         ]
 
@@ -221,22 +215,21 @@ class _Attempts:
         return [next(made) if one else None for one in ok]
 
 
-class Pooled:
-    """Figures of repeats taken together, by ``pool_key``."""
+def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:
+    """Figures of each group taken together. Computes those that nobody computed yet."""
+    ids = [[(one.point.measurement_id, one.point.attempt_id) for one in group] for group in groups if len(group) > 1]
+    empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
+    rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
+    found = {key: at for at, key in enumerate(rows["attempt_ids"].to_pylist())}
+    order = [found[pool_key(attempt for _, attempt in group)] for group in ids]  # as they will be asked for
+    several = iter(_handles(rows["figures"].take(pa.array(order, pa.int64())), Figures))
+    return [next(several) if len(group) > 1 else group[0]._figures for group in groups]
 
-    def __init__(self, store: Store, groups: Iterable[Sequence[Measurement]]) -> None:
-        """``groups``: the measurements to take together. Computes those that nobody computed yet."""
-        ids = [[(one.point.measurement_id, one.point.attempt_id) for one in group] for group in groups]
-        empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
-        rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
-        found = {key: at for at, key in enumerate(rows["attempt_ids"].to_pylist())}
-        keys = dict.fromkeys(pool_key(attempt for _, attempt in group) for group in ids)
-        self._place = {key: at for at, key in enumerate(keys)}
-        order = pa.array([found[key] for key in keys], pa.int64())  # as they will be asked for
-        self._figures = LazyRecords[Figures](rows["figures"].take(order), Figures)
 
-    def __getitem__(self, group: Sequence[Measurement]) -> Figures:
-        return self._figures[self._place[pool_key(one.point.attempt_id for one in group)]]
+def _handles(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], Any]]:
+    """What makes the record of each row when it is asked for."""
+    records = LazyRecords[Any](column, record)
+    return [partial(records.__getitem__, at) for at in range(len(column))]
 
 
 def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:

@@ -47,35 +47,27 @@ def parse_slo(text: str) -> Slo:
     values: dict[str, Any] = {}
     problems: list[str] = []
     for term in text.split(","):
-        name, value, problem = _term(term)
-        if problem is None and name in values:
-            problem = f"{name} is given twice"
-        if problem is not None:
-            problems.append(problem)
+        match = _TERM.fullmatch(term)
+        name, operator, value = (match[1].lower(), match[2], match[3]) if match else ("", "", "")
+        wanted = ">=" if name == "attainment" else "<="
+        if match is None:
+            problems.append(f"{term.strip()!r} is no limit; write it like ttft<=500ms")
+        elif name not in (*LIMITS, "attainment"):
+            problems.append(unknown_name("limit", name, (*LIMITS, "attainment")))
+        elif operator != wanted:
+            problems.append(f"{name}{operator}{value}: write {name}{wanted}{value}")
+        elif name in values:
+            problems.append(f"{name} is given twice")
         else:
-            values[name] = value
+            try:
+                values[name] = _share(value) if name == "attainment" else parse_duration(value)
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
     if not problems and not set(values) & set(LIMITS):
         problems.append(f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms")
     if problems:
         raise ProblemsError([Problem(f"--slo: {problem}") for problem in problems])
     return Slo(**values)
-
-
-def _term(term: str) -> tuple[str, float, str | None]:
-    """(name, value in seconds or as a share, problem)."""
-    match = _TERM.fullmatch(term)
-    if match is None:
-        return "", 0.0, f"{term.strip()!r} is no limit; write it like ttft<=500ms"
-    name, operator, value = match.group(1).lower(), match.group(2), match.group(3)
-    if name != "attainment" and name not in LIMITS:
-        return name, 0.0, unknown_name("limit", name, (*LIMITS, "attainment"))
-    wanted = ">=" if name == "attainment" else "<="
-    if operator != wanted:
-        return name, 0.0, f"{name}{operator}{value}: write {name}{wanted}{value}"
-    try:
-        return name, _share(value) if name == "attainment" else parse_duration(value), None
-    except ValueError as error:
-        return name, 0.0, f"{name}: {error}"
 
 
 def _share(text: str) -> float:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from orchestrator.analysis.best import Answer, Candidate, LeftOut, Per
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.documents import Document, fields_of
-from orchestrator.report.text import Column, figure, load_text, say, table
+from orchestrator.report.text import EMULATED, Column, figure, load_text, say, table
 from orchestrator.spec.load import Slo
 
-_EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
 _FIGURES = ("request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
 
 
@@ -36,7 +35,7 @@ def best_text(answers: Sequence[Answer], slo: Slo) -> Iterator[str]:
             level = f" at {load_text(head.control, head.level)}" if head else ""
             yield say(f"left out: {left.deployment.label}{level}: {left.reason}", "dim")
     if any(one.emulated for one in answers):
-        yield say(_EMULATED, "yellow")
+        yield say(EMULATED, "yellow")
 
 
 def _ranking(answer: Answer) -> Iterator[str]:

@@ -11,11 +11,10 @@ from orchestrator.analysis.intervals import Interval, share_interval
 from orchestrator.analysis.measured import Measurement, Point
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.documents import Document, fields_of, metrics
-from orchestrator.report.text import Cell, Column, figure, load_text, say, table
+from orchestrator.report.text import EMULATED, Cell, Column, figure, load_text, say, table
 from orchestrator.results.records import Distribution, LaunchRow, PointHead
 from orchestrator.spec.load import Slo
 
-EMULATED = "emulated: an emulator answered, not an engine; these figures say nothing about real hardware"
 _REPEAT_FIELDS = (
     *("measurement_id", "attempt_id", "launch_id", "repeat", "seed", "status", "reason", "failure_class"),
     *("failure_kind", "validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import click
 
 WIDTH = 120  # where there is no terminal
+EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
 _RULE = "─"
 _GAP = "  "
 

@@ -15,6 +15,7 @@ from collections.abc import Container, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
@@ -52,7 +53,7 @@ class PackedRows:
         wanted = [name for name in self._schema.names if name in columns or name in self._key]
         seen: set[Key] = set()
         read: set[str] = set()
-        while new := [name for name in self._names() if name not in read]:
+        while new := [info.base_name for info in self._files() if info.base_name not in read]:
             for name in sorted(new, reverse=True):
                 read.add(name)
                 for rows in self._read(name, wanted):
@@ -68,8 +69,8 @@ class PackedRows:
             return
         try:
             sizes: dict[int, list[str]] = {}
-            for info in self._blobs.listing(self._folder, recursive=False):
-                if info.is_file and info.size < MERGE_BELOW_BYTES and _NAME.fullmatch(info.base_name):
+            for info in self._files():
+                if info.size < MERGE_BELOW_BYTES:
                     sizes.setdefault(_magnitude(info.base_name), []).append(info.base_name)
             for names in sizes.values():
                 if len(names) >= FILES_PER_MERGE:
@@ -93,9 +94,9 @@ class PackedRows:
                 writer.write_table(group, row_group_size=max(group.num_rows, 1))
         self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", sink.getvalue())
 
-    def _names(self) -> list[str]:
+    def _files(self) -> list[fs.FileInfo]:
         infos = self._blobs.listing(self._folder, recursive=False)
-        return [info.base_name for info in infos if info.is_file and _NAME.fullmatch(info.base_name)]
+        return [info for info in infos if info.is_file and _NAME.fullmatch(info.base_name)]
 
     def _read(self, name: str, columns: list[str] | None) -> Iterator[pa.Table]:
         """Groups of rows of one file; none of one that is gone, damaged, or of another schema."""

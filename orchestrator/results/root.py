@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -36,20 +36,9 @@ class Results:
             self._stores[experiment] = Store.open(self.uri, experiment)
         return self._stores[experiment]
 
-    def read(
-        self,
-        table: str,
-        columns: Sequence[str] | None = None,
-        *,
-        measurement_ids: Iterable[str] | None = None,
-        include_failed: bool = False,
-    ) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
         """``Store.read`` over all experiments, one after the other."""
-        wanted = None if measurement_ids is None else list(measurement_ids)
-        parts = [
-            self.store(name).read(table, columns, measurement_ids=wanted, include_failed=include_failed)
-            for name in self.experiments
-        ]
+        parts = [self.store(name).read(table, columns, include_failed=include_failed) for name in self.experiments]
         rows = unify(table, parts, None if columns is None else list(columns))
         return rows if columns is None else rows.select(list(columns))
 

@@ -167,32 +167,18 @@ class Store:
         """Measurement id to its first ok attempt, which counts for ever whatever is committed later."""
         return first_ok(self.commits())
 
-    def done(self) -> set[str]:
-        """Ids of the measurements that have an ok attempt: what a resumed sweep skips."""
-        return set(self.winners())
-
-    def read(
-        self,
-        table: str,
-        columns: Sequence[str] | None = None,
-        *,
-        measurement_ids: Iterable[str] | None = None,
-        include_failed: bool = False,
-    ) -> pa.Table:
+    def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
         """Committed rows of one table, in the schema of schemas.TABLES with every column nullable.
 
         Tables keyed by measurement (requests, token_events, points): rows of each measurement's winning attempt, or of
         every committed attempt with ``include_failed``. Other tables: rows of every commit, deployments once each.
-        ``measurement_ids`` keeps only these (a launch's id for what a launch wrote). ``columns`` in the given order.
+        ``columns`` in the given order.
         """
         schema = schema_of(table)
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
             chosen = list(first_ok(one for one in chosen if one.kind == "point").values())
-        if measurement_ids is not None:
-            wanted = set(measurement_ids)
-            chosen = [manifest for manifest in chosen if manifest.measurement_id in wanted]
         return self.read_manifests(table, chosen, columns)
 
     def read_manifests(

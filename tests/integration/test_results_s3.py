@@ -135,7 +135,7 @@ def test_parts_and_commits_come_back_from_an_object_store(s3: int) -> None:
     store.write_plan("{}")
     log = store.write_log("a0/rank0.log", b"ready")
     there = pickle.loads(pickle.dumps(store))
-    assert there.done() == {one.measurement_id for one in manifests}
+    assert there.winners().keys() == {one.measurement_id for one in manifests}
     assert there.read("token_events", ["gaps_us"]).num_rows == 20 * 50
     assert (there.plan(), there.read_log(log), there.read_log("exp/logs/no")) == ("{}", b"ready", None)
     found = open_results(uri(s3, "plain"))
@@ -146,7 +146,7 @@ def test_parts_and_commits_come_back_from_an_object_store(s3: int) -> None:
 def test_only_manifests_count_and_the_first_stays(s3: int) -> None:
     store = Store.open(uri(s3, "manifests"), "exp")
     write_one(store)
-    assert store.done() == set()
+    assert store.winners().keys() == set()
     manifest = commit_one(store)
     store.commit(manifest)
     with pytest.raises(ResultsError, match="committed only once"):
@@ -190,7 +190,7 @@ def test_every_third_request_refused_costs_only_time(s3: int, through: Callable[
         commit_one(store, f"m{index}")
     assert store.read("token_events").num_rows == 200
     assert faults(port) >= 4
-    assert Store.open(uri(s3, "busy"), "exp").done() == {"m0", "m1", "m2", "m3"}
+    assert Store.open(uri(s3, "busy"), "exp").winners().keys() == {"m0", "m1", "m2", "m3"}
 
 
 def test_a_lost_reply_is_not_taken_for_a_lost_object(s3: int, through: Callable[[str], int]) -> None:
@@ -220,7 +220,7 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
     assert (len(point.used), point.figures.requests.scheduled) == (9, 27)
     assert point.figures.ttft_ms is not None
     assert point.figures.ttft_ms.p50 == 104
-    assert busy.store("exp").done() == {f"m{index}" for index in range(9)}
+    assert busy.store("exp").winners().keys() == {f"m{index}" for index in range(9)}
 
 
 def test_a_store_that_is_down_is_given_up_after_five_tries_with_its_words(through: Callable[[str], int]) -> None:

@@ -152,7 +152,7 @@ def test_a_commit_that_was_taken_away_counts_no_more(folder: str) -> None:
     assert [one["requests"]["scheduled"] for one in shown(folder)] == [14, 1, 0]
     shutil.rmtree(Path(folder) / "exp" / "commits" / "m1")
     assert [one["requests"]["scheduled"] for one in shown(folder)] == [9, 1, 0]
-    assert Store.open(folder, "exp").done() == {"m0"}
+    assert Store.open(folder, "exp").winners().keys() == {"m0"}
 
 
 def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> None:
@@ -179,7 +179,7 @@ def test_many_attempts_are_a_few_files_and_resume_opens_no_manifest(
     assert len(points) == 70
     assert len(computed(str(tmp_path))) <= 2
     monkeypatch.setattr(Store, "_read_manifest", lambda *_: pytest.fail("a manifest was opened"))
-    assert Store.open(str(tmp_path), "exp").done() == {f"m{number}" for number in range(1, 70, 2)}
+    assert Store.open(str(tmp_path), "exp").winners().keys() == {f"m{number}" for number in range(1, 70, 2)}
 
 
 def test_a_row_of_what_is_computed_reads_as_sql_would_want_it(folder: str) -> None:

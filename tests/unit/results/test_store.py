@@ -74,12 +74,12 @@ def test_a_part_tells_its_rows_bytes_and_hash(store: Store, tmp_path: Path) -> N
 def test_a_part_without_its_manifest_is_invisible(store: Store) -> None:
     store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
     assert store.read("points", include_failed=True).num_rows == 0
-    assert store.done() == set()
+    assert store.winners().keys() == set()
 
 
 def test_what_is_committed_is_read_and_done(store: Store) -> None:
     commit_measurement(store, "m0", [request(0), failed_request(1)])
-    assert store.done() == {"m0"}
+    assert store.winners().keys() == {"m0"}
     assert store.read("requests", ["status", "request_index"]).to_pydict() == {
         "status": ["ok", "error"],
         "request_index": [0, 1],
@@ -98,7 +98,7 @@ def test_a_torn_manifest_is_ignored_with_a_warning(
         assert store.manifests() == [whole]
     assert "a1.json is ignored" in caplog.text
     torn.write_text(replace(whole, measurement_id="m1").to_json())  # an object store may show a late write
-    assert store.done() == {"m0", "m1"}
+    assert store.winners().keys() == {"m0", "m1"}
 
 
 def test_a_temporary_file_left_by_a_crash_is_no_part_and_no_manifest(store: Store, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_write_that_dies_half_way_leaves_nothing(
 
 def test_an_ok_attempt_wins_over_a_failed_one_before_and_after(store: Store) -> None:
     commit_measurement(store, "m0", [failed_request(0)], attempt_id="a0", created_unix_ns=1, status="failed")
-    assert store.done() == set()
+    assert store.winners().keys() == set()
     assert store.read("requests").num_rows == 0
     commit_measurement(store, "m0", [request(0), request(1)], attempt_id="a1", created_unix_ns=2)
     commit_measurement(store, "m0", [failed_request(0)], attempt_id="a2", created_unix_ns=3, status="failed")
@@ -145,7 +145,7 @@ def test_racing_attempts_have_one_winner_in_whatever_order_they_are_seen(order: 
 
 def test_a_launch_is_no_attempt_at_a_measurement(store: Store) -> None:
     commit_launch(store, "L0", deployment_row())
-    assert (store.attempts(), store.commits(), store.done()) == (set(), [], set())
+    assert (store.attempts(), store.commits(), store.winners().keys()) == (set(), [], set())
     assert [one.kind for one in store.manifests("launch")] == ["launch"]
     assert store.manifests("point") == []
 
@@ -193,24 +193,17 @@ def test_a_deployment_that_several_launches_wrote_is_read_once(store: Store) -> 
     assert store.read("deployments", ["label"]).to_pydict() == {"label": ["label-d0", "label-d1"]}
 
 
-def test_rows_of_chosen_measurements_only(store: Store) -> None:
-    for name in ("m0", "m1", "m2"):
-        commit_measurement(store, name, [request(0)])
-    found = store.read("points", ["measurement_id"], measurement_ids=["m2", "m0", "none"])
-    assert sorted(found["measurement_id"].to_pylist()) == ["m0", "m2"]
-
-
 def test_a_store_travels_by_its_uri(store: Store) -> None:
     commit_measurement(store, "m0", [request(0)])
     there = pickle.loads(pickle.dumps(store))
-    assert (there.uri, there.experiment, there.done()) == (store.uri, "exp", {"m0"})
+    assert (there.uri, there.experiment, there.winners().keys()) == (store.uri, "exp", {"m0"})
 
 
 def test_two_stores_on_one_place_see_each_other(store: Store) -> None:
     other = Store.open(store.uri, "exp")
-    assert other.done() == set()
+    assert other.winners().keys() == set()
     commit_measurement(store, "m0", [request(0)])
-    assert other.done() == {"m0"}
+    assert other.winners().keys() == {"m0"}
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "x" * 300])
@@ -244,7 +237,6 @@ def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
     found = open_results(str(tmp_path))
     assert found.experiments == ("one", "two")
     assert found.read("points", ["experiment"]).to_pydict() == {"experiment": ["one", "two"]}
-    assert found.read("points", measurement_ids=["m-two"]).num_rows == 1
     with pytest.raises(InputError, match="no experiment 'three'"):
         found.store("three")
 

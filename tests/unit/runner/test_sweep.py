@@ -202,12 +202,12 @@ def test_running_again_measures_what_is_not_yet_committed_whenever_the_driver_di
         there = Store.open(str(tmp_path / str(commits)), "x")
         with pytest.raises(Killed):
             sweep(world_of(), plan, Dying(there, commits))  # type: ignore[arg-type]
-        assert len(there.done()) < 4
-        done = len(there.done())
+        assert len(there.winners()) < 4
+        done = len(there.winners())
         again = world_of()
         report = sweep(again, plan, there)
         assert (report.counts.skipped, report.counts.measured) == (done, 4 - done)
-        assert len(there.done()) == 4
+        assert len(there.winners()) == 4
         assert len(again.loads) == 4 - done
     once_more = world_of()
     assert sweep(once_more, plan, there).counts.skipped == 4
