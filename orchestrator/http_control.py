@@ -41,13 +41,15 @@ def ask(
     url: str, method: str = "GET", api_key: str = "", limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES
 ) -> Answer:
     """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of status 0."""
-    parts, end_s = urlsplit(url), time.monotonic() + limit_s
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    end_s = time.monotonic() + limit_s
     headers = {"Content-Type": "application/json", "Connection": "close"}
     headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        with closing(kind(parts.hostname or "", parts.port, timeout=limit_s)) as connection:
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        with closing(kind(parts.hostname or "", parts.port)) as connection:
+            connection.sock = _connect(connection, end_s)
             connection.request(method, path, "{}" if method == "POST" else None, headers)
             response = http.client.HTTPResponse(_Until(connection.sock, end_s), method=method)  # type: ignore[arg-type]
             response.begin()
@@ -63,6 +65,30 @@ def ask(
     return Answer(response.status, body)
 
 
+def _connect(to: http.client.HTTPConnection, end_s: float) -> socket.socket:
+    """Connected, TLS included, before that instant. The library gives each address and each step the whole time."""
+    error = OSError("it has no address")
+    for family, kind, proto, _, address in socket.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(_left_s(end_s))
+            sock.connect(address)
+            if isinstance(to, http.client.HTTPSConnection):
+                sock.settimeout(_left_s(end_s))  # of the whole handshake
+                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=to.host)
+            return sock
+        except OSError as caught:
+            sock.close()
+            error = caught
+    raise error
+
+
+def _left_s(end_s: float) -> float:
+    if (left_s := end_s - time.monotonic()) <= 0:
+        raise TimeoutError("it took too long to answer")
+    return left_s
+
+
 class _Until(io.RawIOBase):
     """A socket that can be read until an instant: a socket's own timeout starts anew with every byte."""
 
@@ -76,8 +102,5 @@ class _Until(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left_s = self._end_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("it took too long to answer")
-        self._sock.settimeout(left_s)
+        self._sock.settimeout(_left_s(self._end_s))
         return self._sock.recv_into(buffer)

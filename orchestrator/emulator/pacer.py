@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import math
-import os
-import sys
 import time
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Protocol, cast
 
 from orchestrator.emulator.batch import Batch, Sequence
+from orchestrator.timer import LoopTimer
 
 
 class Receiver(Protocol):
@@ -69,7 +67,6 @@ class Lag:
 
 # A sleeping process is woken 0.1 to 0.2 ms after its timer, so it is woken this much before and looks at the clock.
 _EARLY_S = 0.25e-3
-_MONOTONIC, _ABSOLUTE = time.CLOCK_MONOTONIC, 1  # of a timerfd
 
 
 class Pacer:
@@ -78,7 +75,7 @@ class Pacer:
     def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         self.batch = batch
         self.lag = Lag()
-        self._timer = _Timer(loop, self._wake)
+        self._timer = LoopTimer(loop, self._wake)
         self._due: list[tuple[float, Callable[[bytes], None], bytes]] = []
         self._after: list[Receiver] = []
         self._running = False
@@ -106,7 +103,7 @@ class Pacer:
         if self._first_s - time.monotonic() <= _EARLY_S:
             self._fire()
         elif self._running:
-            self._timer.arm(self._first_s - _EARLY_S)
+            self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def close(self) -> None:
         """Stop giving out tokens."""
@@ -130,7 +127,7 @@ class Pacer:
                 self._due.append((self._first_s + place * batch.interval_s, receiver.write, payload))
             if wants_call:
                 self._after.append(receiver)
-        self._timer.arm(self._first_s - _EARLY_S)
+        self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def _fire(self) -> None:
         """The step has ended: its tokens go out, the next one begins."""
@@ -147,48 +144,3 @@ class Pacer:
         for receiver in self._after:
             receiver.sent()
         self._begin()
-
-
-class _Timer:
-    """Calls ``callback`` once at each armed instant of ``time.monotonic()``; arming again replaces the instant.
-
-    Linux: a timerfd watched by the loop, right to about 0.1 ms where libuv's own timers count whole milliseconds.
-    Elsewhere: the loop's own timer.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop, self._callback = loop, callback
-        self._handle: asyncio.TimerHandle | None = None
-        self._fd = -1
-        if sys.platform == "linux":  # os.timerfd_create needs Python 3.13
-            self._libc = ctypes.CDLL(None, use_errno=True)
-            self._fd = int(self._libc.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
-            loop.add_reader(self._fd, self._readable)
-
-    def arm(self, when_s: float) -> None:
-        """Fire at ``when_s``; at once when that has passed."""
-        if self._fd >= 0:
-            instant = divmod(max(1, int(when_s * 1e9)), 1_000_000_000)  # seconds, nanoseconds; 0 would disarm it
-            interval_and_instant = (ctypes.c_long * 4)(0, 0, *instant)
-            self._libc.timerfd_settime(self._fd, _ABSOLUTE, interval_and_instant, None)
-            return
-        if self._handle is not None:
-            self._handle.cancel()
-        delay_s = max(0.0, when_s - time.monotonic())
-        self._handle = self._loop.call_later(delay_s, self._callback)
-
-    def close(self) -> None:
-        """Never fire again."""
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _readable(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:  # armed again between the wake-up and this call
-            return
-        self._callback()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from orchestrator.errors import InputError
+from orchestrator.load.workloads.file import lines_of, read_file
 from orchestrator.registry import Registry, unknown_name
 from orchestrator.spec.load import Arrivals
 
@@ -160,25 +160,14 @@ def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def _stamps(arrivals: Arrivals) -> list[float]:
-    """Raises InputError for a file that is missing or empty, or the first line that holds no time."""
-    path = Path(arrivals.trace or "")
-    if not path.is_file():
-        raise InputError(f"trace {str(path)!r} is not a file")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"trace {str(path)!r} cannot be read: {error}") from None
-    stamps = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    """Raises InputError for a file that cannot be read or is empty, or the first line that holds no time."""
+    path, stamps = arrivals.trace or "", []
+    for number, line in lines_of(read_file("trace", path), "trace", path):
         try:
-            stamp = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith("{") else line)
+            stamp = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line)
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"trace {str(path)!r}, line {number}: no time in {line[:60]!r}") from None
+            stamp = np.nan
         if not np.isfinite(stamp):
-            raise InputError(f"trace {str(path)!r}, line {number}: {line[:60]!r} is not a finite time")
+            raise InputError(f"trace {path!r}, line {number}: no finite time in {line[:60].decode(errors='replace')!r}")
         stamps.append(stamp)
-    if not stamps:
-        raise InputError(f"trace {str(path)!r} is empty")
     return stamps

@@ -123,7 +123,7 @@ class Driver:
         self._poller = Poller()
         self._transport = Transport(self._poller, endpoints)
         self._open: dict[InFlight, None] = {}  # oldest first
-        self._waiting: deque[tuple[Entry, int | None]] = deque()  # due, but max_in_flight are in flight
+        self._waiting: deque[Entry] = deque()  # due, but max_in_flight are in flight
         self._over: deque[InFlight] = deque()  # responses to be read
         self._over_bytes = 0
         self._long: list[InFlight] = []  # running streams of which some can be read ahead
@@ -213,7 +213,7 @@ class Driver:
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
-            self._long = [flight for flight in self._open if can_read_ahead(flight, self._wire)]
+            self._long = [flight for flight in self._open if can_read_ahead(flight)]
         limit_ns = round(self._point.request_timeout_s * 1e9)
         late = takewhile(lambda flight: now - flight.started_ns >= limit_ns, self._open)
         for flight in list(late):
@@ -222,15 +222,14 @@ class Driver:
     # -- sending
 
     def _send_due(self, now: int) -> None:
-        while (popped := self._queue.pop_due(now - self._start_ns)) is not None:
-            entry, slot = popped
+        while (entry := self._queue.pop_due(now - self._start_ns)) is not None:
             if self._cap is not None and len(self._open) >= self._cap:
-                self._waiting.append(popped)
+                self._waiting.append(entry)
             else:
-                self._send(entry, slot, entry.due_ns + self._start_ns)
+                self._send(entry, entry.due_ns + self._start_ns)
 
-    def _send(self, entry: Entry, slot: int | None, free_ns: int) -> None:
-        flight = InFlight(entry, self._writer.take(entry), slot)
+    def _send(self, entry: Entry, free_ns: int) -> None:
+        flight = InFlight(entry, self._writer.take(entry))
         if self._kind.needs_reply or self._point.count_text:
             flight.response.parsed.texts = []
         self._open[flight] = None
@@ -246,15 +245,14 @@ class Driver:
             del self._open[flight]
             self._done += 1
             if self._waiting:
-                entry, slot = self._waiting.popleft()
-                self._send(entry, slot, flight.ended_ns)
+                self._send(self._waiting.popleft(), flight.ended_ns)
         for flight in ended:
             if self._kind.needs_reply:
                 self._read_now(flight)
             else:
                 self._over.append(flight)
                 self._over_bytes += sum(map(len, flight.parts))
-            self._queue.over(flight.entry, flight.slot, flight.ended_ns - self._start_ns, _refused(flight))
+            self._queue.over(flight.entry, flight.ended_ns - self._start_ns, _refused(flight))
 
     def _read_step(self) -> bool:
         """One step of reading what is over, else what is long. False: there is nothing to read."""
@@ -295,25 +293,22 @@ class Driver:
 
     def _give_up_open(self) -> None:
         """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""
-        aborted = self._aborting
         said = (ErrorClass.TIMEOUT, "still open when the time to drain was over")
         never = (ErrorClass.TIMEOUT, "never sent: max_in_flight requests were in flight until the end")
-        if aborted:
+        if self._aborting:
             said = never = (ErrorClass.ABORTED, "the run was aborted")
         now_ns = max(0, time.monotonic_ns() - self._start_ns)
-        later = [entry for flight in self._open for entry in self._queue.later_turns(flight.entry, now_ns)]
-        later += [turn for entry, _ in self._waiting for turn in self._queue.later_turns(entry, now_ns)]
+        unsent = [(entry, never) for entry in self._waiting]
+        for entry in [*(flight.entry for flight in self._open), *self._waiting]:
+            unsent += [(turn, said) for turn in self._queue.later_turns(entry, now_ns)]
+        unsent += [(entry, said) for entry in self._queue.rest(now_ns)] if self._aborting else []
         for flight in list(self._open):
             self._transport.cancel(flight, *said)
         self._over.extend(self._transport.ended)
-        self._transport.ended = []
         self._open.clear()
-        for entry, _ in self._waiting:
-            self._rows.add_unsent(entry, now_ns, *never)
-        later += self._queue.rest(now_ns) if aborted else []
-        for entry in later:
-            self._rows.add_unsent(entry, now_ns, *said)
-        self._failed += len(self._waiting) + len(later)
+        for entry, (error_class, error) in unsent:
+            self._rows.add_unsent(entry, now_ns, error_class, error)
+        self._failed += len(unsent)
 
 
 _END = object()

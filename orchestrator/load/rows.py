@@ -9,15 +9,14 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orchestrator.load.point import LoadPoint
-from orchestrator.load.requests import Assignment
+from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
-from orchestrator.load.schedule import Entry
+from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.load.workloads.content import load_tokenizer
 from orchestrator.results.outcomes import ErrorClass
 
@@ -77,9 +76,10 @@ class Rows:
     def add_unsent(self, entry: Entry, done_ns: int, error_class: ErrorClass, error: str) -> None:
         """The row of a request that was never sent. ``done_ns`` counts from the start."""
         kind, turn = self._assignment.kind, (entry.session, entry.turn)
-        times = (None, None, None, None, done_ns)
-        counts = (kind.input_tokens(*turn), None, kind.output_tokens(*turn), None, None, None, None, 0, 0, None, None)
-        self._rows.append((*self._key(entry), *times, *counts, error_class.status, error_class, error[:500], None))
+        asked = Request(0, b"", "", kind.input_tokens(*turn), kind.output_tokens(*turn))
+        flight = InFlight(entry, asked, ended_ns=self._start_ns + done_ns)
+        flight.response.fail(error_class, error)
+        self._rows.append(self._row(flight))
 
     def recount(self, tokenizer: str) -> bool:
         """Counts the replies that came without counts with the model's tokenizer. False: there are none."""
@@ -172,15 +172,10 @@ class _NoPandas:
 def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> pa.Table:
     """The ``requests`` rows of client ``index`` of ``count`` that died, all with status ``lost``.
 
-    A closed loop by time has no fixed number of requests: then one row for each slot the client held.
+    A closed loop by time has no fixed number of requests: then one session for each that the client kept in flight.
     """
     mine = Assignment.of(point, index, count)
-    schedule, starts, rows = mine.schedule, mine.schedule.slot_starts, Rows(mine, 0)
-    by_time = schedule.sessions is None
-    for at, session in enumerate(islice(schedule.own_sessions(), len(starts) if by_time else None)):
-        due_ns = int(schedule.due_ns[session]) if schedule.open_loop else starts[at] if at < len(starts) else 0
-        for turn in range(1 if by_time else schedule.turns(session)):
-            entry = schedule.entry(session, turn, due_ns)
-            if entry is not None:
-                rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
+    rows = Rows(mine, 0)
+    for entry in RequestQueue(mine.schedule, 0.0).rest(0):
+        rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
     return rows.tables()[0]

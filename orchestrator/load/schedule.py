@@ -87,12 +87,13 @@ class Schedule:
         return sum(map(self.turns, self.own_sessions()))
 
     def _arrivals(self, point: LoadPoint) -> NDArray[np.int64]:
-        """Sessions arrive at rate/turns, so that the level stays a number of requests per second."""
-        process = ARRIVALS[point.arrivals.process]
+        """Sessions arrive at rate/turns, so that the level (and a ramp's end) stays a number of requests per second."""
+        arrivals, turns = point.arrivals, self._kind.mean_turns
+        if arrivals.to is not None:
+            arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
         horizon_s = None if point.duration_s is None else point.warmup_s + point.duration_s
-        rng = stream(point.seed, ARRIVAL_STREAM)
-        asked = Asked(point.arrivals, point.level.value / self._kind.mean_turns, horizon_s, self.sessions)
-        offsets_s = process(asked, rng)
+        asked = Asked(arrivals, point.level.value / turns, horizon_s, self.sessions)
+        offsets_s = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
         return np.round(offsets_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:
@@ -138,44 +139,48 @@ class RequestQueue:
         self._schedule = schedule
         self._think_ns = round(think_time_s * 1e9)
         self._sessions = schedule.own_sessions()
-        self._heap: list[tuple[int, int, Entry, int | None]] = []  # due, tie, entry, slot
-        self._failures: dict[int, int] = {}  # of a slot, in a row
+        self._heap: list[tuple[int, int, Entry]] = []  # due, tie, entry
+        self._failures: dict[int, int] = {}  # closed loop: in a row, of those whose place a session took
         self._ties = 0
         self._last_due_ns = 0
         self._coming = next(self._sessions, None)  # the session after those handed out
         self.scheduled = 0
-        if schedule.open_loop:
-            self._next_session(None, None)  # only the next arrival stands in the heap
-        else:
-            for slot, start_ns in enumerate(schedule.slot_starts):
-                self._next_session(slot, start_ns)
+        for start_ns in [None] if schedule.open_loop else schedule.slot_starts:  # open: only the next arrival
+            self._push(self._first_turn(start_ns))
 
     @property
     def next_due_ns(self) -> int | None:
         """When the next entry known is due; None: nothing is left that does not follow from requests in flight."""
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ns: int) -> tuple[Entry, int | None] | None:
-        """The next entry that is due and its slot (None in the open loop); None when nothing is due."""
+    def pop_due(self, now_ns: int) -> Entry | None:
+        """The next entry that is due; None when nothing is."""
         if not self._heap or self._heap[0][0] > now_ns:
             return None
-        due, _, entry, slot = heapq.heappop(self._heap)
+        due, _, entry = heapq.heappop(self._heap)
         self._last_due_ns = max(self._last_due_ns, due)
         self.scheduled += 1
-        if slot is None and entry.turn == 0:
-            self._next_session(None, None)
-        return entry, slot
+        if self._schedule.open_loop and entry.turn == 0:
+            self._push(self._first_turn(None))
+        return entry
 
-    def over(self, entry: Entry, slot: int | None, ended_ns: int, failed: bool) -> None:
-        """A request is over: its session's next turn becomes known, or its slot's next session."""
-        due = ended_ns + self._think_ns
-        if slot is not None:
-            due += self._backoff(slot, failed)
+    def over(self, entry: Entry, ended_ns: int, refused: bool) -> None:
+        """A request is over: its session's next turn becomes known, or (closed loop) the session that takes its place.
+
+        ``refused``: it failed at once. A dead engine refuses within microseconds: without a pause the rows would fill
+        the disk.
+        """
+        due, closed, failures = ended_ns + self._think_ns, not self._schedule.open_loop, 0
+        before = self._failures.pop(entry.session, 0)
+        if closed and refused:
+            failures = before + 1
+            due += min(BACKOFF_NS << min(before, 16), MAX_BACKOFF_NS)
         following = self._schedule.entry(entry.session, entry.turn + 1, due)
-        if following is not None:
-            self._push(following, slot)
-        elif slot is not None:
-            self._next_session(slot, due)
+        if following is None and closed:
+            following = self._first_turn(due)
+        if following is not None and failures:
+            self._failures[following.session] = failures
+        self._push(following)
 
     def last_ns(self, now_ns: int) -> int | None:
         """The last scheduled instant; None while more may follow from what is in flight."""
@@ -187,14 +192,14 @@ class RequestQueue:
     def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
         """The turns after a given one that will not come any more."""
         for turn in range(entry.turn + 1, self._schedule.turns(entry.session)):
-            later = self._schedule.entry(entry.session, turn, now_ns)
+            later = self._schedule.entry(entry.session, turn, max(now_ns, entry.due_ns))
             if later is not None:
                 yield later
 
     def rest(self, now_ns: int) -> Iterator[Entry]:
         """Everything not handed out yet, for a run that is given up. Nothing is due afterwards."""
         pending, self._heap = sorted(self._heap), []
-        entries = [entry for _, _, entry, _ in pending]
+        entries = [entry for _, _, entry in pending]
         if self._schedule.sessions is not None:
             due_ns = None if self._schedule.open_loop else now_ns
             while self._coming is not None:
@@ -204,16 +209,6 @@ class RequestQueue:
             yield entry
             yield from self.later_turns(entry, now_ns)
 
-    def _backoff(self, slot: int, failed: bool) -> int:
-        """A dead engine refuses within microseconds: without a pause its rows would fill the disk."""
-        failures = self._failures[slot] = self._failures.get(slot, 0) + 1 if failed else 0
-        return min(BACKOFF_NS << min(failures - 1, 16), MAX_BACKOFF_NS) if failures else 0
-
-    def _next_session(self, slot: int | None, due_ns: int | None) -> None:
-        entry = self._first_turn(due_ns)
-        if entry is not None:
-            self._push(entry, slot)
-
     def _first_turn(self, due_ns: int | None) -> Entry | None:
         """The next session's first turn; None when there are no more, or its time is over."""
         session = self._coming
@@ -222,6 +217,7 @@ class RequestQueue:
         self._coming = next(self._sessions, None)
         return self._schedule.entry(session, 0, due_ns)
 
-    def _push(self, entry: Entry, slot: int | None) -> None:
-        self._ties += 1
-        heapq.heappush(self._heap, (entry.due_ns, self._ties, entry, slot))
+    def _push(self, entry: Entry | None) -> None:
+        if entry is not None:
+            self._ties += 1
+            heapq.heappush(self._heap, (entry.due_ns, self._ties, entry))

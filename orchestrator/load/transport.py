@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.load.response import InFlight
-from orchestrator.load.response.http import END_MARK, BadHttp, parse_head, since_event_chunk, unwrap, unwrap_chunks
+from orchestrator.load.response.http import END_MARK, BadHttp, since_event_chunk, unwrap_chunks
 from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Connection, Endpoint, Poller
 from orchestrator.results.outcomes import ErrorClass
 
@@ -226,16 +226,14 @@ class Transport:
             return
         head = flight.head
         if head is None:
-            flight.first_byte_ns = flight.times[0]
-            raw = b"".join(flight.parts)
             try:
-                head = flight.head = parse_head(raw)
+                if not flight.read_head():
+                    return
             except BadHttp as error:
                 self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
                 return
-            if head is None:
-                return
-            flight.received = len(raw)
+            head = flight.head
+            assert head is not None
         else:
             flight.received += len(data)
         if len(flight.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
@@ -244,19 +242,15 @@ class Transport:
         if head.chunked:
             if b"".join(flight.parts[-5:]).endswith(END_MARK):
                 self._finish_if_whole(fd, flight)
-        elif head.length is not None and flight.received >= head.size + head.length:
-            self._finish(fd, flight, reusable=flight.received == head.size + head.length)
+        elif head.length is not None and flight.received >= head.length:
+            self._finish(fd, flight, reusable=flight.received == head.length)
 
     def _finish_if_whole(self, fd: int, flight: InFlight) -> None:
         """Looks at the framing. The end mark inside of a chunk is not the end."""
         assert flight.head is not None
-        raw = since_event_chunk(flight.parts)
+        raw = since_event_chunk(flight.parts) or b"".join(flight.parts)
         try:
-            if raw is None:
-                raw = b"".join(flight.parts)
-                body = unwrap(raw, flight.head)
-            else:
-                body = unwrap_chunks(raw)
+            body = unwrap_chunks(raw)
         except BadHttp as error:
             self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
             return

@@ -71,7 +71,7 @@ class TokenEventsRow(AttemptKey):
 
     request_index: A[I32, "as in requests"]
     gaps_us: A[tuple[I32, ...], "gaps between content chunks, rounded to 1 us with the remainder carried"]
-    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each"] = None
+    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each, or not told"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,8 @@ class Loaded:
         """Of the clients that stored nothing."""
         import pyarrow as pa
 
-        return pa.concat_tables(one.token_events for one in self.reports.values() if one.token_events is not None)
+        parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
+        return pa.concat_tables(parts).sort_by("request_index")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

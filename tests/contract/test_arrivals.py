@@ -138,7 +138,7 @@ def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: s
 
 def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"1\n\xff\xfe\n")
-    assert "cannot be read" in problems(Arrivals(process="trace", trace=str(tmp_path / "t.txt")))[0]
+    assert "line 2: no finite time" in problems(Arrivals(process="trace", trace=str(tmp_path / "t.txt")))[0]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:
         (Arrivals(process="ramp"), "'to'"),
         (Arrivals(process="steps"), "'steps'"),
         (Arrivals(process="trace"), "'trace'"),
-        (Arrivals(process="trace", trace="/nowhere/t.txt"), "not a file"),
+        (Arrivals(process="trace", trace="/nowhere/t.txt"), "cannot be read: No such file"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_beforehand(arrivals: Arrivals, said: str) -> None:

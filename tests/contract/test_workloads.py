@@ -172,7 +172,7 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.txt", b" \n\n", "holds no prompt"),
+        ("a.txt", b" \n\n", "is empty"),
         ("a.txt", b"fine\n\xff\xfe", "line 2: not UTF-8"),
         (
             "a.jsonl",

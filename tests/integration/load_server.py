@@ -43,7 +43,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(data: Any) -> bytes:
-    text = data if isinstance(data, bytes) else json.dumps(data).encode()
+    text = data if isinstance(data, bytes) else json.dumps(data, separators=(",", ":")).encode()  # as engines do
     return b"data: " + text + b"\n\n"
 
 

@@ -107,3 +107,40 @@ def test_a_server_that_says_a_byte_now_and_then_is_cut_off_in_time(start: bytes)
 
 def test_a_url_that_is_none_is_nobody() -> None:
     assert ask("http://127.0.0.1:99999999/").status == 0
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:no", "nothing"])
+def test_what_is_no_url_is_an_answer_too(url: str) -> None:
+    answer = ask(url)
+    assert answer.status == 0 and answer.error
+
+
+def test_a_handshake_that_hangs_is_over_in_time() -> None:
+    """Bytes keep coming: each one would start a socket's own timeout anew."""
+
+    def drip(client: socket.socket) -> None:
+        for _ in range(40):
+            client.sendall(b"\x16")
+            time.sleep(0.05)
+
+    with serving(drip) as (url, _):
+        began = time.monotonic()
+        answer = ask(url.replace("http:", "https:"), limit_s=0.4)
+        assert time.monotonic() - began < 1.5
+    assert answer.status == 0 and answer.error
+
+
+def test_all_addresses_of_a_name_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:  # nobody else gets in
+            one.setblocking(False)
+            one.connect_ex(address)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)] * 5
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        began = time.monotonic()
+        assert ask("http://many.example/", limit_s=0.5).status == 0
+        assert time.monotonic() - began < 1.5
+        for one in waiting:
+            one.close()

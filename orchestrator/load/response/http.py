@@ -1,7 +1,8 @@
-"""The HTTP/1.1 of a response: its head, and the framing of its body: where it ends, and how to take it off.
+"""The HTTP/1.1 of a response: its head, the framing of its body (where it ends, and how to take it off), its events.
 
 Never while it streams: the end is checked once, when the last bytes look like one, and the rest is done in the client's
-pauses and when the request is over.
+pauses and when the request is over. What engines usually send is split in one pass of C; everything else the standards
+allow takes a slower way to the same result.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An unwrapped body and where it lay in the raw response.
+    """An unwrapped body and where it lay in the raw one.
 
     It came in pieces (chunks, or one): piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and at byte
-    ``raw_ends[i]`` of the raw response. ``size``: raw bytes up to the end of the body; what follows is not ours.
+    ``raw_ends[i]`` of the raw body. ``size``: raw bytes up to the end of the body; what follows is not ours.
     """
 
     content: bytes
@@ -105,7 +106,7 @@ class Body:
     size: int
 
     def raw_positions(self, positions: Sequence[int]) -> list[int]:
-        """Exclusive ends within ``content``, ascending, as exclusive ends within the raw response."""
+        """Exclusive ends within ``content``, ascending, as exclusive ends within the raw body."""
         found, piece = [], 0
         for position in positions:
             while self.ends[piece] < position:
@@ -115,31 +116,30 @@ class Body:
 
 
 def unwrap(raw: bytes, head: Head) -> Body:
-    """Takes the framing off what has come so far. Raises BadHttp when it is broken."""
+    """Takes the framing off what has come of a body so far. Raises BadHttp when it is broken."""
     if head.chunked:
-        return unwrap_chunks(raw, head.size)
-    body = raw[head.size :] if head.length is None else raw[head.size : head.size + head.length]
-    size = head.size + len(body)
-    return Body(body, [len(body)], [size], head.length == len(body), size)
+        return unwrap_chunks(raw)
+    body = raw if head.length is None else raw[: head.length]
+    return Body(body, [len(body)], [len(body)], head.length == len(body), len(body))
 
 
-def unwrap_chunks(raw: bytes, at: int = 0) -> Body:
+def unwrap_chunks(raw: bytes) -> Body:
     """The same for a chunked body, or its rest from the start of a chunk. A last chunk is kept as far as it came."""
-    pieces, raw_ends = _plain_chunks(raw, at)
-    complete, size = _other_chunks(raw, raw_ends[-1] + 2 if raw_ends else at, pieces, raw_ends)
+    pieces, raw_ends = _plain_chunks(raw)
+    complete, size = _other_chunks(raw, raw_ends[-1] + 2 if raw_ends else 0, pieces, raw_ends)
     return Body(b"".join(pieces), list(accumulate(map(len, pieces))), raw_ends, complete, size)
 
 
 _HEX = [b"%x" % size for size in range(8192)]
 
 
-def _plain_chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
+def _plain_chunks(raw: bytes) -> tuple[list[bytes], list[int]]:
     """Whole chunks with lower-case sizes that hold no CR LF, which is what engines send, and where in ``raw`` they end.
 
     Splitting at all CR LF in one pass of C is right exactly when every second part is as long as the part before says;
     else there are none.
     """
-    parts = raw[at:].split(b"\r\n")
+    parts = raw.split(b"\r\n")
     pieces = parts[1:-1:2]
     if pieces and not pieces[-1]:
         del pieces[-1]  # the end, or its beginning
@@ -147,7 +147,7 @@ def _plain_chunks(raw: bytes, at: int) -> tuple[list[bytes], list[int]]:
     if not pieces or not 0 < min(lengths) <= max(lengths) < len(_HEX) or sizes != list(map(_HEX.__getitem__, lengths)):
         return [], []
     framed = [length + len(size) + 4 for length, size in zip(lengths, sizes, strict=True)]
-    return pieces, [at - 2 + end for end in accumulate(framed)]
+    return pieces, [end - 2 for end in accumulate(framed)]
 
 
 def _other_chunks(raw: bytes, at: int, pieces: list[bytes], raw_ends: list[int]) -> tuple[bool, int]:
@@ -191,19 +191,83 @@ def _trailers_end(raw: bytes, at: int) -> int | None:
     return None
 
 
-def event_chunk(read: bytes) -> bytes | None:
-    """The event, with its empty line, of a read that is exactly one chunk with one event; None when it is not."""
-    line, _, chunk = read.partition(b"\r\n")
-    whole = chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2)
-    return chunk[:-2] if whole else None
-
-
 def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
     """What came after the last read that is exactly one chunk with one event, where a chunk begins; None: not among the
     last few. It says where a chunked body ends for a fraction of the price of the whole response. Only a server that
     sends, inside of a larger chunk, what looks like a chunk of its own deceives it; whoever reads the whole finds out.
     """
     for back in range(2, min(len(reads), LAST_READS) + 1):
-        if event_chunk(reads[-back]) is not None:
+        line, _, chunk = reads[-back].partition(b"\r\n")
+        if chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2):
             return b"".join(reads[1 - back :])
     return None
+
+
+# -- server-sent events of a body, or of a part of one that ends with an event: payloads, and where each ended
+
+_FIRST, _BETWEEN, _LAST = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
+
+# an empty line after a line, of any of the three kinds; atomic, so that \r\n is never taken for two line ends
+_BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
+_LINE = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Event i holds ``payloads[i]`` and ended (exclusive) at byte ``ends[i]``. ``done``: a [DONE] came after them."""
+
+    payloads: list[bytes]
+    ends: list[int]
+    done: bool
+
+
+def split(body: bytes) -> Events:
+    """The events of a body without comments, pings and [DONE]. What follows [DONE] is left out."""
+    return _split_plain(body) or _split_any(body)
+
+
+def _split_plain(body: bytes) -> Events | None:
+    """The usual stream: every event one line ``data: ...``, then an empty line; None when it is not quite that."""
+    done = body.endswith(_LAST)
+    if done:
+        body = body[: 2 - len(_LAST)]
+    if not (body.startswith(_FIRST) and body.endswith(b"\n\n")) or b"\r" in body or b"[DONE]" in body:
+        return None
+    payloads = body[len(_FIRST) : -2].split(_BETWEEN)
+    if body.count(b"\n") != 2 * len(payloads):
+        return None
+    return Events(payloads, [end - 2 for end in accumulate([len(payload) + 8 for payload in payloads])], done)
+
+
+def _split_any(body: bytes) -> Events:
+    """Any stream that follows the standard, and a last event whose empty line is missing."""
+    payloads: list[bytes] = []
+    ends: list[int] = []
+    done = False
+    at = 3 if body.startswith(b"\xef\xbb\xbf") else 0
+    while at < len(body) and not done:
+        blank = _BLANK.search(body, at)
+        end = blank.start() if blank else len(body)
+        payload = _payload(body[at:end])
+        if payload is not None and payload.strip() == b"[DONE]":
+            done = True
+        elif payload is not None:
+            payloads.append(payload)
+            ends.append(at + len(body[at:end].rstrip(b"\r\n")))
+        at = blank.end() if blank else len(body)
+    return Events(payloads, ends, done)
+
+
+def _payload(event: bytes) -> bytes | None:
+    """The data lines of one event joined; llama.cpp's ``error:`` field becomes an error object; None: no data."""
+    data = []
+    for line in _LINE.split(event):
+        name, colon, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data" and colon:
+            data.append(value)
+        elif name == b"error" and colon:
+            return b'{"error":' + value + b"}"
+        elif name.lstrip().startswith(b"{"):
+            return event  # bare JSON where an event should be: an error body without its framing
+    return b"\n".join(data) if data else None

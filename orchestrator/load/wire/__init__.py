@@ -41,26 +41,8 @@ class Parsed:
             self.error = error[:500]
 
 
-class Inside(Protocol):
-    """The short way to count events of a stream that differ only within."""
-
-    def envelope(self, event: bytes) -> tuple[bytes, bytes] | None:
-        """How an event (``data: PAYLOAD`` and an empty line) begins and ends outside of what makes it differ from its
-        neighbours; None: it is no plain token event."""
-        ...
-
-    def read(self, insides: list[bytes], parsed: Parsed) -> bool:
-        """Adds events by what is inside of their envelopes. False, and nothing added: one is not what it looks like."""
-        ...
-
-
 class Wire(Protocol):
     """One API. Stateless."""
-
-    @property
-    def inside(self) -> Inside | None:
-        """Where this API has a short way."""
-        ...
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         """The JSON body of one request for a stream of ``output_tokens`` tokens."""
@@ -68,6 +50,11 @@ class Wire(Protocol):
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         """Adds events to ``parsed``, one entry of ``parsed.tokens`` each. A payload may be anything."""
+        ...
+
+    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
+        """The short way for events that hold nothing but tokens, in whatever order. False, and nothing added: they must
+        be read."""
         ...
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
-
-import orjson
 
 from orchestrator.load.wire import UNKNOWN, Parsed, decode, encode, length_fields, odd_event, read_usage
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
+
+_TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
+_PIECE = re.compile(rb'"(?:text|content)":"[^"]')
 
 Piece = Callable[[dict[str, Any]], str | None]  # a choice's new text; "": content without text; None: no content
 
@@ -27,15 +29,29 @@ class OpenAi:
     prompt_field: Callable[[Prompt], dict[str, Any]]
     piece: Piece
 
-    @property
-    def inside(self) -> Choices:
-        return Choices(self.piece)
-
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         return encode({**self.prompt_field(prompt), **_fields(output_tokens, model, dialect)}, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         _read(decode(payloads), parsed, self.piece)
+
+    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
+        before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
+        cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
+        joined = b"\n".join([payload[cut:] for payload in payloads])
+        # a quote inside of a JSON string is written \", so what is found here are names of an object, never text
+        if joined.count(b'"choices":[{') != events or b'"usage":{' in joined or b'"finish_reason":"' in joined:
+            return False
+        found = _TOKEN_IDS.findall(joined)
+        if len(found) == events:
+            several = b"," in b"".join(found)
+            parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
+            parsed.source = "token_ids"
+            return True
+        if found or len(_PIECE.findall(joined)) != events:
+            return False
+        parsed.tokens += [UNKNOWN] * events
+        return True
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
@@ -135,52 +151,3 @@ def _collect(text: str | None, ids: Any, parsed: Parsed) -> None:
         parsed.texts.append(text)
     if ids:
         parsed.token_ids = (parsed.token_ids or []) + list(ids)
-
-
-# -- events of which only the choice is looked at, and where it lists token ids only those
-
-LAST_EVENTS = 4  # decoded in any case: one of them says why the stream ended
-_TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
-_OPENING = re.compile(rb'"choices": ?\[')
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What is inside of a plain token event: its one choice."""
-
-    piece: Piece
-
-    def envelope(self, event: bytes) -> tuple[bytes, bytes] | None:
-        found = _OPENING.search(event)
-        if found is None:
-            return None
-        end = event.rfind(b"]")
-        try:
-            value = orjson.loads(event[len(b"data: ") :])
-            plain = value["choices"] == [orjson.loads(event[found.end() : end])]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return None
-        outside = event[: found.end()] + event[end:]
-        if not plain or value.get("usage") or value.get("error") or b'"token_ids"' in outside:
-            return None
-        return event[: found.end()], event[end:]
-
-    def read(self, insides: list[bytes], parsed: Parsed) -> bool:
-        counts = _count_ids(insides[:-LAST_EVENTS])
-        values = decode(insides[len(counts) :])
-        if any(type(value) is not dict for value in values):
-            return False
-        parsed.tokens += counts
-        _read([{"choices": [value]} for value in values], parsed, self.piece)
-        return True
-
-
-def _count_ids(choices: list[bytes]) -> list[int]:
-    """How many token ids each choice lists; nothing when they do not all list some.
-
-    A quote inside of a JSON string is written ``\\"``, so what is found here is a name, never text.
-    """
-    found = _TOKEN_IDS.findall(b"".join(choices))
-    if len(found) != len(choices):
-        return []
-    return [ids.count(b",") + 1 for ids in found] if b"," in b"".join(found) else [1] * len(found)

@@ -12,13 +12,14 @@ from orchestrator.spec.dialect import Dialect
 
 
 class SglangGenerate:
-    inside = None
-
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         sampling = {"max_new_tokens": output_tokens, "temperature": 0.0, **length_fields(output_tokens, dialect)}
         content = prompt.flat()
         name = "input_ids" if isinstance(content, np.ndarray) else "text"
         return encode({name: content, "sampling_params": sampling, "stream": True}, dialect)
+
+    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
+        return False
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):

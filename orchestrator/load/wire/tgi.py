@@ -11,12 +11,13 @@ from orchestrator.spec.dialect import Dialect
 
 
 class Tgi:
-    inside = None
-
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
         parameters: dict[str, Any] = {"max_new_tokens": output_tokens, "do_sample": False, "details": True}
         parameters |= length_fields(output_tokens, dialect)
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
+
+    def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
+        return False
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         for event in decode(payloads):

@@ -8,6 +8,7 @@ engine counted is in the rows either way, and a point whose input is off by more
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -90,7 +91,7 @@ class Prompter(Protocol):
     def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
 
 
-class Kind:
+class Kind(ABC):
     """One kind of workload, bound to a point's seed: what ``Workload.requests`` returns. As it stands here, sessions
     have one request each and nothing is asked of its answer."""
 
@@ -104,12 +105,12 @@ class Kind:
         """Requests of a session, at least 1."""
         return 1
 
+    @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         """``earlier``: what the user sent and the engine answered in the turns before it."""
-        raise NotImplementedError
 
-    def output_tokens(self, session: int, turn: int) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def output_tokens(self, session: int, turn: int) -> int: ...
 
     def input_tokens(self, session: int, turn: int) -> int:
         """The length asked for when no turn before it is known to have answered; 0 where nobody knows it."""
@@ -140,20 +141,20 @@ class TokenizedText:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._ids = _word_ids(tokenizer)
+        self._words = _whole_words(tokenizer)
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         """Draws whole words, then adds or drops some until the count is right (merges across words are rare)."""
-        words = [self._word(rng) for _ in range(tokens)]
+        words = self._draw(rng, tokens)
         for _ in range(64):
             off = len(self._tokenizer.encode("".join(words), add_special_tokens=False).ids) - tokens
             if off == 0:
                 break
-            words = words[:-off] if off > 0 else words + [self._word(rng) for _ in range(-off)]
+            words = words[:-off] if off > 0 else words + self._draw(rng, -off)
         return "".join(words)
 
-    def _word(self, rng: np.random.Generator) -> str:
-        return str(self._ids[int(rng.integers(0, len(self._ids)))])
+    def _draw(self, rng: np.random.Generator, count: int) -> list[str]:
+        return [self._words[at] for at in rng.integers(0, len(self._words), count).tolist()]
 
 
 def load_tokenizer(path: str) -> Any:
@@ -187,7 +188,7 @@ def _plain_ids(tokenizer: Any) -> TokenIds:
     return np.array([i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32)
 
 
-def _word_ids(tokenizer: Any) -> list[str]:
+def _whole_words(tokenizer: Any) -> list[str]:
     """Texts of single tokens that are a whole word with its space: they stay one token wherever they stand."""
     word = re.compile(r" [a-z]{2,}")
     texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))

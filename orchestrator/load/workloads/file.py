@@ -10,7 +10,8 @@ import codecs
 import os
 import platform
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Literal, Self
 import orjson
 from pydantic import Field
 
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, SessionLengths
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
@@ -90,13 +91,10 @@ class File(Kind):
     """One line of the file per request."""
 
     def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int) -> None:
-        """Raises InputError for a file that cannot be sent, or that is not the one that was planned."""
-        try:
-            data = _read(workload.prompts)
-            workload.check(content_digest(data))
-            self._lines = parse_prompts(data, workload.prompts)
-        except ProblemsError as error:
-            raise InputError(str(error)) from None  # crosses process borders whole
+        """Raises ProblemsError for a file that cannot be sent, or that is not the one that was planned."""
+        data = read_file("prompts", workload.prompts)
+        workload.check(content_digest(data))
+        self._lines = parse_prompts(data, workload.prompts)
         self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens, 1, seed)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
@@ -111,13 +109,13 @@ class File(Kind):
 
 def summary(path: str) -> Summary:
     """Read again only when the file has changed. Raises ProblemsError for one that cannot be sent."""
-    found = _status(path)
+    found = _status("prompts", path)
     return _summary(path, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=64)
 def _summary(path: str, mtime_ns: int, size: int) -> Summary:
-    data = _read(path)
+    data = read_file("prompts", path)
     lines = parse_prompts(data, path)
     return Summary(content_digest(data), len(lines), frozenset(line.output_tokens for line in lines))
 
@@ -128,49 +126,57 @@ def parse_prompts(data: bytes, path: str) -> list[Line]:
     JSON lines are told by the file's name, or by a first line that is an object with ``prompt``. Lines end with a line
     feed, or a carriage return before it; a byte order mark is no part of the first.
     """
-    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
-    lines = [(at, line.removesuffix(b"\r")) for at, line in raw if line.strip()]
-    if not lines:
-        raise ProblemsError([Problem(f"prompts {path!r} holds no prompt")])
+    named, lines = f"prompts {path!r}", lines_of(data, "prompts", path)
     first, named_json = lines[0][1].lstrip(), path.lower().endswith(JSON_LINES)
     if first.startswith(b"[{") or (named_json and first.startswith(b"[")):
-        raise ProblemsError([Problem(f"prompts {path!r} is a JSON array; write one object per line (JSONL)")])
+        raise ProblemsError([Problem(f"{named} is a JSON array; write one object per line (JSONL)")])
     is_json = named_json or (isinstance(head := _json(lines[0][1]), dict) and "prompt" in head)
     out, wrong = [], []
     for at, line in lines:
         try:
             out.append(_object(line.decode()) if is_json else Line(line.decode()))
         except UnicodeDecodeError:
-            wrong.append(f"prompts {path!r}, line {at}: not UTF-8")
+            wrong.append(f"{named}, line {at}: not UTF-8")
         except ValueError as error:
-            wrong.append(f"prompts {path!r}, line {at}: {error}")
+            wrong.append(f"{named}, line {at}: {error}")
     if wrong:
-        more = [f"prompts {path!r}: and {len(wrong) - MOST_PROBLEMS} more"] if len(wrong) > MOST_PROBLEMS else []
+        more = [f"{named}: and {len(wrong) - MOST_PROBLEMS} more"] if len(wrong) > MOST_PROBLEMS else []
         raise ProblemsError([Problem(text) for text in wrong[:MOST_PROBLEMS] + more])
     return out
 
 
-def _status(path: str) -> os.stat_result:
+def read_file(what: str, path: str) -> bytes:
+    """All of a file of the user's. ``what``: its name in the sentence of the ProblemsError that is raised."""
+    _status(what, path)
+    with _readable(what, path):
+        return Path(path).read_bytes()
+
+
+def _status(what: str, path: str) -> os.stat_result:
     """Of a regular file: a pipe could be read once, and every client reads."""
-    try:
+    with _readable(what, path):
         found = os.stat(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
     if not stat.S_ISREG(found.st_mode):
-        raise ProblemsError([Problem(f"prompts {path!r} is not a regular file; write the prompts to one")])
+        raise ProblemsError([Problem(f"{what} {path!r} is not a regular file")])
     return found
 
 
-def _read(path: str) -> bytes:
-    _status(path)
+@contextmanager
+def _readable(what: str, path: str) -> Iterator[None]:
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from None
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ProblemsError([Problem(f"{what} {path!r} cannot be read: {why}")]) from None
 
 
-def _unreadable(path: str, error: OSError | ValueError) -> ProblemsError:
-    return ProblemsError([Problem(f"prompts {path!r} cannot be read: {getattr(error, 'strerror', None) or error}")])
+def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
+    """Number and text of every line that is not blank. Raises ProblemsError when there is none."""
+    raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    lines = [(at, line.removesuffix(b"\r")) for at, line in raw if line.strip()]
+    if not lines:
+        raise ProblemsError([Problem(f"{what} {path!r} is empty")])
+    return lines
 
 
 def _object(line: str) -> Line:

@@ -18,7 +18,7 @@ def simulate(
     queue: RequestQueue, service_ns: int, failed: bool = False, until_ns: int = 100 * SECOND
 ) -> list[tuple[Entry, int]]:
     """Every entry with the instant it was handed out; each is over ``service_ns`` later."""
-    running: list[tuple[int, int, Entry, int | None]] = []
+    running: list[tuple[int, int, Entry]] = []
     given_out: list[tuple[Entry, int]] = []
     while True:
         instants = [running[0][0]] if running else []
@@ -27,12 +27,10 @@ def simulate(
         if now >= until_ns:
             return given_out
         while running and running[0][0] <= now:
-            _, _, entry, slot = heapq.heappop(running)
-            queue.over(entry, slot, now, failed)
-        while (popped := queue.pop_due(now)) is not None:
-            entry, slot = popped
+            queue.over(heapq.heappop(running)[2], now, failed)
+        while (entry := queue.pop_due(now)) is not None:
             given_out.append((entry, now))
-            heapq.heappush(running, (now + service_ns, len(given_out), entry, slot))
+            heapq.heappush(running, (now + service_ns, len(given_out), entry))
 
 
 def queue(turns: int = 1, think_time_s: float = 0.0, client: int = 0, clients: int = 1, **fields: Any) -> RequestQueue:
@@ -105,7 +103,7 @@ def test_a_slot_that_only_fails_backs_off_and_forgets_it_after_a_success() -> No
     for _ in range(9):
         popped = made.pop_due(now)
         assert popped is not None
-        made.over(*popped, now, failed=True)
+        made.over(popped, now, refused=True)
         assert made.next_due_ns is not None
         gaps.append(made.next_due_ns - now)
         now = made.next_due_ns
@@ -113,7 +111,7 @@ def test_a_slot_that_only_fails_backs_off_and_forgets_it_after_a_success() -> No
     assert gaps[-1] == MAX_BACKOFF_NS
     popped = made.pop_due(now)
     assert popped is not None
-    made.over(*popped, now, failed=False)
+    made.over(popped, now, refused=False)
     assert made.next_due_ns == now
 
 
@@ -142,7 +140,7 @@ def test_giving_up_names_every_request_that_was_not_handed_out(
     for _ in range(taken):
         popped = made.pop_due(50 * SECOND)
         if popped is not None:
-            out.append(popped[0])
+            out.append(popped)
     named = [entry.index for entry in made.rest(50 * SECOND)]
     later = [turn.index for entry in out for turn in made.later_turns(entry, 50 * SECOND)]
     assert sorted([entry.index for entry in out] + later + named) == list(range(requests))

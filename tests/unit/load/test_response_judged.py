@@ -6,7 +6,6 @@ import pytest
 
 from orchestrator.load.requests import Request
 from orchestrator.load.response import InFlight, Response, finish, judge_stream
-from orchestrator.load.response.http import parse_head
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
 from orchestrator.results.outcomes import ErrorClass, Status
@@ -21,7 +20,8 @@ NO_MARKER = Dialect("", "", done_marker=False)
 def answer(status: int, body: bytes) -> Response:
     raw = b"HTTP/1.1 %d Reason\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
     flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 8, 2))
-    flight.parts, flight.times, flight.head = [raw], [1], parse_head(raw)
+    flight.parts, flight.times = [raw], [1]
+    flight.read_head()
     list(finish(flight, WIRES["openai_completions"], KEPT))
     return flight.response
 

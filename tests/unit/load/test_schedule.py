@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,23 @@ from hypothesis import strategies as st
 
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
-from orchestrator.load.workloads.content import Kind
+from orchestrator.load.workloads.content import Kind, Message, Prompt
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 
 
-class Each(Kind):
+class Silent(Kind):
+    """Requests of which only the number is asked for."""
+
+    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
+        raise AssertionError("a schedule asks for no prompt")
+
+    def output_tokens(self, session: int, turn: int) -> int:
+        raise AssertionError("nor for a length")
+
+
+class Each(Silent):
     """Sessions that all have the same number of turns."""
 
     def __init__(self, turns: int = 1) -> None:
@@ -151,7 +162,7 @@ def test_a_closed_loop_by_time_has_sessions_without_end() -> None:
     assert [next(stripe) for _ in range(3)] == [1, 3, 5]
 
 
-class Varying(Kind):
+class Varying(Silent):
     """Sessions of 1, 2, 3, 1, 2, 3, ... turns."""
 
     mean_turns = 2.0
@@ -174,3 +185,11 @@ def test_sessions_may_have_different_numbers_of_turns(requests: int, clients: in
     ]
     assert sorted(entry.index for entry in found if entry is not None) == list(range(requests))
     assert schedule.entry(0, 1, 0) is None, "a session ends with its own last turn"
+
+
+def test_a_ramp_of_conversations_ends_at_its_rate_of_requests() -> None:
+    """Sessions of 4 requests: 100 requests/s are 25 sessions/s, and 300 at the end are 75."""
+    ramp = Arrivals(process="ramp", to=300.0)
+    due_s = Schedule(point(value=100.0, arrivals=ramp, duration_s=100.0), Each(4)).due_ns / 1e9
+    assert np.sum(due_s < 10.0) * 4 == pytest.approx(1100, rel=0.2)
+    assert np.sum(due_s >= 90.0) * 4 == pytest.approx(2900, rel=0.2)

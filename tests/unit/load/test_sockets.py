@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -15,11 +14,8 @@ from orchestrator.load.sockets import MAX_EVENTS, READ, WRITE, Poller
 MS = 1_000_000
 
 
-@pytest.fixture(params=["timer", "no timer"])
-def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Poller]:
-    """As on Linux, and as where there is neither epoll nor timerfd."""
-    if request.param == "no timer":
-        monkeypatch.delattr(select, "epoll")
+@pytest.fixture
+def poller() -> Iterator[Poller]:
     made = Poller()
     yield made
     made.close()
@@ -80,8 +76,6 @@ def test_many_wakes_do_not_block() -> None:
 
 
 def test_what_was_put_first_is_found_under_more_than_a_batch_of_others() -> None:
-    if not hasattr(select, "epoll"):
-        pytest.skip("no epoll here: nothing can be put first")
     poller = Poller()
     pairs = [socket.socketpair() for _ in range(3 * MAX_EVENTS)]
     try:
