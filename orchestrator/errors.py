@@ -147,22 +147,22 @@ class ProblemsError(InputError):
     """All problems of an input, found in one pass."""
 
     def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)  # crosses process borders whole
         self.problems = problems
-        super().__init__("\n".join(str(problem) for problem in problems))
 
-    def __reduce__(self) -> tuple[type[ProblemsError], tuple[list[Problem]]]:
-        return type(self), (self.problems,)  # crosses process borders whole
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
 
 
 class EngineFailure(OrchestratorError):
     """An engine did not start, died or misbehaved."""
 
     def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
         self.failure = failure
-        super().__init__(failure.sentence)
 
-    def __reduce__(self) -> tuple[type[EngineFailure], tuple[Failure]]:
-        return type(self), (self.failure,)  # crosses process borders whole
+    def __str__(self) -> str:
+        return self.failure.sentence
 
 
 class PlacementError(OrchestratorError):

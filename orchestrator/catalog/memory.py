@@ -180,12 +180,12 @@ def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens
 class Prediction:
     """What an engine will report of itself at start, per data-parallel rank. None: not known here."""
 
-    weight_bytes: float  # on the fullest rank
+    weight_bytes: int  # on the fullest rank
     kv_bytes_per_token: float  # on the fullest rank
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int
-    kv_room_bytes: float | None = None
+    kv_cache_memory_bytes: int | None = None
     kv_cache_tokens: int | None = None
 
     @property
@@ -208,8 +208,8 @@ def predict(facts: ModelFacts, settings: EngineSettings, device: Accelerator | N
     if tokens is None and room is not None and per_token:
         block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
         per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block)
-        tokens = int(room / per_sequence * length)
-    return Prediction(held, per_token, length, batched, sequences, room, tokens)
+        tokens = max(0, int(room / per_sequence * length))
+    return Prediction(int(held), per_token, length, batched, sequences, None if room is None else int(room), tokens)
 
 
 def _kv_room_bytes(

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from orchestrator.catalog import parameters
-from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Quantization, Shape
+from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Quantization, Shape, items, mapping, whole
 
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
+MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +155,24 @@ def _read_json(path: Path) -> Json | None:
 
 
 def _checkpoint_bytes(folder: Path) -> int | None:
-    index = _read_json(folder / "model.safetensors.index.json")
-    if index and isinstance(size := index.get("metadata", {}).get("total_size"), int):
+    index = _read_json(folder / "model.safetensors.index.json") or {}
+    if isinstance(size := mapping(index, "metadata").get("total_size"), int):
         return size
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
 
 def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = None) -> ModelFacts | None:
-    """Facts from a parsed config.json; None when it is not a decoder with attention that we can read."""
-    text = config.get("text_config") or config.get("llm_config") or config
+    """Facts from a parsed config.json; None when it is not a decoder with attention that we can read.
+
+    A value of a kind that nobody expects there counts as not given.
+    """
+    text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     family = FAMILIES.get(model_type)
     shape = _shape(_with_defaults(text, model_type), family or Family())
     if shape is None:
         return None
     window, sliding = _sliding(text, model_type, shape)
-    quantization = config.get("quantization_config") or text.get("quantization_config")
     named = (one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype"))
     return ModelFacts(
         model=model,
@@ -182,7 +185,9 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
         sliding_window=window,
         num_sliding_layers=sliding,
         num_attention_layers=_attention_layers(text, shape),
-        quantization=parameters.quantization_from_config(quantization),
+        quantization=parameters.quantization_from_config(
+            mapping(config, "quantization_config") or mapping(text, "quantization_config")
+        ),
         checkpoint_bytes=checkpoint_bytes,
         multimodal=text is not config,
     )
@@ -201,16 +206,15 @@ _ALIASES = {
 }
 
 
-def _get(text: Json, name: str) -> Any:
-    for key in (name, *_ALIASES.get(name, ())):
-        if text.get(key) is not None:
-            return text[key]
-    return None
+def _number(text: Json, name: str, otherwise: int = 0) -> int:
+    """A whole number by its name or one of its aliases."""
+    values = (text.get(key) for key in (name, *_ALIASES.get(name, ())))
+    return whole(next((value for value in values if value is not None), None), otherwise)
 
 
 def _with_defaults(text: Json, model_type: str) -> Json:
     """Configs may leave out what their authors' class defaults to; only then is transformers asked (a slow import)."""
-    if all(_get(text, name) is not None for name in _REQUIRED):
+    if all(_number(text, name) for name in _REQUIRED):
         return text
     from transformers import CONFIG_MAPPING
 
@@ -221,80 +225,79 @@ def _with_defaults(text: Json, model_type: str) -> Json:
 
 
 def _shape(text: Json, family: Family) -> Shape | None:
-    def number(name: str, otherwise: int = 0) -> int:
-        value = _get(text, name)
-        return int(value) if isinstance(value, int | float) else otherwise
-
-    hidden, heads, layers = number("hidden_size"), number("num_attention_heads"), number("num_hidden_layers")
-    if not (hidden and heads and layers):
+    hidden, layers, heads = (_number(text, name) for name in _REQUIRED[:3])
+    if not (hidden and heads and 0 < layers <= MOST_LAYERS):
         return None
-    intermediate, experts = number("intermediate_size", 4 * hidden), number("num_experts")
-    moe_intermediate = number("moe_intermediate_size", intermediate)
-    shared = number("shared_expert_intermediate_size", number("n_shared_experts") * moe_intermediate)
+    intermediate, experts = _number(text, "intermediate_size", 4 * hidden), _number(text, "num_experts")
+    moe_intermediate = _number(text, "moe_intermediate_size", intermediate)
+    shared = _number(text, "n_shared_experts") * moe_intermediate
     one_kv_head = text.get("multi_query") and not text.get("new_decoder_architecture")
     tied = text.get("tie_word_embeddings")
     derived = {
-        "num_key_value_heads": 1 if one_kv_head else number("num_key_value_heads", heads),
-        "head_dim": number("head_dim", hidden // heads),
+        "num_key_value_heads": 1 if one_kv_head else _number(text, "num_key_value_heads", heads),
+        "head_dim": _number(text, "head_dim", max(1, hidden // heads)),
         "intermediate_size": intermediate,
         "tie_word_embeddings": family.tied if tied is None else bool(tied),
         "attention_bias": bool(text.get("attention_bias")),
         "mlp_bias": bool(text.get("mlp_bias")),
         "moe_intermediate_size": moe_intermediate if experts else 0,
-        "shared_expert_intermediate_size": shared,
+        "shared_expert_intermediate_size": _number(text, "shared_expert_intermediate_size", shared),
         "num_moe_layers": _moe_layers(text, layers) if experts else 0,
     }
-    figures: Json = {name: number(name) for name in Shape.__dataclass_fields__}
+    figures: Json = {name: _number(text, name) for name in Shape.__dataclass_fields__}
     return Shape(**figures | derived)
 
 
 def _moe_layers(text: Json, layers: int) -> int:
-    """Layers with routed experts: the first k dense (DeepSeek), every n-th sparse or a list of dense ones (Qwen)."""
-    dense_first = int(text.get("first_k_dense_replace") or 0)
-    step = int(text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1)
-    dense = set(text.get("mlp_only_layers") or ())
+    """Layers with routed experts: the first k dense (DeepSeek), every n-th sparse or a list of dense ones (Qwen), or a
+    list that says it of each layer (``moe_layer_freq``)."""
+    if each := items(text, "moe_layer_freq"):
+        return sum(map(bool, each[:layers]))
+    step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)
     if text.get("first_k_dense_replace") is not None:
-        return sum(1 for layer in range(layers) if layer >= dense_first and layer % step == 0)
+        return len([layer for layer in range(_number(text, "first_k_dense_replace"), layers) if layer % step == 0])
+    dense = items(text, "mlp_only_layers")
     return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
 
 
 def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
     """(window, layers that have it). transformers' ``layer_types`` where the config has it, else each family's rule."""
-    window = text.get("sliding_window")
-    if not isinstance(window, int) or text.get("use_sliding_window") is False:
+    window, layers = _number(text, "sliding_window"), shape.num_hidden_layers
+    if not window or text.get("use_sliding_window") is False:
         return None, 0
-    layers = shape.num_hidden_layers
-    if isinstance(kinds := text.get("layer_types"), list):
-        return window, sum(kind in {"sliding_attention", "chunked_attention"} for kind in kinds)
-    pattern = text.get("sliding_window_pattern") or {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(model_type)
-    if pattern:
-        return window, sum((layer + 1) % int(pattern) != 0 for layer in range(layers))
+    if isinstance(text.get("layer_types"), list):
+        kinds = items(text, "layer_types")[:layers]
+        return window, kinds.count("sliding_attention") + kinds.count("chunked_attention")
+    usual = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(model_type, 0)
+    if pattern := _number(text, "sliding_window_pattern", usual):
+        return window, sum((layer + 1) % pattern != 0 for layer in range(layers))
     return (window, layers) if model_type in {"mistral", "mixtral", "phi3", "starcoder2"} else (None, 0)
 
 
 def _attention_layers(text: Json, shape: Shape) -> int:
     """Layers with a KV cache: all, unless the config lists linear-attention or state-space layers among them."""
-    kinds = text.get("layer_types") or text.get("layers_block_type")
-    if not isinstance(kinds, list):
+    kinds = items(text, "layer_types") or items(text, "layers_block_type")
+    if not kinds:
         return shape.num_hidden_layers
-    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
+    kept = kinds[: shape.num_hidden_layers]
+    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kept)
 
 
 _LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len",
 )  # fmt: skip
-_SCALED_ALREADY = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+_SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 
 
 def _max_model_len(text: Json) -> int | None:
     """vLLM's rule: the smallest of the keys for it, times the factor of a rope scaling that is not in it already."""
-    given = [text[key] for key in _LENGTHS if isinstance(text.get(key), int)]
-    if isinstance(text.get("model_max_length"), int):
-        given = [text["model_max_length"]]
-    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    own = whole(text.get("model_max_length"))
+    given = [own] if own else [length for key in _LENGTHS if (length := whole(text.get(key)))]
     if not given:
         return None
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    factor = 1.0 if kind in _SCALED_ALREADY else float(scaling.get("factor") or 1.0)
-    return int(min(given) * factor)
+    scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
+    kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
+    if isinstance(factor, int | float) and whole(factor) and kind not in _SCALED_ALREADY:
+        return int(min(given) * factor)
+    return min(given)

@@ -12,6 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
+LARGEST = 10**9  # of the figures of a config.json
+
+
+# A value of a kind that nobody expects counts as not given: configs are written by many programs.
+def mapping(config: Json, name: str) -> Json:
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def items(config: Json, name: str) -> list[Any]:
+    value = config.get(name)
+    return value if isinstance(value, list) else []
+
+
+def whole(value: object, otherwise: int = 0) -> int:
+    """A whole number from 1 to LARGEST."""
+    return int(value) if isinstance(value, int | float) and 1 <= value <= LARGEST else otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,35 +242,39 @@ def quantization_from_config(config: Json | None) -> Quantization | None:
         return None
     method = str(config.get("quant_method") or config.get("quant_algo") or "unknown").lower()
     if method in {"awq", "gptq", "auto-round", "auto_gptq"}:
-        return _grouped(method, int(config.get("bits") or config.get("w_bit") or 4), config.get("group_size"))
+        return _grouped(method, whole(config.get("bits")) or whole(config.get("w_bit"), 4), config.get("group_size"))
     if method == "fp8":
-        block = config.get("weight_block_size")
-        shape = (int(block[0]), int(block[1])) if block else None
-        return Quantization(method, 8 + (32 / (shape[0] * shape[1]) if shape else 0), block=shape)
+        block = _block(config, "weight_block_size")
+        return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block)
     if method in {"mxfp4", "gpt_oss_mxfp4"}:
         return Quantization("mxfp4", 4.25, group_size=32, experts_only=True)
     if method == "compressed-tensors":
         return _compressed_tensors(config)
     if method in {"modelopt", "nvfp4"}:
-        algorithm = str((config.get("quantization") or config).get("quant_algo", "FP8")).upper()
+        algorithm = str((mapping(config, "quantization") or config).get("quant_algo", "FP8")).upper()
         return Quantization("modelopt", 4.5, group_size=16) if "FP4" in algorithm else Quantization("modelopt", 8)
     if method == "bitsandbytes":
         return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
     return Quantization(method, 8)
 
 
-def _grouped(method: str, bits: int, group_size: int | None) -> Quantization:
+def _grouped(method: str, bits: int, group_size: object) -> Quantization:
     """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
-    group = int(group_size) if group_size and int(group_size) > 0 else None
+    group = whole(group_size) or None
     return Quantization(method, bits + ((16 + bits) / group if group else 0), group_size=group)
 
 
+def _block(config: Json, name: str) -> tuple[int, int] | None:
+    sizes = [whole(size) for size in items(config, name)]
+    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
+
+
 def _compressed_tensors(config: Json) -> Quantization:
-    groups = config.get("config_groups") or {}
-    weights: Json = next((group.get("weights") or {} for group in groups.values()), {})
-    bits, group = int(weights.get("num_bits") or 8), weights.get("group_size")
-    if block := weights.get("block_structure"):
-        return Quantization("compressed-tensors", bits, block=(int(block[0]), int(block[1])))
+    groups = mapping(config, "config_groups")
+    weights = next((mapping(mapping(groups, name), "weights") for name in groups), {})
+    bits, group = whole(weights.get("num_bits"), 8), weights.get("group_size")
+    if block := _block(weights, "block_structure"):
+        return Quantization("compressed-tensors", bits, block=block)
     return _grouped("compressed-tensors", bits, group if weights.get("strategy") == "group" else None)
 
 

@@ -20,6 +20,8 @@ from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 Status = Literal["fits", "risky", "impossible"]
+ORDER: tuple[Status, ...] = ("impossible", "risky", "fits")
+BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class Case:
     draft: ModelFacts | None
 
 
-BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times ten
-Rule = Callable[[Case], Iterator[Finding]]
+Found = Iterator[tuple[Status, str]]  # a status and the sentence why
 
 
 def assess(
@@ -75,7 +76,12 @@ def assess(
     if facts is None:
         return Feasibility("fits", (f"nothing is known of {settings.model}: no config.json at hand",))
     case = case_of(settings, facts, hardware, draft)
-    return _verdict(findings_of(case), _predicted(case))
+    findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
+    status = findings[0].status if findings else "fits"
+    predicted = asdict(case.prediction)
+    if (concurrency := case.prediction.max_concurrency) is not None:
+        predicted["max_concurrency"] = round(concurrency, 2)
+    return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
 def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
@@ -88,26 +94,10 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
 
 
 def findings_of(case: Case) -> list[Finding]:
-    return [finding for rule in _RULES for finding in rule(case)]
-
-
-def _verdict(findings: list[Finding], predicted: dict[str, Any]) -> Feasibility:
-    order: tuple[Status, ...] = ("impossible", "risky", "fits")
-    found = {finding.status for finding in findings}
-    status: Status = next((level for level in order if level in found), "fits")
-    ranked = sorted(findings, key=lambda finding: order.index(finding.status))
-    return Feasibility(status, tuple(finding.sentence for finding in ranked), predicted)
-
-
-def _predicted(case: Case) -> dict[str, Any]:
-    values = asdict(case.prediction)
-    room = values.pop("kv_room_bytes")
-    values["weight_bytes"] = int(values["weight_bytes"])
-    values["kv_cache_memory_bytes"] = None if room is None else int(room)
-    if values["kv_cache_tokens"] is not None:
-        values["kv_cache_tokens"] = max(0, values["kv_cache_tokens"])
-        values["max_concurrency"] = round(values["kv_cache_tokens"] / case.prediction.max_model_len, 2)
-    return values
+    """What every rule says, named by its function."""
+    return [
+        Finding(status, rule.__name__.removeprefix("_"), sentence) for rule in _RULES for status, sentence in rule(case)
+    ]
 
 
 def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
@@ -153,25 +143,28 @@ def workload_mismatch(
     return None
 
 
-def _divided(case: Case) -> Iterator[Finding]:
-    """What tensor parallelism divides."""
-    shape, tensor = case.facts.shape, case.settings.tensor_parallel_size
-    if not case.rules.heads_divisible:
-        return
-    cannot = f"cannot be divided by tensor_parallel_size={tensor}"
-    if shape.num_attention_heads % tensor:
-        yield Finding("impossible", "heads", f"{shape.num_attention_heads} attention heads {cannot}")
+def _heads(case: Case) -> Found:
+    heads, tensor = case.facts.shape.num_attention_heads, case.settings.tensor_parallel_size
+    if case.rules.heads_divisible and heads % tensor:
+        yield "impossible", f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
+
+
+def _intermediate(case: Case) -> Found:
+    tensor = case.settings.tensor_parallel_size
     for name, width in _mlp_widths(case).items():
-        if width % tensor:
-            yield Finding("impossible", "intermediate", f"{name} {width} {cannot}")
-    kv_heads = shape.num_key_value_heads
-    if shape.mla or kv_heads % tensor == 0:
+        if case.rules.heads_divisible and width % tensor:
+            yield "impossible", f"{name} {width} cannot be divided by tensor_parallel_size={tensor}"
+
+
+def _kv_heads(case: Case) -> Found:
+    heads, tensor = case.facts.shape.num_key_value_heads, case.settings.tensor_parallel_size
+    if not case.rules.heads_divisible or case.facts.shape.mla or heads % tensor == 0:
         return
+    over = f"tensor_parallel_size={tensor}"
     if not case.rules.repeats_kv_heads:
-        yield Finding("impossible", "kv_heads", f"{kv_heads} KV heads {cannot}, and this engine repeats none")
-    elif tensor % kv_heads:
-        sentence = f"{kv_heads} KV heads can neither be divided by nor repeated over tensor_parallel_size={tensor}"
-        yield Finding("impossible", "kv_heads", sentence)
+        yield "impossible", f"{heads} KV heads cannot be divided by {over}, and this engine repeats none"
+    elif tensor % heads:
+        yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
 
 
 def _mlp_widths(case: Case) -> dict[str, int]:
@@ -184,48 +177,48 @@ def _mlp_widths(case: Case) -> dict[str, int]:
     return widths
 
 
-def _stages(case: Case) -> Iterator[Finding]:
+def _stages(case: Case) -> Found:
     layers, stages = case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size
     if stages > layers:
-        sentence = f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
-        yield Finding("impossible", "stages", sentence)
+        yield "impossible", f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
     variable = case.rules.partition_variable or ""
     given = case.settings.env.get(variable)
-    if given is None or stages == 1:
-        return
-    parts = given.split(",")
-    if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
-        sentence = f"{variable}={given} must be {stages} numbers that add up to {layers}"
-        yield Finding("impossible", "stages", sentence)
+    if given is not None and stages > 1:
+        parts = given.split(",")
+        if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
+            yield "impossible", f"{variable}={given} must be {stages} numbers that add up to {layers}"
+    counts = layers_per_stage(layers, stages)
+    if len(set(counts)) > 1 and min(counts):
+        yield "fits", f"pipeline stages of {', '.join(map(str, counts))} layers"
 
 
-def _experts(case: Case) -> Iterator[Finding]:
+def _experts(case: Case) -> Found:
     experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
     if case.settings.enable_expert_parallel and not experts:
-        yield Finding("impossible", "experts", "enable_expert_parallel: the model has no experts")
+        yield "impossible", "enable_expert_parallel: the model has no experts"
     elif experts and experts % spread:
         sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
-        yield Finding("risky" if case.rules.experts_divisible else "fits", "experts", sentence)
+        yield "risky" if case.rules.experts_divisible else "fits", sentence
 
 
-def _quantization(case: Case) -> Iterator[Finding]:
+def _quantization(case: Case) -> Found:
     asked, stored = case.settings.quantization, case.facts.quantization
     if asked is None:
         return
     if stored is None and (asked in parameters.CHECKPOINT_ONLY or asked in case.rules.stored_methods):
         sentence = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} is {case.facts.dtype}"
-        yield Finding("impossible", "quantization", sentence)
+        yield "impossible", sentence
     if asked in parameters.MOE_ONLY and not case.facts.shape.num_experts:
-        yield Finding("risky", "quantization", f"quantization {asked} is for experts, the model has none")
+        yield "risky", f"quantization {asked} is for experts, the model has none"
     if stored is None or not case.rules.method_of_checkpoint:
         return
     mine, theirs = parameters.FORMAT.get(asked), parameters.FORMAT.get(stored.method)
     if theirs is not None and (asked in parameters.ONLINE_ONLY or (mine is not None and mine != theirs)):
         sentence = f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
-        yield Finding("impossible", "quantization", sentence)
+        yield "impossible", sentence
 
 
-def _blocks(case: Case) -> Iterator[Finding]:
+def _blocks(case: Case) -> Found:
     """Per-rank widths against the blocks or groups that share a scale."""
     stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
     if stored is None or tensor == 1 or not case.rules.heads_divisible:
@@ -236,17 +229,17 @@ def _blocks(case: Case) -> Iterator[Finding]:
     elif not shape.mla:
         widths["attention width"] = shape.num_attention_heads * shape.head_dim
         widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
-    size = max(stored.block) if stored.block else stored.group_size
+    size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
     for name, width in widths.items():
         if size and width % tensor == 0 and width // tensor % size:
-            what = "block" if stored.block else "group"
-            sentence = (
-                f"{name} {width} / tensor_parallel_size={tensor} is no multiple of {stored.method}'s {what} of {size}"
+            each = f"{name} {width} / tensor_parallel_size={tensor}"
+            yield (
+                "impossible" if stored.block else "risky",
+                f"{each} is no multiple of {stored.method}'s {what} of {size}",
             )
-            yield Finding("impossible" if stored.block else "risky", "blocks", sentence)
 
 
-def _capability(case: Case) -> Iterator[Finding]:
+def _capability(case: Case) -> Found:
     if case.device is None or case.device.capability is None:
         return
     major, minor = case.device.capability
@@ -254,61 +247,60 @@ def _capability(case: Case) -> Iterator[Finding]:
     method = settings.quantization or (case.facts.quantization.method if case.facts.quantization else None)
     needs = case.rules.min_capability.get(method or "", 0)
     if has < needs:
-        sentence = f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
-        yield Finding("impossible", "capability", sentence)
+        yield "impossible", f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
     if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
-        yield Finding("impossible", "capability", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}")
+        yield "impossible", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}"
     if method is not None and "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
-        yield Finding("risky", "capability", f"{name} has no FP8 units: {method} runs as weights only, if at all")
+        yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
     if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
-        sentence = f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
-        yield Finding("risky", "capability", sentence)
+        yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
 
 
-def _lengths(case: Case) -> Iterator[Finding]:
-    asked, positions, rules = case.settings.max_model_len, case.facts.max_model_len, case.rules
-    allowed = case.settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
-    if asked is not None and positions is not None and asked > positions:
-        sentence = f"max_model_len={asked} is more than the model's {positions} positions"
-        yield Finding("impossible" if rules.refuses_longer and not allowed else "risky", "positions", sentence)
-    length = case.prediction.max_model_len
-    if case.settings.max_input_len is not None and case.settings.max_input_len >= length:
-        sentence = f"max_input_len={case.settings.max_input_len} leaves no room for output in max_model_len={length}"
-        yield Finding("impossible", "positions", sentence)
+def _lengths(case: Case) -> Found:
+    """max_model_len against the model's positions, and against all that must hold as many tokens."""
+    settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
+    length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
+    if settings.max_model_len and positions is not None and length > positions:
+        allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
+        sentence = f"max_model_len={length} is more than the model's {positions} positions"
+        yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
+    if (settings.max_input_len or 0) >= length:
+        yield (
+            "impossible",
+            f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}",
+        )
+    if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
+        sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
+        yield "impossible", sentence
+    if settings.kv_cache_tokens is not None and settings.kv_cache_tokens < length:
+        sentence = f"kv_cache_tokens={settings.kv_cache_tokens} cannot hold one sequence of max_model_len={length}"
+        yield "impossible", sentence
 
 
-def _token_budget(case: Case) -> Iterator[Finding]:
-    tokens, length = case.prediction.max_num_batched_tokens, case.prediction.max_model_len
-    if case.rules.whole_prompts and case.settings.enable_chunked_prefill is False and tokens < length:
-        sentence = f"without chunked prefill max_num_batched_tokens={tokens} must be at least max_model_len={length}"
-        yield Finding("impossible", "token_budget", sentence)
-
-
-def _speculative(case: Case) -> Iterator[Finding]:
+def _draft(case: Case) -> Found:
     speculative, draft = case.settings.speculative, case.draft
     if speculative is None or draft is None or speculative.method != "draft_model":
         return
     mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
     if mine != theirs:
-        sentence = f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
-        yield Finding("impossible", "draft", sentence)
-    tensor = speculative.draft_tensor_parallel_size or case.settings.tensor_parallel_size
-    if draft.shape.num_attention_heads % tensor:
-        sentence = f"the draft model's {draft.shape.num_attention_heads} heads cannot be divided by {tensor} ranks"
-        yield Finding("impossible", "draft", sentence)
+        yield "impossible", f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
+    heads, tensor = draft.shape.num_attention_heads, speculative.draft_tensor_parallel_size
+    ranks = tensor or case.settings.tensor_parallel_size
+    if heads % ranks:
+        yield "impossible", f"the draft model's {heads} heads cannot be divided by {ranks} ranks"
 
 
-def _memory(case: Case) -> Iterator[Finding]:
+def _memory(case: Case) -> Found:
     """Weights with 5 % and 2 GiB to spare, then one whole sequence of KV cache, within the engine's share of memory."""
     hardware = case.hardware
     memory = case.device.memory_bytes if case.device else (hardware.memory_gb or 0) * 1e9
     if hardware.is_cpu:
-        yield Finding("fits", "memory", "memory is not judged on cpu")
+        yield "fits", "memory is not judged on cpu"
         return
     if not memory:
         unknown = f"accelerator {hardware.accelerator!r} is not in the catalogue"
         near = ", ".join(nearest(hardware.accelerator)) or "none"
-        yield Finding("fits", "memory", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb")
+        yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
     fraction = case.settings.gpu_memory_utilization or case.rules.memory_fraction
@@ -316,53 +308,39 @@ def _memory(case: Case) -> Iterator[Finding]:
     worst: Status = "impossible" if case.facts.exact else "risky"
     if weights * 1.05 + 2 * GIB > budget:
         sentence = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)} with 5 % and 2 GiB to spare"
-        yield Finding(worst, "memory", sentence)
+        yield worst, sentence
         return
     yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free_memory else 1), worst)
 
 
-def _kv_memory(case: Case, free: float, worst: Status) -> Iterator[Finding]:
+def _kv_memory(case: Case, free: float, worst: Status) -> Found:
     """``free``: bytes beside the weights. What is sure not to hold one sequence is told from what probably does not."""
     prediction, length = case.prediction, case.prediction.max_model_len
-    if prediction.kv_room_bytes is not None and prediction.kv_cache_tokens:
-        needed = prediction.kv_room_bytes / prediction.kv_cache_tokens * length
+    if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
+        needed = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens * length
     else:
         needed = prediction.kv_bytes_per_token * length
     fixed = case.settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
-        sentence = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
-        yield Finding(worst, "memory", sentence)
+        yield worst, f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
     have = free if fixed is None else fixed
     if needed > have:
-        sentence = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
-        yield Finding(worst, "memory", sentence)
+        yield worst, f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
     elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
-        sentence = f"about {max(0, prediction.kv_cache_tokens)} tokens of KV cache may not hold max_model_len={length}"
-        yield Finding("risky", "memory", sentence)
-
-
-def _fixed_kv(case: Case) -> Iterator[Finding]:
-    tokens, length = case.settings.kv_cache_tokens, case.prediction.max_model_len
-    if tokens is not None and tokens < length:
-        sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
-        yield Finding("impossible", "kv_tokens", sentence)
+        yield "risky", f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}"
 
 
 def _gib(size: float) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
-def _remarks(case: Case) -> Iterator[Finding]:
+def _architecture(case: Case) -> Found:
     if not case.facts.exact:
         kind = case.facts.model_type or "this architecture"
-        sentence = f"sizes are those of a plain transformer: no formula for {kind}"
-        yield Finding("fits", "facts", sentence)
-    counts = layers_per_stage(case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size)
-    if len(set(counts)) > 1 and min(counts):
-        yield Finding("fits", "stages", f"pipeline stages of {', '.join(map(str, counts))} layers")
+        yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"
 
 
-_RULES: tuple[Rule, ...] = (
-    _divided, _stages, _experts, _quantization, _blocks, _capability, _lengths, _token_budget, _speculative,
-    _memory, _fixed_kv, _remarks,
+_RULES: tuple[Callable[[Case], Found], ...] = (
+    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _capability, _lengths, _draft,
+    _memory, _architecture,
 )  # fmt: skip

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -57,15 +57,15 @@ class Paths:
 
     def resolved(self, settings: EngineSettings) -> EngineSettings:
         """The same settings with absolute paths. Raises ValueError for an environment variable that is not set."""
-        changed: dict[str, object] = {"model": self.model(settings.model)}
-        if settings.executable is not None:
-            changed["executable"] = self.command(settings.executable)
-        if settings.image is not None and (settings.image.startswith(_PATH_STARTS) or settings.image.endswith(".sif")):
-            changed["image"] = self.path(settings.image)
-        if settings.tokenizer is not None:
-            changed["tokenizer"] = self.model(settings.tokenizer)
-        if settings.profile is not None and _is_file_name(settings.profile):
-            changed["profile"] = self.path(settings.profile)
+        places: dict[str, Callable[[str], str]] = {
+            "model": self.model,
+            "tokenizer": self.model,
+            "executable": self.command,
+            "image": self.image,
+            "profile": self.profile,
+        }
+        given = {name: getattr(settings, name) for name in places}
+        changed: dict[str, object] = {name: places[name](text) for name, text in given.items() if text is not None}
         if settings.speculative is not None and settings.speculative.model is not None:
             draft = self.model(settings.speculative.model)
             changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
@@ -76,6 +76,15 @@ class Paths:
     def command(self, text: str) -> str:
         """A path, or the bare name of a command to be found on the node's PATH."""
         return self.path(text) if "/" in text or text.startswith("~") else text
+
+    def image(self, text: str) -> str:
+        """A path where it is written like one; else a reference to a registry."""
+        return self.path(text) if text.startswith(_PATH_STARTS) or text.endswith(".sif") else text
+
+    def profile(self, text: str) -> str:
+        """A file, or a name of the catalogue: those hold slashes and dots too."""
+        is_file = text.startswith(_PATH_STARTS) or Path(text).suffix in (".yaml", ".yml", ".json")
+        return self.path(text) if is_file else text
 
     def _path(self, text: str) -> str:
         """An absolute path, links not followed: a virtual environment is known by its own name."""
@@ -152,11 +161,6 @@ def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None
     if found is None or is_version(resolved.engine_version, found):
         return None
     return f"engine_version {resolved.engine_version!r}: {resolved.executable} holds {resolved.engine} {found}"
-
-
-def _is_file_name(profile: str) -> bool:
-    """A profile is a file or a name of the catalogue, and those hold slashes and dots too."""
-    return profile.startswith(_PATH_STARTS) or Path(profile).suffix in (".yaml", ".yml", ".json")
 
 
 def _from_environment(found: re.Match[str]) -> str:

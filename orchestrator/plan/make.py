@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.catalog.models import model_facts
 from orchestrator.engines import ENGINES
 from orchestrator.engines.engine import Engine
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
-from orchestrator.plan.feasibility import Feasibility, assess, placement_problems, workload_mismatch
+from orchestrator.plan.feasibility import Feasibility, Finding, assess, placement_problems, workload_mismatch
 from orchestrator.plan.identity import labels
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
-from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
-from orchestrator.spec.experiment import Experiment, load_experiment
-from orchestrator.spec.load import Arrivals, Workload
+from orchestrator.spec.experiment import Experiment, Load, SweepRules, read_experiment
+from orchestrator.spec.load import Arrivals, LoadRules, Workload
 from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
 NONE = Hardware(name="none", accelerator="none")  # an endpoint: we hold nothing
+DURATION_S = 60.0  # of a point where the file says neither duration nor requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     Raises ProblemsError for an experiment with problems, InputError for a plan that cannot be run by this version.
     """
     if not _is_frozen(path):
-        return make_plan(load_experiment(path), cluster_nodes=cluster_nodes)
+        return make_plan(read_experiment(path), cluster_nodes=cluster_nodes)
     try:
         return Plan.from_json(Path(path).read_text(encoding="utf-8"))
     except InputError as error:
@@ -76,108 +76,71 @@ def _is_frozen(path: str | Path) -> bool:
 def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Plan:
     """The frozen plan of an experiment. ``cluster_nodes``: nodes of the cluster it is for, None when not known.
 
-    Raises ProblemsError for names that nothing answers to (engine, arrivals) and paths that cannot be
-    resolved. What a deployment cannot do is no error: it is in the plan as ``impossible``, with the reasons.
+    Raises ProblemsError with everything that is wrong with the file and with what it names: engines, arrivals,
+    searches, files. What a deployment cannot do is no error: it is in the plan as ``impossible``, with the reasons.
     """
     paths = identity.Paths(experiment.folder)
     engines = _engines(experiment)
-    arrivals = _arrivals(experiment, paths)
-    workloads = _workloads(experiment, paths)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
+    loads = _loads(experiment, paths)
+    _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].dialects(one.settings)})
+    spec = experiment.spec
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
     deployments = [
-        _deployment(one, label, _assessed(one, engines[one.settings.engine], workloads, cluster_nodes))
+        _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes))
         for one, label in zip(candidates, names, strict=True)
     ]
-    spec = experiment.spec
     return Plan(
-        name=spec.name,
-        experiment_digest=digest(experiment.document.value),
         deployments=tuple(deployments),
-        loads=_loads(experiment, workloads, arrivals),
+        loads=tuple(loads),
         slos=tuple(spec.slos.values()),
-        budget=spec.budget,
-        isolation=spec.isolation,
-        repeats=spec.repeats,
-        seed=spec.seed,
-        clients=spec.clients,
         notes=tuple(notes),
+        **{name: getattr(spec, name) for name in SweepRules.model_fields},
     )
 
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:
-    """An object of every engine named. Raises ProblemsError for unknown ones and what each needs to be named at all."""
-    problems: dict[Problem, None] = {}
-    document, known = experiment.document, ENGINES.names()
-    found: dict[str, Engine] = {}
+    """Every engine named. Reports unknown ones, and those that lack what each needs to be named at all."""
+    problems, known = experiment.problems, ENGINES.names()
+    places = [(one.place("engine"), one.settings.engine) for one in experiment.combinations]
+    places += [(("environments", name), name) for name in experiment.parts.get("environments", ())]
+    for place, name in places:
+        if name not in known:
+            problems.add(place, f"unknown engine {name!r}", nearest(name, known))
+    engines = {name: ENGINES[name] for _, name in places if name in known}
     for one in experiment.combinations:
         name = one.settings.engine
-        if name not in known:
-            problems.setdefault(document.problem(one.place("engine"), f"unknown engine {name!r}", nearest(name, known)))
-            continue
-        engine = found.setdefault(name, ENGINES[name]) if name not in found else found[name]
-        if not engine.launches and one.settings.url is None:
-            hint = "write url: http://host:port"
-            problems.setdefault(document.problem(one.place("url"), f"engine {name!r} needs the 'url' it runs at", hint))
-    for name in experiment.spec.environments:
-        if name not in known:
-            problems.setdefault(
-                document.problem(("environments", name), f"unknown engine {name!r}", nearest(name, known))
-            )
-    if problems:
-        raise ProblemsError(list(problems))
-    return found
-
-
-def _arrivals(experiment: Experiment, paths: identity.Paths) -> Arrivals:
-    """With the trace's path resolved. Raises ProblemsError when nothing can be drawn from it."""
-    arrivals = experiment.spec.load.arrivals
-    try:
-        if arrivals.trace is not None:
-            arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
-        found = arrivals_problems(arrivals)
-    except ValueError as error:
-        found = [str(error)]
-    if found:
-        raise ProblemsError([experiment.document.problem(("load", "arrivals"), text) for text in found])
-    return arrivals
-
-
-def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
-    """With their files found, and named by content too. Raises ProblemsError for what cannot be sent."""
-    out: list[Workload] = []
-    found: list[Problem] = []
-    for index, workload in enumerate(experiment.spec.workloads):
-        try:
-            out.append(workload.resolved(paths.path))
-        except (ValueError, ProblemsError) as error:
-            wrong = error.problems if isinstance(error, ProblemsError) else [error]
-            found += [experiment.document.problem(("workloads", index), str(text)) for text in wrong]
-    if found:
-        raise ProblemsError(found)
-    return out
+        if name in engines and not engines[name].launches and one.settings.url is None:
+            message = f"engine {name!r} needs the 'url' it runs at"
+            problems.add(one.place("url"), message, "write url: http://host:port")
+    return engines
 
 
 def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]) -> Iterator[_Candidate]:
-    contents = identity.Contents()
-    classes = experiment.hardware
-    problems: dict[Problem, None] = {}
+    """Combinations of known engines. Reports paths that cannot be resolved and engines of another version."""
+    contents, classes = identity.Contents(), experiment.hardware
     for one in experiment.combinations:
-        without = ANY if engines[one.settings.engine].launches else NONE
-        hardware = classes[one.hardware] if one.hardware is not None else without
+        engine = engines.get(one.settings.engine)
+        hardware = ANY if one.hardware is None else classes.get(one.hardware)
+        if engine is None or hardware is None:
+            continue
         try:
             settings = paths.resolved(one.settings)
         except ValueError as error:
-            problems.setdefault(experiment.document.problem(one.block, str(error)))
+            experiment.problems.add(one.block, str(error))
             continue
         if (mismatch := identity.version_mismatch(settings, contents)) is not None:
-            problems.setdefault(
-                experiment.document.problem(one.place("engine_version"), mismatch, "correct one of them")
-            )
-            continue
-        yield _Candidate(identity.deployment_id(one.settings, settings, hardware, contents), one, settings, hardware)
-    if problems:
-        raise ProblemsError(list(problems))
+            experiment.problems.add(one.place("engine_version"), mismatch, "correct one of them")
+        held = hardware if engine.launches or one.hardware is not None else NONE
+        yield _Candidate(identity.deployment_id(one.settings, settings, held, contents), one, settings, held)
+
+
+def _check_apis(experiment: Experiment, served: Set[str]) -> None:
+    """Reports workloads that ask for an API which no deployment has; ``served``: all that they have."""
+    for index, workload in enumerate(experiment.parts.get("workloads", ())):
+        if served and workload.api not in served:
+            message = f"no deployment has the API {workload.api!r}"
+            experiment.problems.add(("workloads", index, "api"), message, nearest(workload.api, served))
 
 
 def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[str]]:
@@ -193,7 +156,7 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
     return list(kept.values()), notes
 
 
-def _assessed(one: _Candidate, engine: Engine, workloads: Sequence[Workload], cluster_nodes: int | None) -> Feasibility:
+def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
     """Whether a candidate can run, from everything known without starting it."""
     settings, hardware = one.settings, one.hardware
     if one.combination.excluded_by is not None:
@@ -212,24 +175,25 @@ def _assessed(one: _Candidate, engine: Engine, workloads: Sequence[Workload], cl
             hardware,
             draft=model_facts(draft) if draft else None,
         )
-    return verdict if verdict.status == "impossible" else _with_workloads(verdict, settings, workloads, engine)
-
-
-def _with_workloads(
-    verdict: Feasibility, settings: EngineSettings, workloads: Sequence[Workload], engine: Engine
-) -> Feasibility:
-    """A workload that cannot be served is not measured; when none can be, the deployment is impossible."""
+    if verdict.status == "impossible":
+        return verdict
     limit = settings.max_model_len or verdict.predicted.get("max_model_len")  # the model's own, where known
     apis = sorted(engine.dialects(settings))
-    found = {one.name: workload_mismatch(one, settings.engine, limit, apis) for one in workloads}
-    bad = {name: mismatch for name, mismatch in found.items() if mismatch is not None}
+    return _with_workloads(
+        verdict, {load.workload.name: workload_mismatch(load.workload, settings.engine, limit, apis) for load in loads}
+    )
+
+
+def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:
+    """A workload that cannot be served is not measured; when none can be, the deployment is impossible."""
+    bad = {name: mismatch for name, mismatch in mismatches.items() if mismatch is not None}
     if not bad:
         return verdict
     unserved = sorted(name for name, mismatch in bad.items() if mismatch.status == "impossible")
     status = "risky" if len(unserved) < len(bad) else verdict.status
     return replace(
         verdict,
-        status="impossible" if len(unserved) == len(found) else status,
+        status="impossible" if len(unserved) == len(mismatches) else status,
         reasons=(*verdict.reasons, *(mismatch.sentence for mismatch in bad.values())),
         unserved=tuple(unserved),
     )
@@ -249,30 +213,48 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility) -> Deployment
     )
 
 
-def _loads(experiment: Experiment, workloads: Sequence[Workload], arrivals: Arrivals) -> tuple[PlannedLoad, ...]:
-    """Every workload with the rules of the load. Raises ProblemsError for a search that is unknown or cannot start."""
-    load, document = experiment.spec.load, experiment.document
-    levels, slos = tuple(load.points()), tuple(experiment.spec.slos.values())
+def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
+    """Every workload with the rules of the load. Reports what cannot be sent, and a search that cannot begin."""
+    load: Load | None = experiment.parts.get("load")
+    workloads = _workloads(experiment, paths)
+    if load is None:
+        return []
+    levels, slos = tuple(load.points()), tuple(experiment.parts.get("slos", {}).values())
+    question = Question(levels, load.control, slos, experiment.parts.get("repeats", 1))
+    place = ("load", "search")
     if load.search not in STRATEGIES:
-        hint = nearest(load.search, STRATEGIES.names())
-        raise ProblemsError([document.problem(("load", "search"), f"unknown search {load.search!r}", hint)])
-    question = Question(levels, load.control, slos, experiment.spec.repeats)
-    if (problem := STRATEGIES[load.search].problem(question)) is not None:
-        raise ProblemsError([document.problem(("load", "search"), f"search {load.search!r}: {problem}")])
-    return tuple(
-        PlannedLoad(
-            workload=workload,
-            arrivals=arrivals,
-            trace_digest=identity.file_digest(arrivals.trace) if arrivals.trace is not None else None,
-            search=load.search,
-            levels=levels,
-            control=load.control,
-            warmup_s=load.warmup,
-            duration_s=60.0 if load.duration is None and load.requests is None else load.duration,
-            requests=load.requests,
-            max_in_flight=load.max_in_flight,
-            request_timeout_s=load.request_timeout,
-            drain_timeout_s=load.drain_timeout,
-        )
-        for workload in workloads
-    )
+        experiment.problems.add(place, f"unknown search {load.search!r}", nearest(load.search, STRATEGIES.names()))
+    elif (problem := STRATEGIES[load.search].problem(question)) is not None:
+        experiment.problems.add(place, f"search {load.search!r}: {problem}")
+    arrivals = _arrivals(experiment, load.arrivals, paths)
+    digest = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
+    more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
+    if load.duration_s is None and load.requests is None:
+        more["duration_s"] = DURATION_S
+    rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
+    return [PlannedLoad(workload=workload, **rules) for workload in workloads]
+
+
+def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths) -> Arrivals:
+    """With the trace's path resolved. Reports why nothing can be drawn from them."""
+    try:
+        if arrivals.trace is not None:
+            arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
+        found = arrivals_problems(arrivals)
+    except ValueError as error:
+        found = [str(error)]
+    for text in found:
+        experiment.problems.add(("load", "arrivals"), text)
+    return arrivals
+
+
+def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
+    """With their files found, and named by content too. Reports what cannot be sent."""
+    out: list[Workload] = []
+    for index, workload in enumerate(experiment.parts.get("workloads", ())):
+        try:
+            out.append(workload.resolved(paths.path))
+        except (ValueError, ProblemsError) as error:
+            for wrong in error.problems if isinstance(error, ProblemsError) else [error]:
+                experiment.problems.add(("workloads", index), str(wrong))
+    return out

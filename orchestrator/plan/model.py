@@ -6,9 +6,9 @@ Points are made when a search strategy asks for their level; a list of levels is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, get_args
 
 import orjson
@@ -20,8 +20,8 @@ from orchestrator.plan.identity import seed_of
 from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
-from orchestrator.spec.experiment import Budget, Isolation
-from orchestrator.spec.load import AnyWorkload, Arrivals, Control, Level, Slo, Workload, format_duration
+from orchestrator.spec.experiment import Budget, SweepRules
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Slo, Workload, format_duration
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
@@ -52,24 +52,15 @@ class Deployment(Strict):
         return 0 if self.settings.url else self.settings.world_size * self.settings.replicas
 
 
-class PlannedLoad(Strict):
+class PlannedLoad(LoadRules):
     """One workload as every deployment that can serve it is loaded. Its strategy says which levels are measured.
 
     Of duration_s and requests one is None. ``trace_digest``: content of the arrivals' trace.
     """
 
     workload: AnyWorkload
-    arrivals: Arrivals
     trace_digest: str | None = None
-    search: str = "levels"
     levels: tuple[Level, ...] = ()  # of the experiment file
-    control: Control | None = None
-    warmup_s: float
-    duration_s: float | None = None
-    requests: int | None = None
-    max_in_flight: int | None = None
-    request_timeout_s: float
-    drain_timeout_s: float
 
     def identity(self, level: Level) -> str:
         """The hash of what a point asks of any deployment: content, not where files lie."""
@@ -117,21 +108,14 @@ class Measurement:
     seed: int
 
 
-class Plan(Strict):
+class Plan(SweepRules):
     """What a sweep does. Equal experiments on equal engines give equal ids, so running again continues."""
 
     plan_format: Literal[1] = FORMAT
     program_version: str = __version__
-    name: str
-    experiment_digest: str  # of the file's text
     deployments: tuple[Deployment, ...]
     loads: tuple[PlannedLoad, ...]
     slos: tuple[Slo, ...] = ()
-    budget: Budget | None = None
-    isolation: Isolation = "exclusive_node"
-    repeats: int = 1
-    seed: int = 0
-    clients: int | None = None
     notes: tuple[str, ...] = ()
 
     def runnable(self) -> list[Deployment]:
@@ -154,11 +138,11 @@ class Plan(Strict):
 
     def point(self, deployment_id: str, load: PlannedLoad, level: Level) -> Point:
         """The point of a deployment at a level that a strategy asked for."""
-        return Point(digest([deployment_id, self._identity(load, level)]), deployment_id, load, level)
+        return Point(digest([deployment_id, self._identity(load.workload.name, level)]), deployment_id, load, level)
 
     def measurement(self, point: Point, repeat: int) -> Measurement:
         """One repeat of it. Its seed is the same on every deployment."""
-        seed = self._seed(point.workload, point.level, repeat)
+        seed = self._seed(point.workload.name, point.level, repeat)
         name = digest([point.point_id, repeat, seed])
         return Measurement(name, point.point_id, point.deployment_id, repeat, seed)
 
@@ -188,25 +172,15 @@ class Plan(Strict):
         return [self.measurement(point, repeat) for repeat in range(self.repeats) for point in points]
 
     # Each once: hashing a workload takes longer than all the rest. Names of workloads are unique.
-    def _identity(self, load: PlannedLoad, level: Level) -> str:
-        key = (load.workload.name, level)
-        if key not in self._identities:
-            self._identities[key] = load.identity(level)
-        return self._identities[key]
-
-    def _seed(self, workload: Workload, level: Level, repeat: int) -> int:
-        key = (workload.name, level, repeat)
-        if key not in self._seeds:
-            self._seeds[key] = seed_of(self.seed, workload, level, repeat)
-        return self._seeds[key]
+    @cached_property
+    def _identity(self) -> Callable[[str, Level], str]:
+        loads = {load.workload.name: load for load in self.loads}
+        return cache(lambda workload, level: loads[workload].identity(level))
 
     @cached_property
-    def _identities(self) -> dict[tuple[str, Level], str]:
-        return {}
-
-    @cached_property
-    def _seeds(self) -> dict[tuple[str, Level, int], int]:
-        return {}
+    def _seed(self) -> Callable[[str, Level, int], int]:
+        workloads = {load.workload.name: load.workload for load in self.loads}
+        return cache(lambda workload, level, repeat: seed_of(self.seed, workloads[workload], level, repeat))
 
     @cached_property
     def _deployments(self) -> Mapping[str, Deployment]:

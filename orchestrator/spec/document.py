@@ -51,40 +51,60 @@ class Document:
         return Problem(message, self.file, self.line(place), hint)
 
 
+class Problems:
+    """Everything found wrong with one document, each thing once."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._found: dict[Problem, None] = {}
+
+    def add(self, place: Place, message: str, hint: str | None = None) -> None:
+        self._found.setdefault(self.document.problem(place, message, hint))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def raise_any(self) -> None:
+        """Raises ProblemsError with all of them, in the order of the document's lines, when there are any."""
+        if self._found:
+            raise ProblemsError(sorted(self._found, key=lambda problem: problem.line or 0))
+
+
 def read_document(path: str | Path) -> Document:
     """Parse a file. Raises ProblemsError when it cannot be read or is not YAML."""
     try:
         data = Path(path).read_bytes()
+        return parse_document(data.decode("utf-8"), str(path))
     except OSError as error:
-        raise ProblemsError([Problem(f"cannot be read: {error.strerror}", str(path))]) from None
-    try:
-        text = data.decode("utf-8")
+        raise _refused(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ProblemsError([Problem("is not UTF-8 text", str(path), data[: error.start].count(b"\n") + 1)]) from None
-    return parse_document(text, str(path))
+        raise _refused(path, "is not UTF-8 text", data[: error.start].count(b"\n") + 1) from None
 
 
 def parse_document(text: str, file: str) -> Document:
     """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError with every problem found."""
     if len(text) > MOST_BYTES:
-        raise ProblemsError([Problem(f"is larger than {MOST_BYTES:,} characters", file)])
+        raise _refused(file, f"is larger than {MOST_BYTES:,} characters")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise ProblemsError([Problem("is empty", file, 1)])
+            raise _refused(file, "is empty", 1)
         return _Reader(file).read(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
-        raise ProblemsError([Problem(f"not valid YAML: {what}", file, mark.line + 1 if mark else None)]) from None
+        raise _refused(file, f"not valid YAML: {what}", mark.line + 1 if mark else None) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
         what = f"character {error.character!r} is not allowed"
-        raise ProblemsError([Problem(f"not valid YAML: {what}", file, line)]) from None
+        raise _refused(file, f"not valid YAML: {what}", text.count("\n", 0, error.position) + 1) from None
     except RecursionError:
-        raise ProblemsError([Problem("is nested too deeply", file)]) from None
+        raise _refused(file, "is nested too deeply") from None
     except (ValueError, ArithmeticError) as error:  # the scanner lets some through, such as "\UFFFFFFFF"
-        raise ProblemsError([Problem(f"not valid YAML: {error}", file)]) from None
+        raise _refused(file, f"not valid YAML: {error}") from None
+
+
+def _refused(file: str | Path, message: str, line: int | None = None) -> ProblemsError:
+    return ProblemsError([Problem(message, str(file), line)])
 
 
 @dataclass
@@ -107,27 +127,27 @@ class _Reader:
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.count += 1
         if self.count > MOST_VALUES:
-            raise ProblemsError([Problem(f"holds more than {MOST_VALUES:,} values", self.file)])
+            raise _refused(self.file, f"holds more than {MOST_VALUES:,} values")
         if node.tag not in _TAGS:
             self._bad(node, f"the tag {node.tag!r} is not allowed")
-        elif isinstance(node, yaml.MappingNode):
+            return None
+        if isinstance(node, yaml.MappingNode):
             return self.mapping(node, place)
-        elif isinstance(node, yaml.SequenceNode):
-            return self.sequence(node, place)
-        elif isinstance(node, yaml.ScalarNode):
-            return self.scalar(node, place)
-        return None
-
-    def sequence(self, node: yaml.SequenceNode, place: Place) -> list[Any]:
-        for index, item in enumerate(node.value):
-            self.lines[(*place, index)] = _line(item)
-        return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.SequenceNode):
+            self.lines |= {(*place, index): _line(item) for index, item in enumerate(node.value)}
+            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        return self.scalar(node, place)
 
     def mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == _MERGE:
-                out |= self.merged(value_node, place)
+        for _, merged in (pair for pair in node.value if pair[0].tag == _MERGE):
+            # a mapping, or a list of mappings where the first one wins
+            for part in reversed(merged.value if isinstance(merged, yaml.SequenceNode) else [merged]):
+                if not isinstance(part, yaml.MappingNode):
+                    self._bad(part, "'<<' takes a mapping")
+                    continue
+                out |= self.value(part, place) or {}
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:  # after what was merged: own keys win, and their lines too
             if key_node.tag == _MERGE:
@@ -141,17 +161,6 @@ class _Reader:
                 continue
             first_lines[key] = self.lines[(*place, key)] = line
             out[key] = self.value(value_node, (*place, key))
-        return out
-
-    def merged(self, node: yaml.Node, place: Place) -> dict[str, Any]:
-        """What ``<<`` merges in: a mapping, or a list of mappings where the first one wins."""
-        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        out: dict[str, Any] = {}
-        for part in reversed(nodes):
-            if not isinstance(part, yaml.MappingNode):
-                self._bad(part, "'<<' takes a mapping")
-                continue
-            out |= self.value(part, place)
         return out
 
     def scalar(self, node: yaml.ScalarNode, place: Place) -> Any:

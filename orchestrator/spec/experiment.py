@@ -5,24 +5,29 @@ docs/experiment-file.md explains every key to users.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from orchestrator.errors import Problem, ProblemsError
-from orchestrator.spec.combinations import Combination, expand
-from orchestrator.spec.document import Document, parse_document, read_document
-from orchestrator.spec.load import AnyWorkload, Arrivals, Control, Duration, Level, Slo, Workload
-from orchestrator.spec.problems import problems_of, wrong
-from orchestrator.spec.settings import Hardware, Strict, Versions, declared, same_place
+from orchestrator.spec.combinations import Combination, Given, expand
+from orchestrator.spec.document import Document, Problems, parse_document, read_document
+from orchestrator.spec.load import AnyWorkload, Duration, Level, LoadRules, Slo, Workload
+from orchestrator.spec.problems import add_errors, wrong
+from orchestrator.spec.settings import Hardware, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
 CPU = Hardware(name="cpu", accelerator="cpu")
-Isolation = Literal["exclusive_node", "shared"]
 
 
 def _keyed(values: Any) -> Any:
@@ -80,26 +85,17 @@ class Levels(Strict):
         return self
 
 
-class Load(Strict):
-    """How every deployment is loaded. ``duration`` and ``requests`` exclude each other; one minute is the default."""
+class Load(LoadRules):
+    """How every deployment is loaded. One minute is the default."""
 
     levels: Levels | None = None
-    search: str = "levels"  # a name of the registry of search strategies
-    control: Control | None = None
-    arrivals: Arrivals = Arrivals()
-    duration: Annotated[Duration, Field(gt=0)] | None = None
-    requests: Annotated[int, Field(ge=1)] | None = None
-    warmup: Annotated[Duration, Field(ge=0)] = 10.0
-    max_in_flight: Annotated[int, Field(ge=1)] | None = None
-    request_timeout: Annotated[Duration, Field(gt=0)] = 600.0
-    drain_timeout: Annotated[Duration, Field(ge=0)] = 120.0
 
     @model_validator(mode="after")
     def _consistent(self) -> Load:
         example = "give levels: {request_rate: [1, 2, 4]} or levels: {concurrency: [1, 8, 64]}"
         if self.levels is None and self.search == "levels":
             raise wrong((), "'load' needs levels", example)
-        if self.duration is not None and self.requests is not None:
+        if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
         if self.levels is not None and self.control is not None and getattr(self.levels, self.control) is None:
             raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
@@ -120,11 +116,21 @@ class Budget(Strict):
     wall: Annotated[Duration, Field(gt=0)] | None = None
 
 
-class ExperimentFile(Strict):
+class SweepRules(Strict):
+    """What a sweep keeps to."""
+
+    name: Annotated[str, Field(pattern=NAME)]
+    budget: Budget | None = None
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
+    seed: Annotated[int, Field(ge=0)] = 0
+    clients: Annotated[int, Field(ge=1)] | None = None
+
+
+class ExperimentFile(SweepRules):
     """The file as it stands, except ``deployments``, which combinations.py expands."""
 
     version: Literal[1]
-    name: Annotated[str, Field(pattern=NAME)]
     model: Annotated[ModelRef, BeforeValidator(_model_from_name)] | None = None
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
     environments: dict[str, Versions] = {}
@@ -132,76 +138,88 @@ class ExperimentFile(Strict):
     workloads: Annotated[list[AnyWorkload], Field(min_length=1), AfterValidator(_distinct)]
     load: Load
     slos: Annotated[dict[str, Slo], BeforeValidator(_keyed), AfterValidator(_limited)] = {}
-    budget: Budget | None = None
-    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    isolation: Isolation = "exclusive_node"
-    seed: Annotated[int, Field(ge=0)] = 0
-    clients: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _kept(cls, value: Any, info: ValidationInfo) -> Any:
+        """Parts that are right are of use where others are wrong."""
+        if info.context and info.field_name:
+            info.context["parts"][info.field_name] = value
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A checked experiment: the file's parts and every combination of its deployments."""
+    """An experiment file: its parts, every combination of its deployments, and what is wrong with it."""
 
-    spec: ExperimentFile
+    parts: Mapping[str, Any]  # of ExperimentFile, by key; those that are wrong are left out
     combinations: tuple[Combination, ...]
-    document: Document = field(repr=False)
+    problems: Problems = field(repr=False)
+
+    @property
+    def spec(self) -> ExperimentFile:
+        """The whole file. Raises ProblemsError with everything that is wrong."""
+        self.problems.raise_any()
+        return ExperimentFile.model_construct(**self.parts)
 
     @property
     def folder(self) -> Path:
         """Relative paths of the file start here."""
-        return Path(self.document.file).resolve().parent
+        return Path(self.problems.document.file).resolve().parent
 
     @property
     def hardware(self) -> Mapping[str, Hardware]:
         """Hardware classes by name, the built-in ``cpu`` among them."""
-        return {CPU.name: CPU, **self.spec.hardware}
-
-
-def load_experiment(path: str | Path) -> Experiment:
-    """Read and check an experiment file. Raises ProblemsError with every problem in it."""
-    return check_experiment(read_document(path))
+        return {CPU.name: CPU, **self.parts.get("hardware", {})}
 
 
 def parse_experiment(text: str, file: str = "experiment.yaml") -> Experiment:
-    """As ``load_experiment``, from text; relative paths start at the folder of ``file``."""
-    return check_experiment(parse_document(text, file))
+    """An experiment from text; relative paths start at the folder of ``file``. Raises ProblemsError with every problem
+    in it, in the order of its lines."""
+    experiment = examined(parse_document(text, file))
+    experiment.problems.raise_any()
+    return experiment
 
 
-def check_experiment(document: Document) -> Experiment:
-    """Check a parsed file. Raises ProblemsError with every problem in it, in the order of its lines."""
-    if not isinstance(document.value, dict):
-        raise ProblemsError([document.problem((), "an experiment must be a mapping (name: value)")])
-    spec, problems = _validate(document)
-    model, hardware = _settings_of_model(document.value.get("model")), document.value.get("hardware")
-    classes = [CPU.name, *(hardware if isinstance(hardware, dict) else ())]
-    combinations, more = expand(document, model, classes, declared(document.value.get("environments")))
-    problems += [*more, *_same_place(document, combinations)]
-    if problems or spec is None:
-        raise ProblemsError(sorted(problems, key=lambda problem: problem.line or 0))
-    return Experiment(spec, tuple(combinations), document)
+def read_experiment(path: str | Path) -> Experiment:
+    """An experiment from a file, with its ``problems``: who looks further adds to them, so that all are said at once.
+
+    Raises ProblemsError for a file that is no mapping in YAML.
+    """
+    return examined(read_document(path))
 
 
-def _same_place(document: Document, combinations: list[Combination]) -> list[Problem]:
-    measured = [one for one in combinations if one.excluded_by is None]
-    hint = "write under 'environments' where each version lives"
-    return [
-        document.problem(measured[index].place("engine_version"), sentence, hint)
-        for index, sentence in same_place(one.settings for one in measured)
-    ]
-
-
-def _validate(document: Document) -> tuple[ExperimentFile | None, list[Problem]]:
-    text = json.dumps(document.value)  # JSON mode: lists may be tuples, and nothing else is converted
+def examined(document: Document) -> Experiment:
+    """What is right and what is wrong with a parsed file. Raises ProblemsError when it is no mapping."""
+    problems, content = Problems(document), document.value
+    if not isinstance(content, dict):
+        problems.add((), "an experiment must be a mapping (name: value)")
+        problems.raise_any()
+    parts: dict[str, Any] = {}
+    context = {"users_file": True, "parts": parts}
     try:
-        return ExperimentFile.model_validate_json(text, strict=True, context={"users_file": True}), []
+        ExperimentFile.model_validate(content, strict=True, context=context)
     except ValidationError as error:
-        return None, problems_of(error, ExperimentFile, document)
+        add_errors(error, ExperimentFile, problems)
+    hardware = content.get("hardware")
+    classes = [CPU.name, *(hardware if isinstance(hardware, dict) else ())]
+    model = {"model": "?"} if content.get("model") is not None else {}  # until it is right it is only not missing
+    if (ref := parts.get("model")) is not None:
+        model = {"model": ref.id, **ref.model_dump(exclude={"id"}, exclude_none=True)}
+    given = Given(model, classes, parts.get("environments", {}))
+    combinations = expand(given, problems)
+    _check_places([one for one in combinations if one.excluded_by is None], problems)
+    return Experiment(parts, tuple(combinations), problems)
 
 
-def _settings_of_model(model: Any) -> dict[str, Any]:
-    """The settings that ``model`` gives every deployment. What is wrong in it is reported where it stands."""
-    if isinstance(model, dict) and isinstance(model.get("id"), str):
-        more = {name: model[name] for name in ("revision", "tokenizer") if isinstance(model.get(name), str)}
-        return {"model": model["id"], **more}
-    return {"model": model if isinstance(model, str) else "?"} if model is not None else {}
+def _check_places(combinations: Sequence[Combination], problems: Problems) -> None:
+    """Two versions of an engine that live in one place are the same, whatever they are called."""
+    versions: dict[tuple[str | None, ...], str] = {}
+    for one in combinations:
+        settings, version = one.settings, one.settings.engine_version
+        place = settings.engine, settings.executable, settings.image, settings.url
+        if version is None or (first := versions.setdefault(place, version)) == version:
+            continue
+        where = settings.image or settings.executable or settings.url or "on the nodes' PATH"
+        message = f"{settings.engine} {first!r} and {version!r} are the same: both are {where}"
+        problems.add(one.place("engine_version"), message, "write under 'environments' where each version lives")

@@ -10,8 +10,9 @@ import ast
 import difflib
 import operator
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 MOST_CHARACTERS = 1000
@@ -28,7 +29,6 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
 }
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: operator.not_,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
@@ -46,18 +46,21 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
+Reading = Callable[[Mapping[str, Any]], Any]  # values by name to the value of a part of an expression
+
+
 @dataclass(frozen=True, slots=True)
 class Expression:
     """A checked expression and the names it reads."""
 
     text: str
-    tree: ast.expr = field(repr=False, compare=False)
+    read: Reading = field(repr=False, compare=False)
     names: frozenset[str]
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """Its value, as Python would compute it. Raises ValueError with the reason when there is none."""
         try:
-            return _evaluate(self.tree, values)
+            return self.read(values)
         except (TypeError, ZeroDivisionError, OverflowError) as error:
             unset = sorted(name for name in self.names if values.get(name) is None)
             why = f"; not set here: {', '.join(unset)}" if unset else ""
@@ -74,91 +77,82 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
-    _check(tree, text, 0)
+    read = _Reader(text).reading(tree)
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - _CONSTANTS.keys()
     for name in sorted(names):
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ": it is no setting and is not derived"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
-    return Expression(text, tree, names)
+    return Expression(text, read, names)
 
 
-def _check(node: ast.AST, text: str, depth: int) -> None:
-    if depth > MOST_DEPTH:
-        raise ValueError(f"{text!r} is nested too deeply")
-    if not _allowed(node):
-        part = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__.lower()
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Turns the tree of an expression into functions; whatever is not allowed has none."""
+
+    text: str
+
+    def reading(self, node: ast.expr, depth: int = 0) -> Reading:
+        """Raises ValueError for what is not allowed, and below MOST_DEPTH."""
+        if depth > MOST_DEPTH:
+            raise ValueError(f"{self.text!r} is nested too deeply")
+        inner = [self.reading(child, depth + 1) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        match node:
+            case ast.Constant(value=value) if _is_plain(value):
+                return lambda values: value
+            case ast.Name(id=name):
+                return lambda values: values[name] if name in values else _CONSTANTS[name]
+            case ast.List():
+                return lambda values: [item(values) for item in inner]
+            case ast.Tuple():
+                return lambda values: tuple(item(values) for item in inner)
+            case ast.BoolOp(op=op):
+                return partial(_boolean, isinstance(op, ast.And), inner)
+            case ast.UnaryOp(op=ast.Not()):
+                return lambda values: not inner[0](values)
+            case ast.UnaryOp(op=sign) if type(sign) in _UNARY:
+                return lambda values: _UNARY[type(sign)](_number(inner[0](values)))
+            case ast.BinOp(op=operation) if type(operation) in _ARITHMETIC:
+                compute = _ARITHMETIC[type(operation)]
+                return lambda values: _number(compute(*(_number(operand(values)) for operand in inner)))
+            case ast.Compare(ops=ops, comparators=right) if all(map(_is_comparison, ops, right)):
+                return partial(_compare, [_COMPARISONS[type(op)] for op in ops], inner)
+            case ast.IfExp():
+                test, body, otherwise = inner
+                return lambda values: (body if test(values) else otherwise)(values)
         allowed = "names, numbers, comparisons, in, and, or, not, + - * / // %"
-        raise ValueError(f"in {text!r}: {part!r} is not allowed; use {allowed}")
-    for child in ast.iter_child_nodes(node):
-        _check(child, text, depth + 1)
+        raise ValueError(f"in {self.text!r}: {ast.unparse(node)!r} is not allowed; use {allowed}")
 
 
-def _allowed(node: ast.AST) -> bool:
-    match node:
-        case ast.Constant(value=value):
-            number = isinstance(value, int | float) and abs(value) < LARGEST
-            return number or value is None or isinstance(value, bool | str)
-        case ast.BinOp(op=op):
-            return type(op) in _ARITHMETIC
-        case ast.UnaryOp(op=op):
-            return type(op) in _UNARY
-        case ast.Compare(ops=ops, comparators=right):
-            return all(
-                type(op) in _COMPARISONS and (not isinstance(op, ast.Is | ast.IsNot) or _is_constant(value))
-                for op, value in zip(ops, right, strict=True)
-            )
-        case _:
-            kinds = ast.Name | ast.List | ast.Tuple | ast.BoolOp | ast.IfExp | ast.operator | ast.unaryop | ast.cmpop
-            return isinstance(node, kinds | ast.boolop | ast.expr_context)
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | str) or (isinstance(value, int | float) and abs(value) < LARGEST)
 
 
-def _is_constant(node: ast.expr) -> bool:
+def _is_comparison(op: ast.cmpop, right: ast.expr) -> bool:
     """``is`` compares with None, True and False only: for anything else Python's answer is an accident."""
-    if isinstance(node, ast.Name):
-        return node.id in _CONSTANTS
-    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
+    if not isinstance(op, ast.Is | ast.IsNot):
+        return True
+    constant = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
+    return constant or (isinstance(right, ast.Name) and right.id in _CONSTANTS)
 
 
-def _evaluate(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            return values[name] if name in values else _CONSTANTS[name]
-        case ast.List(elts=items):
-            return [_evaluate(item, values) for item in items]
-        case ast.Tuple(elts=items):
-            return tuple(_evaluate(item, values) for item in items)
-        case ast.BoolOp(op=op, values=parts):
-            return _boolean(isinstance(op, ast.And), parts, values)
-        case ast.UnaryOp(op=op, operand=operand):
-            value = _evaluate(operand, values)
-            return _UNARY[type(op)](value if isinstance(op, ast.Not) else _number(value))
-        case ast.BinOp(left=left, op=op, right=right):
-            return _number(_ARITHMETIC[type(op)](_number(_evaluate(left, values)), _number(_evaluate(right, values))))
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            return _compare(_evaluate(left, values), ops, comparators, values)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _evaluate(body if _evaluate(test, values) else orelse, values)
-    raise TypeError(f"{ast.unparse(node)!r} is not allowed")
-
-
-def _boolean(is_and: bool, parts: list[ast.expr], values: Mapping[str, Any]) -> Any:
+def _boolean(is_and: bool, parts: Sequence[Reading], values: Mapping[str, Any]) -> Any:
     value: Any = is_and
     for part in parts:
-        value = _evaluate(part, values)
+        value = part(values)
         if bool(value) != is_and:
             break
     return value
 
 
-def _compare(left: Any, ops: list[ast.cmpop], comparators: list[ast.expr], values: Mapping[str, Any]) -> Any:
-    result: Any = True
-    for op, comparator in zip(ops, comparators, strict=True):
-        right = _evaluate(comparator, values)
-        result = _COMPARISONS[type(op)](left, right)
+def _compare(
+    comparisons: Sequence[Callable[[Any, Any], Any]], parts: Sequence[Reading], values: Mapping[str, Any]
+) -> Any:
+    result, left = True, parts[0](values)
+    for compare, part in zip(comparisons, parts[1:], strict=True):
+        right = part(values)
+        result = compare(left, right)
         if not result:
             break
         left = right

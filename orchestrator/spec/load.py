@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     SerializeAsAny,
@@ -105,7 +106,7 @@ def session_bounds(asked: Lengths, answered: Lengths, prefix_tokens: int, turns:
     return least, None if most_in is None or most_out is None else prefix_tokens + turns * (most_in + most_out)
 
 
-class Workload(Strict):
+class Workload(Strict, ABC):
     """What requests contain: the keys that every kind has, and what plan and load ask of a kind.
 
     Each kind has a model of its own with its other keys (orchestrator/load/workloads/). Validating a mapping as a
@@ -114,7 +115,7 @@ class Workload(Strict):
 
     name: str = Field(min_length=1)
     kind: str = "random"  # a name of WORKLOADS; a model without a default for it is written to plans with it
-    api: Literal["completions", "chat", "tgi", "native"] = "completions"
+    api: str = "completions"  # a name of ``Engine.dialects``
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Ready to be sent from anywhere: ``path`` makes paths absolute, and files are named by their content too.
@@ -123,9 +124,9 @@ class Workload(Strict):
         """
         return self
 
+    @abstractmethod
     def token_bounds(self) -> tuple[int, int | None]:
         """Prompt and answer together: least and most tokens of a session's longest request; None: no limit known."""
-        raise NotImplementedError
 
     def distinct_requests(self) -> int | None:
         """How many requests there are before the first is sent again; None: no two are alike."""
@@ -135,9 +136,9 @@ class Workload(Strict):
         """What is asked for, wherever its files lie: part of a point's id and of the seed of its schedule."""
         return self.model_dump(mode="json")
 
+    @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
         """What writes the requests of a point with this seed: an ``orchestrator.load.workloads.content.Kind``."""
-        raise NotImplementedError
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
@@ -153,11 +154,8 @@ class Workload(Strict):
     @classmethod
     def _of_its_kind(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Workload:
         model = cls.model_for(value)
-        if model is cls:
-            return handler(value)
-        if info.mode == "json":
-            return model.model_validate_json(json.dumps(value), strict=True, context=info.context)
-        return model.model_validate(value, context=info.context)
+        strict = bool(info.context)  # a user's file
+        return handler(value) if model is cls else model.model_validate(value, strict=strict, context=info.context)
 
 
 # A workload of any kind as a field of another model: written with the keys of its kind.
@@ -200,6 +198,22 @@ class Level(Strict):
 
     control: Control
     value: Annotated[float, Field(gt=0)]
+
+
+class LoadRules(Strict):
+    """How a workload is loaded at every level. Of duration and requests at most one is given."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    search: str = "levels"  # a name of the registry of search strategies
+    control: Control | None = None
+    arrivals: Arrivals = Arrivals()
+    duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
+    requests: Annotated[int, Field(ge=1)] | None = None
+    warmup_s: Annotated[Duration, Field(ge=0)] = Field(default=10.0, alias="warmup")
+    max_in_flight: Annotated[int, Field(ge=1)] | None = None
+    request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
+    drain_timeout_s: Annotated[Duration, Field(ge=0)] = Field(default=120.0, alias="drain_timeout")
 
 
 class Slo(Strict):

@@ -10,31 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from orchestrator.errors import Problem
-
 if TYPE_CHECKING:
-    from orchestrator.spec.document import Document, Place
+    from orchestrator.spec.document import Document, Place, Problems
 
-_WANTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping (name: value)",
-    "model_type": "a mapping (name: value)",
-    "model_attributes_type": "a mapping (name: value)",
-}
-_LIMITS = {
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "too_short": "needs at least {min_length} entry",
-    "string_too_short": "must not be empty",
-}
+_MAPPING = "a mapping (name: value)"
+_WANTED = {"dict_type": _MAPPING, "model_type": _MAPPING, "model_attributes_type": _MAPPING, "string_type": "text"}
 Locate: TypeAlias = "Callable[[Place], Place]"
 
 
@@ -44,26 +24,22 @@ def wrong(key: str | int | Place, message: str, hint: str | None = None) -> Pyda
     return PydanticCustomError("wrong", "{text}", {"text": message, "place": place, "hint": hint})
 
 
-def problems_of(
-    error: ValidationError, model: type[BaseModel], document: Document, locate: Locate = lambda place: place
-) -> list[Problem]:
+def add_errors(error: ValidationError, model: Any, problems: Problems, locate: Locate = lambda place: place) -> None:
     """Every problem of a failed validation of ``model``; ``locate`` turns pydantic's place into the file's."""
-    seen: dict[tuple[Place, str], Problem] = {}
+    document = problems.document
     for detail in error.errors():
         place = locate(tuple(detail["loc"]))
-        hint: str | None
         if detail["type"] == "wrong":
-            place, message, hint = (*place, *detail["ctx"]["place"]), detail["ctx"]["text"], detail["ctx"]["hint"]
+            context = detail["ctx"]
+            problems.add((*place, *context["place"]), context["text"], context["hint"])
         elif detail["type"] == "missing":
-            message, hint = f"{str(detail['loc'][-1])!r} is missing", None
+            problems.add(place, f"{str(detail['loc'][-1])!r} is missing")
         elif detail["type"] == "extra_forbidden":
             known = _keys_at(model, tuple(detail["loc"][:-1]), document.value)
-            message, hint = unknown_key(str(detail["loc"][-1]), known)
+            problems.add(place, *unknown_key(str(detail["loc"][-1]), known))
         else:
-            place = _known(place, document)
-            message, hint = _about_value(detail, place, len(place) < len(locate(tuple(detail["loc"]))))
-        seen.setdefault((place, message), document.problem(place, message, hint))
-    return list(seen.values())
+            found = _known(place, document)
+            problems.add(found, *_about_value(detail, found, inside_union=len(found) < len(place)))
 
 
 def unknown_key(key: str, known: Collection[str]) -> tuple[str, str]:
@@ -81,34 +57,31 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
-    name, value, kind = _name(place), detail["input"], detail["type"]
-    quote = "put it in quotes" if kind == "string_type" and isinstance(value, int | float) else None
-    if inside_union and kind in _WANTED:
+    """Message and hint, in pydantic's words but for a few."""
+    words = [str(part) for part in place if isinstance(part, str)] or ["the file"]
+    name, value, kind = repr(words[-1]), detail["input"], detail["type"]
+    if inside_union and kind.endswith("_type"):
         return f"{name} has a value of the wrong type", None  # once, not for every type it could have had
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
+    wanted = _WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
+    if wanted == detail["msg"]:
+        return f"{name}: {wanted}", None
+    hint = None
     if kind == "literal_error":
-        expected = detail["ctx"]["expected"]
-        names = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
-        close = difflib.get_close_matches(str(value), names, n=1)
-        return f"{name} must be {expected}, not {_show(value)}", f"did you mean {close[0]!r}?" if close else None
-    if kind in _LIMITS:
-        return f"{name} {_LIMITS[kind].format(**detail['ctx'])}, not {_show(value)}", None
-    if kind in _WANTED:
-        return f"{name} must be {_WANTED[kind]}, not {_show(value)}", quote
-    return f"{name}: {detail['msg']}", None
-
-
-def _name(place: Place) -> str:
-    words = [str(part) for part in place if isinstance(part, str)]
-    return repr(words[-1]) if words else "the file"
+        expected = [part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")]
+        close = difflib.get_close_matches(str(value), expected, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else None
+    elif kind == "string_type" and isinstance(value, int | float):
+        hint = "put it in quotes"
+    elif kind == "list_type" and not isinstance(value, dict):
+        hint = f"write {words[-1]}: [{_show(value)}]"
+    return f"{name} must be {wanted}, not {_show(value)}", hint
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
     text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -134,7 +107,8 @@ def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
         return []
     if hasattr(model, "model_for"):  # what it holds depends on what it is
         model = model.model_for(value)
-    return [name for name in model.model_fields if not (named_by_key and name == "name")]
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    return [name for name in names if not (named_by_key and name == "name")]
 
 
 def _child(annotation: Any, part: str | int) -> Any:

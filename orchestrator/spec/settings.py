@@ -11,20 +11,18 @@ file is expanded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from orchestrator.spec.problems import nearest, wrong
+from orchestrator.spec.problems import wrong
 
-_BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 
-def parse_unit(text: object, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+def parse_unit(text: object, units: dict[str, float], wanted: str) -> float:
     """A number and one of ``units``, in the unit of 1. ``wanted``: what to write instead, for the ValueError."""
     if isinstance(text, float | int) and not isinstance(text, bool) and text == 0:
         return 0.0
@@ -35,16 +33,6 @@ def parse_unit(text: object, units: dict[str, float] | dict[str, int], wanted: s
     return float(match.group(1)) * units[unit]
 
 
-def parse_bytes(text: object) -> int:
-    """``"16GiB"`` to bytes. Raises ValueError with what to write instead."""
-    return int(parse_unit(text, _BYTES, "a size with its unit, like 16GiB or 80GB"))
-
-
-def _bytes(value: object) -> object:
-    return parse_bytes(value) if isinstance(value, str) else value
-
-
-Bytes = Annotated[int, BeforeValidator(_bytes)]  # a whole number of bytes, or text with its unit
 Scalar = str | int | float | bool | None
 
 
@@ -114,7 +102,7 @@ class EngineSettings(Strict):
     # memory
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     kv_cache_tokens: int | None = Field(default=None, ge=1)  # KV capacity in tokens
-    kv_cache_memory_bytes: Annotated[Bytes, Field(ge=1)] | None = None  # per GPU
+    kv_cache_memory_bytes: Annotated[ByteSize, Field(ge=1)] | None = None  # per GPU
     block_size: int | None = Field(default=None, ge=1)
     cpu_offload_gb: float | None = Field(default=None, ge=0)
 
@@ -170,7 +158,6 @@ class Hardware(Strict):
 # Where each version of an engine lives: `environments` of an experiment file.
 LOCATION = ("executable", "image", "container_runtime")  # settings that an environment decides
 Text = Annotated[str, Field(min_length=1)]
-Report = Callable[[str, str, str | None], None]  # (setting it stands at, message, hint)
 _NUMBERED = re.compile(r"v?(\d[^-_/ ]*)")
 
 
@@ -191,59 +178,7 @@ class Environment(Strict):
 
 
 Versions = Annotated[dict[str, Environment], Field(min_length=1)]
-Environments = Mapping[str, Mapping[str, Mapping[str, str]]]  # engine -> version -> settings it gives
-
-
-def declared(raw: Any) -> Environments:
-    """The settings that every version gives. What is wrong in ``raw`` gives none; it is reported where it stands."""
-    engines = raw.items() if isinstance(raw, dict) else ()
-    return {
-        engine: {version: _settings(entry) for version, entry in versions.items()}
-        for engine, versions in engines
-        if isinstance(versions, dict)
-    }
-
-
-def _settings(entry: Any) -> dict[str, str]:
-    try:
-        return Environment.model_validate(entry, strict=True).model_dump(exclude_none=True)
-    except ValidationError:
-        return {}
-
-
-def location(values: Mapping[str, Any], environments: Environments, report: Report) -> Mapping[str, str] | None:
-    """The settings that a deployment with ``values`` gets from ``environments``; empty when its engine is not there.
-
-    An unknown version and a place that ``values`` give as well are reported; None then.
-    """
-    engine, version = values.get("engine"), values.get("engine_version")
-    versions = environments.get(engine) if isinstance(engine, str) else None
-    if not versions or not isinstance(version, str):
-        return {}
-    if version not in versions:
-        report("engine_version", f"'environments' has no {version!r} of {engine}", nearest(version, versions))
-        return None
-    twice = [name for name in LOCATION if values.get(name) is not None]
-    for name in twice:
-        message = f"{name!r} is given here, and 'environments' say where {version!r} of {engine} lives"
-        report(name, message, "leave one of them out")
-    return None if twice else versions[version]
-
-
-def same_place(deployments: Iterable[EngineSettings]) -> list[tuple[int, str]]:
-    """Index and sentence of the first deployment of every version that lives where another version of it lives."""
-    first: dict[tuple[str | None, ...], str] = {}
-    said: dict[tuple[str | None, ...], int] = {}
-    found = []
-    for index, one in enumerate(deployments):
-        place = (one.engine, one.executable, one.image, one.url)
-        version = one.engine_version
-        if version is None or first.setdefault(place, version) == version:
-            continue
-        if said.setdefault((*place, version), index) == index:
-            where = one.image or one.executable or one.url or "on the nodes' PATH"
-            found.append((index, f"{one.engine} {first[place]!r} and {version!r} are the same: both are {where}"))
-    return found
+Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> where it lives
 
 
 def is_version(asked: str, found: str) -> bool:

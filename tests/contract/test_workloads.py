@@ -380,7 +380,7 @@ def test_all_mistakes_in_a_new_kinds_keys_are_told_with_their_lines(tmp_path: Pa
         load_plan(file)
     assert [(one.line, one.message) for one in error.value.problems] == [
         (9, "unknown key 'word'"),
-        (10, "'words' must be a list, not 7"),
+        (10, "'words' must be a valid list, not 7"),
         (11, "unknown key 'wrong'"),
     ]
     assert error.value.problems[0].hint == "did you mean 'words'?"

@@ -9,15 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.catalog import models
 from orchestrator.catalog.models import ModelFacts, Quantization, facts_from_config, known_config, model_facts
-from orchestrator.catalog.parameters import quantization_from_config
+from orchestrator.catalog.parameters import Shape, quantization_from_config
+from orchestrator.plan.feasibility import assess
+from orchestrator.spec.settings import EngineSettings, Hardware
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "num_hidden_layers": 12,
     "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 4096, "intermediate_size": 512,
 }  # fmt: skip
+NAMES = [
+    *Shape.__dataclass_fields__,
+    *models._ALIASES["num_experts"],
+    *("model_type", "text_config", "dtype", "multi_query", "n_shared_experts", "model_max_length", "layer_types"),
+    *("quantization_config", "quant_method", "bits", "group_size", "weight_block_size", "config_groups", "weights"),
+    *("mlp_only_layers", "moe_layer_freq", "decoder_sparse_step", "first_k_dense_replace"),
+    *("sliding_window", "sliding_window_pattern", "rope_scaling", "factor", "rope_type"),
+]
 
 
 def facts(**changes: Any) -> ModelFacts:
@@ -109,6 +121,9 @@ def test_layers_without_attention_hold_no_cache() -> None:
         ({"first_k_dense_replace": 3}, 9),
         ({"decoder_sparse_step": 2}, 6),
         ({"mlp_only_layers": [0, 5]}, 10),
+        ({"moe_layer_freq": [0, 0] + [1] * 10}, 10),
+        ({"moe_layer_freq": [0] + [1] * 20, "first_k_dense_replace": None}, 11),
+        ({"moe_layer_freq": 3}, 4),
     ],
 )
 def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None:
@@ -142,6 +157,24 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
 )
 def test_every_kind_of_quantized_checkpoint(config: dict[str, Any] | None, expected: Quantization | None) -> None:
     assert quantization_from_config(config) == expected
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("a1", max_size=3) | st.just("linear_attention"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), ODD, max_size=6), st.sampled_from(["llama", "gpt_oss", "deepseek_v3"]))
+def test_odd_values_of_a_config_are_facts_and_a_verdict_or_nothing(changes: dict[str, Any], model_type: str) -> None:
+    """Lists, nulls, texts, zeros and nested configs where nobody expects them: never a traceback."""
+    for config in (BASE | {"model_type": model_type} | changes, {"text_config": BASE | changes}, changes):
+        found = facts_from_config("m", config)
+        if found is not None:
+            for hardware in (Hardware(name="h100", accelerator="H100-80GB"), Hardware(name="cpu")):
+                settings = EngineSettings(engine="vllm", model="m", tensor_parallel_size=2, pipeline_parallel_size=2)
+                assess(settings, found, hardware)
 
 
 def test_a_folder_gives_its_config_and_size(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ProblemsError
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.spec.document import parse_document
+from orchestrator.spec.experiment import examined
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import grid, planned, statuses
+from tests.unit.spec.files import GOOD
 
 H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
 
@@ -171,9 +176,34 @@ def test_when_some_requests_are_too_long_the_deployment_is_risky() -> None:
 
 def test_an_api_that_the_engine_has_not_is_impossible() -> None:
     workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "tgi"}]
-    (one,) = planned(workloads=workloads).deployments
-    assert one.status == "impossible"
-    assert one.reasons == ("workload 'chat' asks for the API 'tgi'; vllm has chat, completions",)
+    vllm, tgi = planned(workloads=workloads, deployments=[{"engine": "vllm"}, {"engine": "tgi"}]).deployments
+    assert (vllm.status, tgi.status) == ("impossible", "planned")
+    assert vllm.reasons == ("workload 'chat' asks for the API 'tgi'; vllm has chat, completions",)
+
+
+def test_an_api_that_no_deployment_has_is_a_problem_with_the_nearest_name() -> None:
+    workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "chatt"}]
+    assert only_problem(workloads=workloads)[1:] == ("no deployment has the API 'chatt'", "did you mean 'chat'?")
+
+
+def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
+    """Unknown key, engine, arrivals and search at once, as a file on disk is planned."""
+    content = {
+        **GOOD,
+        "repeat": 2,
+        "deployments": [{"engine": "vlm"}, {"engine": "vllm", "max_model_length": 3}],
+        "load": {**GOOD["load"], "arrivals": "poison", "search": "level"},
+    }
+    with pytest.raises(ProblemsError) as caught:
+        make_plan(examined(parse_document(json.dumps(content), "x.yaml")))
+    messages = [problem.message.split(";")[0] for problem in caught.value.problems]
+    assert sorted(messages) == [
+        "unknown arrival process 'poison'",
+        "unknown engine 'vlm'",
+        "unknown key 'max_model_length'",
+        "unknown key 'repeat'",
+        "unknown search 'level'",
+    ]
 
 
 def test_equal_deployments_are_merged_with_a_note() -> None:

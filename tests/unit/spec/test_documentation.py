@@ -47,7 +47,8 @@ def test_every_example_is_an_experiment_or_a_part_of_one(example: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=[model.__name__ for model in MODELS])
 def test_every_key_is_documented(model: type[BaseModel]) -> None:
-    assert [name for name in model.model_fields if name not in WORDS] == []
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    assert [key for key in keys if key not in WORDS] == []
 
 
 def test_every_setting_is_documented() -> None:
@@ -67,4 +68,4 @@ def test_every_registered_name_is_documented(registry: Iterable[str]) -> None:
 @pytest.mark.parametrize("name", ["warmup", "request_timeout", "drain_timeout"])
 def test_defaults_of_times_are_the_documented_ones(name: str) -> None:
     (text,) = re.findall(rf"^\| `{name}` \| `(\w+)` \|", TEXT, flags=re.MULTILINE)
-    assert Load.model_fields[name].default == parse_duration(text)
+    assert Load.model_fields[f"{name}_s"].default == parse_duration(text)

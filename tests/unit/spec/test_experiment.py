@@ -57,25 +57,25 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
     assert problems_in(BROKEN) == [
         (2, "unknown key 'nam'"),
         (4, "unknown key 'revison'"),
-        (6, "'gpus_per_node' must be a whole number, not 'eight'"),
+        (6, "'gpus_per_node' must be a valid integer, not 'eight'"),
         (9, "unknown hardware 'h10'"),
         (10, "unknown key 'max_model_length'"),
-        (11, "'enforce_eager' must be true or false, not 'sometimes'"),
-        (14, "'tensor_parallel_size' must be a whole number, not '4'"),
-        (15, "'tensor_parallel_size' must be at least 1, not 0"),
+        (11, "'enforce_eager' must be a valid boolean, not 'sometimes'"),
+        (14, "'tensor_parallel_size' must be a valid integer, not '4'"),
+        (15, "'tensor_parallel_size' must be greater than or equal to 1, not 0"),
         (16, "the lists of 'zip' must be of equal length: quantization has 2, kv_cache_dtype has 1"),
         (19, "unknown key 'max_num_seq'"),
         (21, "in 'gpu > 16': unknown field 'gpu': it is no setting and is not derived"),
         (23, "'sigma' is missing"),
-        (24, "'input_tokens' must be at least 1, not 0"),
+        (24, "'input_tokens' must be greater than or equal to 1, not 0"),
         (24, "unknown key 'turn'"),
-        (26, "'request_rate' must be more than 0, not -2"),
+        (26, "'request_rate' must be greater than 0, not -2"),
         (27, "'duration': 60 is not a duration with its unit, like 500ms, 60s or 2h"),
         (28, "'warmup': '10 parsecs' is not a duration with its unit, like 500ms, 60s or 2h"),
         (30, "'tpot': 50 is not a duration with its unit, like 500ms, 60s or 2h"),
-        (30, "'attainment' must be at most 1, not 1.5"),
-        (31, "'usd' must be a number, not 'lots'"),
-        (32, "'repeats' must be at least 1, not 0"),
+        (30, "'attainment' must be less than or equal to 1, not 1.5"),
+        (31, "'usd' must be a valid number, not 'lots'"),
+        (32, "'repeats' must be greater than or equal to 1, not 0"),
         (33, "'isolation' must be 'exclusive_node' or 'shared', not 'exclusive'"),
     ]
 
@@ -99,7 +99,7 @@ def test_a_problem_reads_as_file_line_message_hint() -> None:
 def test_defaults_are_those_of_the_documentation() -> None:
     spec = parsed().spec
     assert (spec.repeats, spec.seed, spec.clients, spec.isolation) == (1, 0, None, "exclusive_node")
-    assert (spec.load.warmup, spec.load.request_timeout, spec.load.drain_timeout) == (10.0, 600.0, 120.0)
+    assert (spec.load.warmup_s, spec.load.request_timeout_s, spec.load.drain_timeout_s) == (10.0, 600.0, 120.0)
     assert spec.load.arrivals.process == "poisson"
 
 
@@ -152,18 +152,18 @@ def test_sizes_may_carry_units() -> None:
         ({"deployments": {"max_num_seqs": 4}}, "'engine' is missing"),
         ({"deployments": {"engine": "vllm", "engine_version": True}}, "'engine_version' must be text, not true"),
         ({"deployments": {"engine": "vllm", "env": {"A": 1}}}, "'A' must be text, not 1 (put it in quotes)"),
-        ({"deployments": {"engine": "vllm", "tensor_parallel_size": True}}, "must be a whole number, not true"),
+        ({"deployments": {"engine": "vllm", "tensor_parallel_size": True}}, "must be a valid integer, not true"),
         ({"deployments": {"engine": "vllm", "extra_args": {"--x": [1]}}}, "'--x' has a value of the wrong type"),
         (
             {"deployments": {"engine": "vllm", "kv_cache_memory_bytes": "2 bags"}},
-            "'2 bags' is not a size with its unit",
+            "'kv_cache_memory_bytes': could not interpret byte unit: bags",
         ),
         (
             {"deployments": {"engine": "vllm", "speculative": {"method": "ngrams", "num_speculative_tokens": 2}}},
             "did you mean 'ngram'?",
         ),
-        ({"workloads": []}, "'workloads' needs at least 1 entry"),
-        ({"workloads": {}}, "'workloads' must be a list, not a mapping"),
+        ({"workloads": []}, "'workloads': List should have at least 1 item after validation, not 0"),
+        ({"workloads": {}}, "'workloads' must be a valid list, not a mapping"),
         ({"workloads": GOOD["workloads"] * 2}, "two workloads are named 'chat'"),
         (
             {"workloads": [{**GOOD["workloads"][0], "input_tokens": {"uniform": {"min": 9, "max": 3}}}]},
@@ -172,21 +172,24 @@ def test_sizes_may_carry_units() -> None:
         ({"load": None}, "'load' is missing"),
         ({"load": {}}, "'load' needs levels (give levels: {request_rate: [1, 2, 4]}"),
         ({"load": {"levels": {}}}, "'levels' is empty (give request_rate"),
-        ({"load": {"levels": {"concurrency": []}}}, "'concurrency' needs at least 1 entry"),
-        ({"load": {"levels": {"concurrency": [1.5]}}}, "'concurrency' must be a whole number, not 1.5"),
+        (
+            {"load": {"levels": {"concurrency": []}}},
+            "'concurrency': List should have at least 1 item after validation, not 0",
+        ),
+        ({"load": {"levels": {"concurrency": [1.5]}}}, "'concurrency' must be a valid integer, not 1.5"),
         ({"load": {"levels": {"concurrency": [4, 1, 4]}}}, "concurrency 4 is given twice (use repeats"),
         ({"load": {"levels": {"rate": [1]}}}, "unknown key 'rate'"),
         ({"load": {**GOOD["load"], "duration": "60s", "requests": 5}}, "'duration' and 'requests' exclude each other"),
         ({"load": {**GOOD["load"], "duration": 60.0}}, "60.0 is not a duration with its unit"),
-        ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be more than 0"),
+        ({"load": {**GOOD["load"], "duration": "0s"}}, "'duration' must be greater than 0"),
         ({"load": {**GOOD["load"], "control": "request_rate"}}, "'control: request_rate' does not agree with 'levels'"),
         ({"slos": {"a": {}}}, "'a' has no limit (give at least one of ttft, tpot, e2e, itl_p99)"),
         ({"slos": {"a": {"ttft": "1s", "name": "b"}}}, "unknown key 'name' (its name is 'a' already)"),
         ({"slos": {"a": {"tft": "1s", "e2e": "2s"}}}, "unknown key 'tft' (did you mean 'ttft'?)"),
         ({"hardware": {"a": {"gpu": 8}}}, "unknown key 'gpu'"),
         ({"hardware": ["a"]}, "'hardware' must be a mapping"),
-        ({"seed": -1}, "'seed' must be at least 0, not -1"),
-        ({"clients": 0}, "'clients' must be at least 1, not 0"),
+        ({"seed": -1}, "'seed' must be greater than or equal to 0, not -1"),
+        ({"clients": 0}, "'clients' must be greater than or equal to 1, not 0"),
         ({"budget": {"wall": 12}}, "'wall': 12 is not a duration"),
     ],
 )
@@ -201,7 +204,7 @@ def test_a_wrong_base_value_is_said_once_for_the_whole_grid() -> None:
     vary = [{"grid": {"tensor_parallel_size": list(range(1, 101))}}]
     assert (
         problem(deployments={"engine": "vllm", "max_num_seqs": 0, "vary": vary})
-        == "'max_num_seqs' must be at least 1, not 0"
+        == "'max_num_seqs' must be greater than or equal to 1, not 0"
     )
 
 
