@@ -171,3 +171,7 @@ class PlacementError(OrchestratorError):
 
 class ResultsError(OrchestratorError):
     """The results store is unreadable or refused a write."""
+
+
+class DamagedError(ResultsError):
+    """A committed file is gone, cut off or not what its manifest says."""

@@ -6,7 +6,6 @@ damaged or of another version: the same function makes it, so it is the same to 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +19,7 @@ import pyarrow as pa
 from orchestrator.analysis.metrics import Observed, figures, merge, observe
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import limit_values
-from orchestrator.errors import ResultsError
+from orchestrator.errors import DamagedError, ResultsError
 from orchestrator.results.manifest import Manifest
 from orchestrator.results.packed import Key, PackedRows
 from orchestrator.results.records import (
@@ -38,7 +37,6 @@ WORKERS = 4  # most of the time goes into reading
 AT_ONCE = 64  # attempts computed before they are written
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +62,7 @@ class Attempt:
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
+            earlier=self.manifest.earlier,
             created_unix_ns=self.manifest.created_unix_ns,
             status=self.manifest.status,
             deployment_id=self.point.deployment_id,
@@ -86,7 +85,6 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
     """A committed attempt from its parts; None when its commit holds no row of points."""
     points = rows_of(store.read_manifests("points", [manifest]), PointHead)
     if not points:
-        _log.warning("measurement %s is left out: its commit holds no row of points", manifest.measurement_id)
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
     requests = store.read_manifests("requests", [manifest])
@@ -161,12 +159,15 @@ def keep(kept: PackedRows, rows: pa.Table) -> pa.Table:
 
 
 def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """These columns of AttemptData of some attempts. ``attempts``: their ids."""
+    """These columns of AttemptData of some attempts. ``attempts``: their ids. Damaged ones are left out."""
 
     def one(ids: tuple[str, str]) -> AttemptData | None:
-        manifest = store.manifest(*ids)
-        attempt = read_attempt(store, manifest) if manifest else None
-        return attempt.data() if attempt else None
+        attempt = _whole(store, ids)
+        try:
+            return attempt.data() if attempt else None
+        except ValueError as error:  # rows of another attempt
+            store.leave_out(ids, str(error))
+            return None
 
     return _kept_or_made(store.computed, {ids: ids for ids in attempts}, columns, AttemptData, one)
 
@@ -177,20 +178,41 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
 
 
 def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterator[pa.Table]:
-    """Figures of attempts taken together, as ``attempt_ids`` and ``figures``. ``groups``: ids of each."""
+    """Figures of attempts taken together, as ``attempt_ids`` and ``figures``. ``groups``: ids of each.
 
-    def one(group: Sequence[tuple[str, str]]) -> PooledFigures:
-        found = [read_attempt(store, manifest) for ids in group if (manifest := store.manifest(*ids))]
+    Raises DamagedError when some cannot be read: they are left out of the store then, so that asking again goes on.
+    """
+
+    def one(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
+        found = [_whole(store, ids) for ids in group]
         whole = [attempt.observed() for attempt in found if attempt is not None]
         if len(whole) < len(group):
-            raise ResultsError(f"the commits of {len(group) - len(whole)} repeats are gone: read the results again")
+            return None
         key = pool_key(attempt_id for _, attempt_id in group)
         return PooledFigures(attempt_ids=key, metrics_version=METRICS_VERSION, figures=figures(merge(whole)))
 
     wanted: dict[Key, Sequence[tuple[str, str]]] = {
         (pool_key(attempt_id for _, attempt_id in group),): group for group in groups
     }
-    return _kept_or_made(store.pooled, wanted, ["attempt_ids", "figures"], PooledFigures, one)
+    found = 0
+    for rows in _kept_or_made(store.pooled, wanted, ["attempt_ids", "figures"], PooledFigures, one):
+        found += rows.num_rows
+        yield rows
+    if found < len(wanted):
+        raise DamagedError(f"{len(wanted) - found} points have repeats that cannot be read")
+
+
+def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:
+    """An attempt from its parts; None, and left out of the store, where they cannot be read."""
+    manifest = store.manifest(*ids)
+    try:
+        attempt = read_attempt(store, manifest) if manifest else None
+        if attempt is None:
+            raise DamagedError("its commit holds no row of points" if manifest else "its commit is gone")
+    except DamagedError as error:
+        store.leave_out(ids, str(error))
+        return None
+    return attempt
 
 
 def _kept_or_made(

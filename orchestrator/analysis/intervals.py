@@ -6,12 +6,15 @@ too narrow: in a synthetic check the usual one let a false claim through in 40 %
 time, take the spread of the batches for the spread of the mean. Batches of different size and several repeats are
 weighed as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole repeats differ by more than their
 batches do, the spread of the repeats counts instead.
+
+Two starts of one engine differ by more than anything within one of them tells (memory layout, clocks, compiled code,
+neighbours). Where there are several, the spread between starts counts, with as many degrees of freedom as it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -20,11 +23,15 @@ from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.throughput import BATCHES, Batches
 
 CONFIDENCE = 0.95
+MOST_STARTS = 20  # that anybody would be asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its two-sided interval. ``design_effect``: variance over that of independent samples."""
+    """An estimate and its two-sided interval. ``design_effect``: variance over that of independent samples.
+
+    ``starts``: of the engine; with one, the interval tells nothing of how much another start would differ.
+    """
 
     estimate: float
     lower: float
@@ -32,10 +39,46 @@ class Interval:
     confidence: float = CONFIDENCE
     batches: int = 0
     design_effect: float | None = None
+    starts: int = 1
+    standard_error: float = 0.0
 
     def scaled(self, factor: float) -> Interval:
         """The same in another unit."""
-        return Interval(self.estimate * factor, self.lower * factor, self.upper * factor, self.confidence, self.batches)
+        names = ("estimate", "lower", "upper", "standard_error")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
+
+def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -> bool:
+    """Whether ``first`` is above ``second`` by more than their starts differ (Welch's t-test, 1947).
+
+    Both need at least two starts: False otherwise.
+    """
+    if min(first.starts, second.starts) < 2:
+        return False
+    variances = [one.standard_error**2 for one in (first, second)]
+    difference, total = first.estimate - second.estimate, sum(variances)
+    if total == 0:
+        return difference > 0
+    freedom = total**2 / sum(
+        variance**2 / (one.starts - 1) for variance, one in zip(variances, (first, second), strict=True)
+    )
+    return bool(difference > stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(total))
+
+
+def starts_to_decide(first: Interval, second: Interval) -> int | None:
+    """Starts of each at which the difference seen would be beyond the spread seen; None: more than MOST_STARTS."""
+    for starts in range(2, MOST_STARTS + 1):
+        if exceeds(_of_starts(first, starts), _of_starts(second, starts)):
+            return starts
+    return None
+
+
+def _of_starts(one: Interval, starts: int) -> Interval:
+    """What so many starts that differ like these would give."""
+    return replace(one, starts=starts, standard_error=one.standard_error * float(np.sqrt(one.starts / starts)))
+
+
+NO_BATCHES = Batches(np.zeros(0), np.zeros(0))
 
 
 def batches_of(flags: Bools) -> Batches:
@@ -46,50 +89,77 @@ def batches_of(flags: Bools) -> Batches:
     return Batches(np.add.reduceat(flags, starts, dtype=np.float64), sizes.astype(np.float64))
 
 
-def share_interval(repeats: Sequence[Bools], confidence: float = CONFIDENCE) -> Interval | None:
+def share_interval(
+    repeats: Sequence[Bools], starts: Sequence[int] = (), confidence: float = CONFIDENCE
+) -> Interval | None:
     """Interval of the share of true flags; None of nothing. ``repeats``: flags of each repeat in order of schedule.
+
+    ``starts``: which start each repeat was measured on; left out: all on one.
 
     Wilson's interval (1927) with the effective number of samples n / design effect and Student's t for the batches'
     degrees of freedom. With all flags equal there is no spread to see, and the design effect is taken as 1.
     """
-    cut = [batches_of(np.asarray(flags, bool)) for flags in repeats if len(flags)]
-    if not cut:
+    cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
+    ratio = _ratio(cut, starts)
+    if ratio is None:
         return None
-    share, variance, count = _ratio(cut)
-    n = float(sum(part.sizes.sum() for part in cut))
+    share, n = ratio.estimate, ratio.size
     binomial = share * (1 - share) / n
-    effect = max(variance / binomial, 1.0) if binomial > 0 else 1.0
-    t2 = _t(count, confidence) ** 2
+    effect = max(ratio.variance / binomial, 1.0) if binomial > 0 else 1.0
+    t2 = _t(ratio.freedom, confidence) ** 2
     n_effective = n / effect
     centre = (share + t2 / (2 * n_effective)) / (1 + t2 / n_effective)
     half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (1 + t2 / n_effective)
-    return Interval(
-        share, max(float(centre - half), 0.0), min(float(centre + half), 1.0), confidence, count, float(effect)
-    )
+    lower, upper = max(float(centre - half), 0.0), min(float(centre + half), 1.0)
+    error = float(np.sqrt(ratio.variance))
+    return Interval(share, lower, upper, confidence, ratio.batches, float(effect), ratio.starts, error)
 
 
-def rate_interval(repeats: Sequence[Batches], confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of total amount / total size (a throughput: tokens / seconds); None where there is no size."""
-    cut = [batches for batches in repeats if batches.sizes.sum() > 0]
-    if not cut:
+def rate_interval(
+    repeats: Sequence[Batches], starts: Sequence[int] = (), confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Interval of total amount / total size (a throughput: tokens / seconds); None where there is no size.
+
+    ``starts``: as of ``share_interval``.
+    """
+    ratio = _ratio(repeats, starts)
+    if ratio is None:
         return None
-    rate, variance, count = _ratio(cut)
-    half = float(_t(count, confidence) * np.sqrt(variance))
-    return Interval(rate, max(rate - half, 0.0), rate + half, confidence, count)
+    rate, error = ratio.estimate, float(np.sqrt(ratio.variance))
+    half = _t(ratio.freedom, confidence) * error
+    return Interval(rate, max(rate - half, 0.0), rate + half, confidence, ratio.batches, None, ratio.starts, error)
 
 
-def _ratio(repeats: Sequence[Batches]) -> tuple[float, float, int]:
-    """(ratio of sums, its variance, number of batches)."""
-    amounts = np.concatenate([batches.amounts for batches in repeats])
-    sizes = np.concatenate([batches.sizes for batches in repeats])
-    ratio = float(amounts.sum() / sizes.sum())
-    within = _variance(amounts, sizes, ratio)
-    between = _variance(
-        np.array([batches.amounts.sum() for batches in repeats]),
-        np.array([batches.sizes.sum() for batches in repeats]),
-        ratio,
-    )
-    return ratio, max(within, between), amounts.size
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """Of sums: total amount over total ``size``, its variance and that variance's degrees of freedom."""
+
+    estimate: float
+    size: float
+    variance: float
+    freedom: int
+    batches: int
+    starts: int
+
+
+def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
+    """None where there is no size. Of batches, repeats and starts those count that differ most."""
+    measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
+    measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
+    if not measured:
+        return None
+    amounts, sizes = (np.concatenate([getattr(one, name) for one, _ in measured]) for name in ("amounts", "sizes"))
+    ratio, groups = float(amounts.sum() / sizes.sum()), sorted({start for _, start in measured})
+    sums = np.array([(one.amounts.sum(), one.sizes.sum()) for one, _ in measured])
+    spread = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))
+    freedom = amounts.size - 1
+    if len(groups) > 1:
+        of_start = np.array([start for _, start in measured])
+        sums = np.array([sums[of_start == start].sum(0) for start in groups])
+        between = _variance(sums[:, 0], sums[:, 1], ratio)
+        if between >= spread and between > 0:
+            spread, freedom = between, len(groups) - 1
+    return _Ratio(ratio, float(sizes.sum()), spread, freedom, amounts.size, len(groups))
 
 
 def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
@@ -100,5 +170,5 @@ def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
     return float(count / (count - 1) * ((amounts - ratio * sizes) ** 2).sum() / sizes.sum() ** 2)
 
 
-def _t(count: int, confidence: float) -> float:
-    return float(stdtrit(max(count - 1, 1), (1 + confidence) / 2))
+def _t(freedom: int, confidence: float) -> float:
+    return float(stdtrit(max(freedom, 1), (1 + confidence) / 2))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
-from orchestrator.results.root import Results
 from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Store
 
 # figure: (its name in predicted_json, of plan/feasibility.py; its name in engine_reported_json, of Engine.reported)
 FIGURES: dict[str, tuple[str, str]] = {
@@ -46,32 +46,24 @@ class Launch:
         return self.deployment.label if self.deployment else self.row.deployment_id
 
 
-def load_launches(results: Results) -> list[Launch]:
-    """Every launch, failed ones too, sorted by experiment, deployment and time."""
+def load_launches(store: Store) -> list[Launch]:
+    """Every launch of an experiment, failed ones too, sorted by deployment and time."""
+    committed = store.manifests("launch")
+    described = rows_of(store.read_manifests("deployments", committed, leave_out=True), DeploymentRow)
+    deployments = {row.deployment_id: row for row in described}
     found = []
-    for name in results.experiments:
-        store = results.store(name)
-        committed = store.manifests("launch")
-        deployments = {
-            row.deployment_id: row for row in rows_of(store.read_manifests("deployments", committed), DeploymentRow)
-        }
-        launches = rows_of(store.read_manifests("launches", committed), LaunchRow)
-        for row in sorted(launches, key=lambda row: row.started_unix_ns):
-            deployment = deployments.get(row.deployment_id)
-            predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
-            found.append(Launch(row, deployment, compared(predicted, json.loads(row.engine_reported_json or "{}"))))
-    return sorted(found, key=lambda one: (one.row.experiment, one.label))
+    for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):
+        deployment = deployments.get(row.deployment_id)
+        predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
+        found.append(Launch(row, deployment, compared(predicted, json.loads(row.engine_reported_json or "{}"))))
+    return sorted(found, key=lambda one: (one.label, one.row.started_unix_ns))
 
 
-def launches_of(results: Results, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
+def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
     """The launches that attempts ran on, by id; without those that are not committed."""
-    missing = {one.launch_id for one in attempts if one.launch_id}
-    found: dict[str, LaunchRow] = {}
-    for name in results.experiments if missing else ():
-        store = results.store(name)
-        rows = store.read_manifests("launches", store.launches(sorted(missing - found.keys())))
-        found |= {row.launch_id: row for row in rows_of(rows, LaunchRow)}
-    return found
+    committed = store.launches(sorted({one.launch_id for one in attempts if one.launch_id}))
+    rows = store.read_manifests("launches", committed, leave_out=True)
+    return {row.launch_id: row for row in rows_of(rows, LaunchRow)}
 
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:

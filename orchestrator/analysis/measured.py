@@ -12,23 +12,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
+from orchestrator.analysis.metrics import FAILING, validity_of
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, limits_of
 from orchestrator.analysis.throughput import Batches
-from orchestrator.errors import ResultsError
+from orchestrator.errors import DamagedError, ResultsError
 from orchestrator.results.records import (
     AttemptData,
     Committed,
+    Counts,
     DeploymentRow,
     EngineSide,
     Figures,
     PointHead,
     PooledFigures,
 )
-from orchestrator.results.root import Results
 from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
 from orchestrator.results.store import Store, first_ok
 from orchestrator.spec.load import Slo
@@ -44,6 +46,7 @@ class Measurement:
     output_tokens: Batches  # over the steady window
     verdicts: Verdicts | None  # None: no limits were asked for, or it failed
     attempts: int  # at this measurement, failed ones too
+    requests: Counts
     _figures: Callable[[], Figures]  # these two are made when they are asked for
     _engine_side: Callable[[], EngineSide | None]
 
@@ -62,7 +65,7 @@ class Measurement:
 
     @property
     def valid(self) -> bool:
-        return self.ok and self.point.validity == "valid"
+        return self.ok and self.point.validity in ("valid", FAILING)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,14 @@ class Point:
 
     @property
     def validity(self) -> str:
-        return (self.used or self.repeats)[0].point.validity
+        """Of its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed."""
+        stored = (self.used or self.repeats)[0].point.validity
+        return validity_of(stored, [one.requests for one in self.used])
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Which start of its deployment each used repeat was measured on."""
+        return tuple(one.point.start for one in self.used)
 
     @property
     def emulated(self) -> bool:
@@ -95,33 +105,43 @@ class Point:
     @cached_property
     def attainment(self) -> Interval | None:
         """Share of requests that met the limits, with its interval; None without limits or requests."""
-        return share_interval([one.verdicts.met for one in self.used if one.verdicts is not None])
+        judged = [one.verdicts.met for one in self.used if one.verdicts is not None]
+        return share_interval(judged, self.starts) if judged else None
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
-        return rate_interval([one.output_tokens for one in self.used])
+        return rate_interval([one.output_tokens for one in self.used], self.starts)
 
 
-def load_points(results: Results, slo: Slo | None = None) -> list[Point]:
-    """Every point, sorted by experiment, deployment, workload and level.
+def load_points(store: Store, slo: Slo | None = None) -> list[Point]:
+    """Every point of an experiment, sorted by deployment, workload and level.
 
-    A measurement is its winning attempt; one that never got an ok attempt is its latest failed one.
+    A measurement is its winning attempt; one that never got an ok attempt is its latest failed one. Attempts with
+    damaged files are left out (``store.damage``).
     """
-    points = [point for name in results.experiments for point in _points_of(results.store(name), slo)]
-    return sorted(points, key=_order)
+    while True:
+        damaged = len(store.damage)
+        try:
+            points = _points_of(store, slo)
+        except DamagedError:
+            if len(store.damage) == damaged:
+                raise
+        else:
+            if len(store.damage) == damaged:
+                return sorted(points, key=_order)
 
 
 def complete(store: Store) -> None:
     """Compute and keep what answers will need of a store and nobody computed yet, as far as that is possible now."""
     try:
-        _points_of(store, None)
+        load_points(store)
     except (ResultsError, ValueError) as error:  # all is committed: whoever reads the results computes it
         _log.warning("not everything that answers need was computed: %s", error)
 
 
-def _order(point: Point) -> tuple[str, str, str, str, float]:
+def _order(point: Point) -> tuple[str, str, str, float]:
     head = point.head
-    return head.experiment, point.deployment.label, head.workload, head.control, head.level
+    return point.deployment.label, head.workload, head.control, head.level
 
 
 def _points_of(store: Store, slo: Slo | None) -> list[Point]:
@@ -157,7 +177,7 @@ class _Attempts:
         needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
         self.columns = [*arrow_schema(Committed).names, *needed]
         self.deployments: dict[str, DeploymentRow] = {}
-        self._described: dict[str, tuple[int, str]] = {}  # age of the attempt that a deployment's row came with
+        self._described: dict[str, int] = {}  # when the attempt was made that a deployment's row came with
         self._rows: list[tuple[Committed, PointHead, Batches, Verdicts | None]] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
@@ -171,8 +191,10 @@ class _Attempts:
         there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
         for at, (one, point) in enumerate(zip(committed, points, strict=True)):
             known = self._described.get(point.deployment_id)
-            if there[at] and (known is None or one.age < known):  # prices and labels may change: the oldest row counts
-                self._described[point.deployment_id], new[point.deployment_id] = one.age, at
+            if there[at] and (
+                known is None or one.created_unix_ns < known
+            ):  # prices and labels may change: the oldest row counts
+                self._described[point.deployment_id], new[point.deployment_id] = one.created_unix_ns, at
         described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
         self.deployments |= {one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)}
 
@@ -190,9 +212,11 @@ class _Attempts:
         chosen = sorted(range(len(self._rows)), key=self._order)
         columns = pa.concat_tables(self._figures).take(pa.array(chosen, pa.int64()))
         figures, engine_side = _handles(columns["figures"], Figures), _handles(columns["engine_side"], EngineSide)
+        counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), Counts)
+        rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
         return [
-            Measurement(point, batches, verdicts, self._tries[one.measurement_id], figures[place], engine_side[place])
-            for place, (one, point, batches, verdicts) in enumerate(self._rows[at] for at in chosen)
+            Measurement(point, batches, verdicts, self._tries[one.measurement_id], count, made, side)
+            for (one, point, batches, verdicts), count, made, side in rows
         ]
 
     def _order(self, at: int) -> tuple[str, str, float, str, int]:

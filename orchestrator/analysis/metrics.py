@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowN
 from orchestrator.results.records import Counts, Distribution, Figures
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
+FAILING = "failing"  # a verdict beside those of load/validity.py
+FAILING_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,17 @@ def figures(observed: Observed) -> Figures:
         itl_ms=_gap_distribution(observed.gaps),
         itl_kind=_one(observed.itl_kind),
     )
+
+
+def validity_of(measured: str, requests: Sequence[Counts]) -> str:
+    """The verdict with what failed in mind: where more than FAILING_SHARE did, the others' latencies are no answer."""
+    failed, scheduled = (sum(getattr(one, name) for one in requests) for name in ("failed", "scheduled"))
+    return FAILING if measured == "valid" and failed > FAILING_SHARE * scheduled else measured
+
+
+def few(count: int, quantile: float) -> bool:
+    """Whether so few values have no such percentile of their own: not even one of them is expected above it."""
+    return count * (1 - quantile) < 1 - 1e-9
 
 
 def distribution(values: Floats) -> Distribution | None:

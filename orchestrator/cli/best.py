@@ -12,35 +12,48 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  orchestrator best results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
-  orchestrator best results/ --slo "ttft<=2s,itl_p99<=100ms,attainment>=99%" --per usd
-  orchestrator best results/ --slo "e2e<=10s" --format json | jq .winner.settings
+  orchestrator best results/
+  orchestrator best results/ --slo interactive --per usd --price h100=2.10
+  orchestrator best results/ --slo "ttft<=2s,itl_p99<=100ms,attainment>=99%" --experiment quickstart
+  orchestrator best results/ --slo "e2e<=10s" --format json | jq '.comparisons[0].ranking[0].settings'
 
 \b
 Per deployment: the highest measured load whose attainment (share of all requests, errors included, that met every
-limit) reaches the target, and the output tokens per second there. The limits need not be those of the experiment
-file: they are checked against the stored requests.
+limit) reaches the target, and the output tokens per second there. Without --slo the limits are those that the
+experiment file names; others are checked against the stored requests. Only what the experiment's plan asks for now is
+compared, and only what was asked the same of the same model.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--slo", "slo_text", required=True, metavar="SLO", help="Limits: ttft, tpot, e2e, itl_p99, attainment.")
+@click.option("--slo", "slo_text", metavar="SLO|NAME", help="Limits on ttft, tpot, e2e, itl_p99, attainment.")
+@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
 @click.option("--per", type=click.Choice(["gpu", "usd", "deployment"]), default="gpu", show_default=True)
+@click.option("--price", "prices", multiple=True, metavar="HARDWARE=USD", help="USD per GPU hour, not the file's.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def best(uri: str, slo_text: str, per: Per, form: str) -> int:
+def best(uri: str, slo_text: str | None, experiment: str | None, per: Per, prices: tuple[str, ...], form: str) -> int:
     """The deployment at URI with the most throughput per GPU, dollar or deployment under the limits."""
     from orchestrator.analysis import best as analysis
-    from orchestrator.analysis.measured import load_points
-    from orchestrator.analysis.slo import parse_slo
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.best import best_document, best_text
     from orchestrator.report.documents import json_text
+    from orchestrator.report.stored import experiments, limits, parse_prices
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    slo = parse_slo(slo_text)
-    answers = analysis.best(load_points(open_results(uri), slo), slo, per)
-    for text in [json_text(best_document(answers, slo, per))] if form == "json" else best_text(answers, slo):
+    found = experiments(open_results(uri), experiment, parse_prices(prices))
+    asked = limits(slo_text, found)
+    if not any(slos for _, slos in asked):
+        raise click.UsageError('no experiment there names limits (slos:): give --slo, like "ttft<=500ms"')
+    comparisons = [
+        comparison
+        for one, slos in asked
+        for slo in slos
+        for comparison in analysis.best(one.points(slo).current, slo, per)
+    ]
+    for text in [json_text(best_document(comparisons))] if form == "json" else best_text(comparisons):
         click.echo(text)
-    return 0
+    for note in [note for one in found for note in one.notes]:
+        click.echo(f"note: {note}", err=True)
+    return 3 if any(one.store.damage for one in found) else 0

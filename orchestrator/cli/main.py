@@ -15,6 +15,8 @@ COMMANDS = {
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
+    "logs": "orchestrator.cli.logs:logs",
+    "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",
     "selfcheck": "orchestrator.cli.selfcheck:selfcheck",
     "emulator": "orchestrator.cli.emulator:emulator",
@@ -45,7 +47,7 @@ def cli() -> None:
     \b
     orchestrator plan experiments/quickstart.yaml
     orchestrator run experiments/quickstart.yaml --results results/
-    orchestrator best results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
+    orchestrator best results/
     """
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from orchestrator.report.documents import Document
+    from orchestrator.report.stored import Experiment, Points
+    from orchestrator.spec.load import Slo
+
+    Shown = Iterable[tuple[Experiment, Slo | None, Points]]
 
 EXAMPLES = """
 \b
 Examples:
   orchestrator results results/
-  orchestrator results results/ --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
+  orchestrator results results/ --experiment quickstart --slo "ttft<=500ms,tpot<=50ms,attainment>=0.95"
   orchestrator results results/quickstart --format json | jq '.[].output_token_throughput'
   orchestrator results results/ --launches
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
@@ -21,6 +29,10 @@ A point's figures are over its valid repeats pooled ("2 of 3" below its load); -
 milliseconds; throughput is per second of the steady window, with its 95 % interval (docs/metrics.md).
 
 \b
+Shown is what the experiment's plan asks for now, under the limits that its file names; --all also shows points of
+earlier versions of the file, apart from the others.
+
+\b
 --launches shows the starts of engines: weights, KV cache and concurrency as the plan predicted them, as the engine
 reported them, and the prediction's error in per cent of what was reported; versions and seconds until ready; of those
 that failed where their log is.
@@ -29,45 +41,66 @@ that failed where their log is.
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--slo", "slo_text", metavar="SLO", help='Limits, like "ttft<=500ms,tpot<=50ms,attainment>=0.95".')
+@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--all", "superseded", is_flag=True, help="Points of earlier versions of the file too.")
+@click.option("--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".')
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--launches", is_flag=True, help="The starts of engines in place of points: predicted beside reported.")
-def results(uri: str, slo_text: str | None, form: str, launches: bool) -> int:
+def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | None, form: str, launches: bool) -> int:
     """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
     from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.report.stored import experiments, with_limits
+    from orchestrator.results.root import open_results
 
     leave_pandas_out()
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
-    for text in _launches(uri, form) if launches else _points(uri, slo_text, form):
+    found = experiments(open_results(uri), experiment)
+    texts = _launches(found, form) if launches else _points(with_limits(slo_text, found), superseded, form)
+    for text in texts:
         click.echo(text, nl=form == "table")
-    return 0
+    for note in [note for one in found for note in one.notes]:
+        click.echo(f"note: {note}", err=True)
+    return 3 if any(one.store.damage for one in found) else 0
 
 
-def _points(uri: str, slo_text: str | None, form: str) -> Iterable[str]:
-    from orchestrator.analysis.launches import launches_of
-    from orchestrator.analysis.measured import load_points
-    from orchestrator.analysis.slo import parse_slo
+def _points(shown: Shown, superseded: bool, form: str) -> Iterable[str]:
     from orchestrator.report.documents import csv_text, json_list
-    from orchestrator.report.points import csv_lines, point_document, points_text
-    from orchestrator.results.root import open_results
+    from orchestrator.report.points import csv_lines
 
-    slo, stored = parse_slo(slo_text) if slo_text else None, open_results(uri)
-    points = load_points(stored, slo)
     if form == "table":
-        return points_text(points, slo)
-    logs = launches_of(stored, [one.point for point in points for one in point.repeats if not one.ok])
-    documents = (point_document(point, slo, logs) for point in points)
+        return _tables(shown, superseded)
+    documents = _documents(shown, superseded)
     return json_list(documents) if form == "json" else [csv_text(csv_lines(documents))]
 
 
-def _launches(uri: str, form: str) -> Iterable[str]:
+def _tables(shown: Shown, superseded: bool) -> Iterator[str]:
+    from orchestrator.report.points import points_text
+
+    for one, slo, points in shown:
+        yield from points_text(points.current, slo)
+        for content, group in one.by_content(points.superseded).items() if superseded else ():
+            yield from points_text(group, slo, f", superseded: {content}")
+
+
+def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:
+    from orchestrator.analysis.launches import launches_of
+    from orchestrator.report.points import point_document
+
+    for one, slo, points in shown:
+        both = [*((point, True) for point in points.current), *((point, False) for point in points.superseded)]
+        wanted = [(point, current) for point, current in both if current or superseded]
+        failed = [one.point for point, _ in wanted for one in point.repeats if not one.ok]
+        logs = launches_of(one.store, failed)
+        yield from (point_document(point, slo, logs, current) for point, current in wanted)
+
+
+def _launches(found: Iterable[Experiment], form: str) -> Iterable[str]:
     from orchestrator.analysis.launches import load_launches
     from orchestrator.report.documents import csv_text, json_list
     from orchestrator.report.launches import launch_document, launches_text
-    from orchestrator.results.root import open_results
 
-    launches = load_launches(open_results(uri))
+    launches = [launch for one in found for launch in load_launches(one.store)]
     if form == "table":
         return launches_text(launches)
     documents = map(launch_document, launches)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from orchestrator.errors import OrchestratorError
+
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
     from orchestrator.runner.sweep import SweepReport
@@ -50,7 +52,9 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
 
     console = Console(stderr=True)
     from orchestrator.cluster import open_cluster
+    from orchestrator.report.best import answer_text
     from orchestrator.report.live import LiveSweep
+    from orchestrator.report.stored import Experiment
     from orchestrator.runner.context import SweepContext
     from orchestrator.runner.sweep import Sweep
 
@@ -64,6 +68,10 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
     finally:
         cluster.close()
     _print(report, store, console)
+    try:
+        click.echo("\n".join(answer_text(Experiment(store))), err=True)
+    except OrchestratorError as error:  # all is measured: that nothing can be read now is no failure of the sweep
+        click.echo(f"note: no answer yet: {error}", err=True)
     if report.interrupted:
         raise KeyboardInterrupt
     return 3 if report.counts.failed or report.counts.left_out else 0

@@ -1,95 +1,138 @@
-"""The answer: ``orchestrator best``."""
+"""The answer: ``orchestrator best``, and what a sweep ends with."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from orchestrator.analysis.best import Answer, Candidate, LeftOut, Per
+from orchestrator.analysis.best import Candidate, Comparison, LeftOut, Per, best
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.documents import Document, fields_of
-from orchestrator.report.text import EMULATED, Column, figure, load_text, say, table
-from orchestrator.spec.load import Slo
+from orchestrator.report.stored import Experiment
+from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
+from orchestrator.spec.load import Slo, load_text
 
-_FIGURES = ("request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
-
-
-def best_document(answers: Sequence[Answer], slo: Slo, per: Per) -> Document:
-    """Every workload's answer; with one workload its fields stand at the top as well."""
-    found = [_answer_document(one) for one in answers]
-    head = {"slo": format_slo(slo), "per": per, "emulated": any(one.emulated for one in answers)}
-    return {**head, **(found[0] if len(found) == 1 else {}), "answers": found}
+_FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
 
 
-def best_text(answers: Sequence[Answer], slo: Slo) -> Iterator[str]:
-    """Per workload the winner, the ranking, and why the others are not in it."""
-    for one in answers:
-        yield say(f"{one.workload} under {format_slo(slo)}", "bold")
-        if one.candidates:
+def best_document(comparisons: Iterable[Comparison]) -> Document:
+    """Every comparison: what was compared, how sure the answer is, and the ranking, the best first."""
+    return {"comparisons": [_comparison_document(one) for one in comparisons]}
+
+
+def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
+    """Per comparison the winner, the ranking, what would decide, and why the others are not in it."""
+    emulated = False
+    for one in comparisons:
+        yield say(f"{_asked(one)} under {_limits(one.slo)}", "bold")
+        if one.ranking:
+            yield say(_headline(one), "bold green")
             yield from _ranking(one)
         yield one.why
-        for candidate in one.candidates:
+        yield from (f"to decide: {text}" for text in one.decide)
+        for candidate in one.ranking:
             yield from (f"note: {candidate.point.deployment.label}: {note}" for note in candidate.notes)
-        for left in one.left_out:
-            head = left.point.head if left.point else None
-            level = f" at {load_text(head.control, head.level)}" if head else ""
-            yield say(f"left out: {left.deployment.label}{level}: {left.reason}", "dim")
-    if any(one.emulated for one in answers):
+        yield from (say(f"left out: {_left_out(left)}", "dim") for left in one.left_out)
+        yield ""
+        emulated |= one.emulated
+    if emulated:
         yield say(EMULATED, "yellow")
 
 
-def _ranking(answer: Answer) -> Iterator[str]:
-    winner = answer.candidates[0]
-    rate = f"{figure(winner.throughput.estimate)} {answer.unit}"
+def answer_text(experiment: Experiment) -> Iterator[str]:
+    """How a sweep ends: for each of the file's limits the best configuration, its runner-up, and the next commands."""
+    uri = experiment.store.uri
+    for slo in experiment.slos:
+        points = experiment.points(slo).current
+        per: Per = "gpu" if all(point.deployment.devices for point in points) else "deployment"
+        for one in best(points, slo, per):
+            yield say(f"{_asked(one)} under {_limits(slo)}", "bold")
+            yield say(f"  {_headline(one)}", "bold green" if one.ranking else None)
+            if len(one.ranking) > 1:
+                second = one.ranking[1]
+                yield f"  runner-up: {second.name}: {_value(second)} {one.unit}"
+            yield from (f"  {text}" for text in ([one.why] if one.ranking else []))
+            yield from (f"  {_left_out(left)}" for left in one.left_out if left.point is None and not one.ranking)
+            yield from (f"  to decide: {text}" for text in one.decide)
+            if one.emulated:
+                yield say(f"  {EMULATED}", "yellow")
+    named = f" --slo {experiment.slos[0].name}" if experiment.slos else ' --slo "ttft<=500ms,attainment>=0.95"'
+    yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
+    yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
+
+
+def _asked(one: Comparison) -> str:
+    """What was compared: ``chat of quickstart: some-org/model on h100``."""
+    where = f" on {one.hardware}" if one.hardware else ""
+    return f"{one.workload} of {one.experiment}: {one.model}{where}"
+
+
+def _limits(slo: Slo) -> str:
+    return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
+
+
+def _headline(one: Comparison) -> str:
+    if not one.ranking:
+        return one.why
+    winner = one.ranking[0]
     badge = " (emulated)" if winner.point.emulated else ""
-    yield say(f"best: {winner.point.deployment.label}{badge} at {_load(winner)}: {rate}", "bold green")
-    unit = answer.unit.replace(" per", "\nper")
-    titles = ("load", unit, "95 %\ninterval", "attainment", "95 %\ninterval", "TTFT ms\np99", "TPOT ms\np99")
-    yield from table(
-        [Column("deployment", fold=True), *map(Column, titles)], [_cells(one) for one in answer.candidates]
-    )
+    return f"best: {winner.point.deployment.label}{badge} at {winner.load}: {_value(winner)} {one.unit}"
+
+
+def _value(one: Candidate) -> str:
+    return f"{'at least ' if one.censored else ''}{figure(one.throughput.estimate)}"
+
+
+def _left_out(left: LeftOut) -> str:
+    level = f" at {load_text(left.point.head.control, left.point.head.level)}" if left.point else ""
+    return f"{left.deployment.label}{level}: {left.reason}"
+
+
+def _ranking(one: Comparison) -> Iterator[str]:
+    unit = one.unit.replace(" per", "\nper")
+    titles = ("load", f"{unit}\n95 % interval", "attainment\n95 % interval", "TTFT ms\np99", "TPOT ms\np99")
+    yield from table([Column("deployment", fold=True), *map(Column, titles)], [_cells(c) for c in one.ranking])
     yield ""
 
 
 def _cells(one: Candidate) -> list[str]:
     rate, share, figures = one.throughput, one.attainment, one.point.figures
+    spread = f"{'' if rate.starts > 1 else 'one start: '}{figure(rate.lower)}-{figure(rate.upper)}"
     return [
         one.point.deployment.label + ("\nemulated" if one.point.emulated else ""),
-        _load(one),
-        figure(rate.estimate),
-        f"{figure(rate.lower)}-{figure(rate.upper)}",
-        f"{share.estimate:.3f}",
-        f"{share.lower:.3f}-{share.upper:.3f}",
-        *(figure(values.p99 if values else None) for values in (figures.ttft_ms, figures.tpot_ms)),
+        one.load,
+        f"{'≥ ' if one.censored else ''}{figure(rate.estimate)}\n{spread}",
+        f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}",
+        *(percentile(values, 0.99, figures.requests.ok) for values in (figures.ttft_ms, figures.tpot_ms)),
     ]
 
 
-def _load(one: Candidate) -> str:
-    return load_text(one.point.head.control, one.point.head.level)
-
-
-def _answer_document(answer: Answer) -> Document:
-    ranking = [_candidate_document(one) for one in answer.candidates]
+def _comparison_document(one: Comparison) -> Document:
     return {
-        **fields_of(answer, "workload", "unit"),
-        "winner": ranking[0] if ranking else None,
-        "runner_up": ranking[1] if len(ranking) > 1 else None,
-        **fields_of(answer, "certain", "why"),
-        "candidates": ranking,
-        "left_out": [_left_out_document(one) for one in answer.left_out],
-        "emulated": answer.emulated,
+        **fields_of(one, "experiment", "workload", "model", "hardware"),
+        "slo": format_slo(one.slo),
+        "slo_name": one.slo.name,
+        **fields_of(one, "per", "unit", "certain", "why", "decide", "emulated"),
+        "ranking": [_candidate_document(candidate) for candidate in one.ranking],
+        "left_out": [_left_out_document(left) for left in one.left_out],
     }
 
 
 def _candidate_document(one: Candidate) -> Document:
-    head, deployment, figures = one.point.head, one.point.deployment, one.point.figures
+    head, deployment, rate, share = one.point.head, one.point.deployment, one.throughput, one.attainment
     return {
-        **fields_of(head, "experiment", "deployment_id", "point_id", "control", "level"),
-        **fields_of(deployment, "label", "engine", "model", "hardware", "devices", "usd_per_hour"),
+        "deployment": deployment.label,
+        **fields_of(head, "deployment_id", "point_id", "control", "level"),
+        "value": rate.estimate,
+        "interval": [rate.lower, rate.upper],
+        "starts": rate.starts,
+        "attainment": share.estimate,
+        "attainment_interval": [share.lower, share.upper],
+        "censored": one.censored,
+        "capacity": None,  # of a search that claims one; a list of levels claims none
+        **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": json.loads(deployment.settings_json),
-        "throughput": one.throughput,
-        "attainment": one.attainment,
-        **fields_of(figures, *_FIGURES),
+        **fields_of(one.point.figures, *_FIGURES),
         "repeats": len(one.point.used),
         "emulated": one.point.emulated,
         "notes": one.notes,
@@ -98,7 +141,8 @@ def _candidate_document(one: Candidate) -> Document:
 
 def _left_out_document(left: LeftOut) -> Document:
     return {
-        **fields_of(left.deployment, "experiment", "deployment_id", "label"),
+        "deployment": left.deployment.label,
+        **fields_of(left.deployment, "deployment_id"),
         **fields_of(left.point.head if left.point else None, "control", "level"),
         "reason": left.reason,
     }

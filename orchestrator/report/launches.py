@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from orchestrator.analysis.launches import Launch, Predicted
+from orchestrator.analysis.launches import Launch, Predicted, load_launches
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.points import failure_text
-from orchestrator.report.text import Column, say, size_text, table
+from orchestrator.report.text import Column, plain, say, size_text, table
+from orchestrator.results.store import Store
 from orchestrator.spec.settings import is_version
 
 _EMULATED = "emulated: an emulator computes its figures by the plan's own rules; that they agree proves nothing"
@@ -52,6 +53,26 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
         if one.row.log_uri:
             yield say(f"  log: {one.row.log_uri}")
     yield say(f"{len(served)} launches served, {len(failed)} failed", "dim")
+
+
+def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
+    """The last lines of the logs of failed launches, or of all launches of a deployment. ``lines`` 0: all of them."""
+    for launch in load_launches(store):
+        row = launch.row
+        wanted = row.status != "ok" if deployment is None else _is(launch, deployment)
+        if not wanted:
+            continue
+        state = "served" if row.status == "ok" else f"failed: {failure_text(row)}"
+        yield say(f"{launch.label}, launch {row.launch_id}: {state}", "bold")
+        stored = store.read_log(row.log_uri) if row.log_uri else None
+        text = stored.decode(errors="replace") if stored is not None else row.log_tail or "no log was stored"
+        yield from (plain(line) for line in text.splitlines()[-lines:])
+        yield say(f"  log: {row.log_uri}" if row.log_uri else "", "dim")
+
+
+def _is(launch: Launch, name: str) -> bool:
+    ids = (launch.row.deployment_id, launch.row.launch_id)
+    return name in launch.label or any(one.startswith(name) for one in ids)
 
 
 def _cells(launch: Launch) -> list[str]:

@@ -9,23 +9,26 @@ import numpy as np
 
 from orchestrator.analysis.intervals import Interval, share_interval
 from orchestrator.analysis.measured import Measurement, Point
+from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.documents import Document, fields_of, metrics
-from orchestrator.report.text import EMULATED, Cell, Column, figure, load_text, say, table
-from orchestrator.results.records import Distribution, LaunchRow, PointHead
-from orchestrator.spec.load import Slo
+from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
+from orchestrator.results.records import LaunchRow, PointHead
+from orchestrator.spec.load import Slo, load_text
 
 _REPEAT_FIELDS = (
-    *("measurement_id", "attempt_id", "launch_id", "repeat", "seed", "status", "reason", "failure_class"),
+    *("measurement_id", "attempt_id", "launch_id", "repeat", "start", "seed", "status", "reason", "failure_class"),
     *("failure_kind", "validity", "validity_reasons", "clients", "window_start_ns", "window_end_ns"),
     "started_unix_ns",
 )
 
 
-def point_document(point: Point, slo: Slo | None = None, launches: Mapping[str, LaunchRow] | None = None) -> Document:
+def point_document(
+    point: Point, slo: Slo | None = None, launches: Mapping[str, LaunchRow] | None = None, current: bool = True
+) -> Document:
     """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat alone.
 
-    ``launches``: by id, of those where something failed: they hold the engine's log.
+    ``launches``: by id, of those where something failed: they hold the engine's log. ``current``: the plan asks for it.
     """
     head, deployment = point.head, point.deployment
     failed = [one.point for one in point.repeats if not one.ok]
@@ -39,12 +42,14 @@ def point_document(point: Point, slo: Slo | None = None, launches: Mapping[str, 
         "settings": json.loads(deployment.settings_json),
         **fields_of(head, "workload", "control", "level", "arrivals"),
         "emulated": point.emulated,
+        "current": current,
         "status": "ok" if point.used else "failed",
         **fields_of(worst, "reason", "failure_class", "failure_kind"),
         **fields_of(launch, "log_uri", "log_tail"),
         "validity": point.validity,
         "validity_reasons": [text for one in point.used or point.repeats for text in one.point.validity_reasons],
         "merged": {"of": len(point.repeats), "used": len(point.used), "failed": len(failed)},
+        "starts": len(set(point.starts)),
         **metrics(point.figures),
         "output_token_throughput_interval": point.output_token_throughput(),
         **({"slo": _slo_document(slo, point.used, point.attainment)} if slo else {}),
@@ -92,14 +97,19 @@ def _slo_document(slo: Slo, used: Sequence[Measurement], share: Interval | None)
     }
 
 
-def points_text(points: Sequence[Point], slo: Slo | None = None) -> Iterator[str]:
-    """A table of the points that were measured; below it doubts and failures, a sentence each."""
+def points_text(points: Sequence[Point], slo: Slo | None = None, asked: str = "") -> Iterator[str]:
+    """A table of the points that were measured for each thing that was measured; below them doubts and failures.
+
+    ``asked``: what the points of each workload have in common beyond its name.
+    """
     done = [point for point in points if point.used]
     failed = [point for point in points if not point.used]
-    if done:
-        if slo:
-            yield f"under {format_slo(slo)}"
-        yield from _table(done, slo)
+    groups: dict[str, list[Point]] = {}
+    for point in done:
+        groups.setdefault(_measured(point), []).append(point)
+    for title, group in groups.items():
+        yield say(title + asked + (f" under {format_slo(slo)}" if slo else ""), "bold")
+        yield from _table(group, slo)
         yield ""
     if any(point.emulated for point in points):
         yield say(EMULATED, "yellow")
@@ -118,9 +128,15 @@ def failure_text(row: PointHead | LaunchRow) -> str:
 
 def _table(points: Sequence[Point], slo: Slo | None) -> Iterator[str]:
     titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
-    middle = [*titles, "attainment"] if slo else titles
-    columns = [Column("deployment", fold=True), Column("workload", fold=True), *map(Column, middle), Column("validity")]
+    columns = [Column("deployment", fold=True), *map(Column, [*titles, "attainment"] if slo else titles)]
     yield from table(columns, [_cells(point, slo) for point in points])
+
+
+def _measured(point: Point) -> str:
+    """What stands in one table: ``chat of quickstart: some-org/model on h100``."""
+    head, deployment = point.head, point.deployment
+    where = f" on {deployment.hardware}" if deployment.hardware else ""
+    return f"{head.workload} of {head.experiment}: {deployment.model}{where}"
 
 
 def _cells(point: Point, slo: Slo | None) -> list[str | Cell]:
@@ -129,15 +145,19 @@ def _cells(point: Point, slo: Slo | None) -> list[str | Cell]:
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
     share = _share_cell(point.attainment, slo) if slo else None
+    answered = f"{figures.requests.ok}/{figures.requests.scheduled}"
+    doubt = "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
+    latencies = (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)
     return [
         point.deployment.label + ("\nemulated" if point.emulated else ""),
-        head.workload,
         load,
-        f"{figures.requests.ok}/{figures.requests.scheduled}",
+        Cell(answered + doubt, "yellow" if doubt else None),
         _plus_minus(point.output_token_throughput()),
-        *(_p50_p99(one) for one in (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)),
+        *(
+            f"{percentile(one, 0.5, figures.requests.ok)}\n{percentile(one, 0.99, figures.requests.ok)}"
+            for one in latencies
+        ),
         *([share] if share else []),
-        Cell(point.validity.replace("_backlog", "\n_backlog"), None if point.validity == "valid" else "yellow"),
     ]
 
 
@@ -153,13 +173,13 @@ def _plus_minus(interval: Interval | None) -> str:
     return f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}" if interval else "-"
 
 
-def _p50_p99(values: Distribution | None) -> str:
-    return f"{figure(values.p50)}\n{figure(values.p99)}" if values else "-"
-
-
 def _doubts(point: Point) -> Iterator[str]:
     if point.validity != "valid":
         reasons = [text for one in point.used for text in one.point.validity_reasons]
+        if point.validity == FAILING:
+            requests = point.figures.requests
+            kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
+            reasons = [f"{requests.failed} of {requests.scheduled} requests failed ({kinds})"]
         yield f"{point.validity}: {'; '.join(reasons) or 'no reason was stored'}"
     if failed := [one.point for one in point.repeats if not one.ok]:
         yield f"{len(failed)} of {len(point.repeats)} repeats failed: {failed[0].reason}"

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import click
 
+from orchestrator.analysis.metrics import few
+from orchestrator.results.records import Distribution
+
 WIDTH = 120  # where there is no terminal
 EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
 _RULE = "─"
@@ -62,6 +65,11 @@ def say(text: str, style: str | None = None) -> str:
     )
 
 
+def plain(text: str) -> str:
+    """Foreign text as one line that no terminal obeys: control characters are shown, not sent."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text.replace("\t", "    "))
+
+
 def figure(value: float | None) -> str:
     """Three digits that matter, thousands separated; ``-`` for None."""
     if value is None:
@@ -71,9 +79,12 @@ def figure(value: float | None) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def load_text(control: str, level: float) -> str:
-    """``8 req/s`` or ``8 in flight``."""
-    return f"{level:g} {'req/s' if control == 'request_rate' else 'in flight'}"
+def percentile(values: Distribution | None, quantile: float, count: int) -> str:
+    """One percentile of so many values; with their number where they are too few for it."""
+    if values is None:
+        return "-"
+    text = figure(getattr(values, f"p{quantile * 100:.0f}"))
+    return f"{text} (n={count})" if few(count, quantile) else text
 
 
 def size_text(count: float) -> str:

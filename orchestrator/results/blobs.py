@@ -71,6 +71,15 @@ class Blobs:
         except FileNotFoundError:
             return None
 
+    def open(self, key: str) -> pa.NativeFile:
+        """A file to read from; of an object store the whole object, with its retries. Raises FileNotFoundError."""
+        if self.location.is_local:
+            return self.filesystem.open_input_file(self.path(key))
+        data = self.get(key)
+        if data is None:
+            raise FileNotFoundError(key)
+        return pa.BufferReader(data)
+
     def delete(self, key: str) -> None:
         """Remove one object; nothing to do when it is not there."""
         with suppress(FileNotFoundError):

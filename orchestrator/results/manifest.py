@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from orchestrator.results.records import Committed
@@ -87,6 +88,22 @@ class Manifest(Committed):
                 for part in parts
             )
             known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-            return cls(**known, **found["ids"], files=parts)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            manifest = cls(**known, **found["ids"], files=parts)
+            manifest._check()
+            return manifest
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"not a manifest: {type(error).__name__}: {error}") from error
+
+    def _check(self) -> None:
+        """Raises ValueError for a value of another type, or a part elsewhere than below the experiment."""
+        texts = (self.measurement_id, self.attempt_id, *(text for part in self.files for text in astuple(part)[:2]))
+        numbers = (
+            self.created_unix_ns,
+            self.earlier,
+            *(size for part in self.files for size in (part.rows, part.bytes)),
+        )
+        if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+            raise ValueError("a field is of another type")
+        for path in (PurePosixPath(part.path) for part in self.files):
+            if path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{path} is not below the experiment's folder")

@@ -102,7 +102,7 @@ class PackedRows:
         """Groups of rows of one file; none of one that is gone, damaged, or of another schema."""
         key = f"{self._folder}/{name}"
         try:
-            with self._open(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+            with self._blobs.open(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
                 if not file.schema_arrow.equals(self._schema):
                     return
                 for group in range(file.num_row_groups):
@@ -111,15 +111,6 @@ class PackedRows:
             return  # merged meanwhile
         except (OSError, pa.ArrowInvalid) as error:
             _log.warning("%s is damaged, its rows are computed again: %s", self._blobs.path(key), error)
-
-    def _open(self, key: str) -> pa.NativeFile:
-        """A file to read from; of an object store the whole object, with its retries. Raises FileNotFoundError."""
-        if self._blobs.location.is_local:
-            return self._blobs.filesystem.open_input_file(self._blobs.path(key))
-        data = self._blobs.get(key)
-        if data is None:
-            raise FileNotFoundError(key)
-        return pa.BufferReader(data)
 
     def _unseen(self, rows: pa.Table, seen: set[Key], wanted: Container[Key] | None = None) -> pa.Table:
         fresh = []

@@ -31,6 +31,10 @@ class AttemptKey:
     measurement_id: A[str, "hash of point_id, repeat and seed"]
     attempt_id: A[str, "ULID of this attempt at the measurement"]
 
+    @property
+    def ids(self) -> tuple[str, str]:
+        return self.measurement_id, self.attempt_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow(AttemptKey):
@@ -87,6 +91,7 @@ class PointHead(AttemptKey):
     level: A[float, "requests per second, or requests in flight"]
     arrivals: A[str, "arrival process; closed for concurrency"]
     repeat: A[I32, "from 0"]
+    start: A[I32, "which of the deployment's starts it ran on, from 0"] = 0
     seed: A[int, "seed of the schedule"]
     status: A[Status, "ok | failed"]
     reason: A[str | None, "one plain sentence when failed"] = None
@@ -212,7 +217,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 1  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 2  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,18 +287,15 @@ class EngineSide:
 class Committed(AttemptKey):
     """One committed attempt at a measurement. The first ok one of a measurement wins for ever."""
 
-    created_unix_ns: A[int, "of its manifest: orders the attempts at a measurement"]
+    earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
+    created_unix_ns: A[int, "of its manifest: orders attempts that were committed at the same instant"]
     status: A[Status, "ok | failed"]
     deployment_id: A[str, "see deployments"] = ""
 
     @property
-    def ids(self) -> tuple[str, str]:
-        return self.measurement_id, self.attempt_id
-
-    @property
-    def age(self) -> tuple[int, str]:
-        """Sorts attempts: by time of creation, then by attempt id, so that every reader picks the same one."""
-        return self.created_unix_ns, self.attempt_id
+    def age(self) -> tuple[int, int, str]:
+        """Sorts attempts at a measurement: first those that were there first, whatever the clocks of drivers said."""
+        return self.earlier, self.created_unix_ns, self.attempt_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

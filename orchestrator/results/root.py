@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from orchestrator.errors import InputError, ResultsError
+from orchestrator.errors import InputError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
@@ -46,7 +46,7 @@ class Results:
 def open_results(uri: str) -> Results:
     """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
 
-    Raises ResultsError when there is none.
+    Raises InputError when there is none.
     """
     location = parse_location(uri)
     blobs = Blobs(location)
@@ -55,7 +55,7 @@ def open_results(uri: str) -> Results:
         return Results(replace(location, path=parent).uri, (name,))
     names = tuple(name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in _MARKS])))
     if not names:
-        raise ResultsError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
+        raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
     return Results(location.uri, names)
 
 

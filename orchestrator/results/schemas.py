@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -39,9 +39,13 @@ def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
 
 
 def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
-    """A table's rows as records, whatever other columns it has. Raises KeyError when it lacks one of the record's."""
-    hints = _hints(cast(type, record))
-    rows = zip(*(_values(table[name], hint) for name, hint in hints.items()), strict=True)
+    """A table's rows as records, whatever other columns it has. Raises KeyError when it lacks one of the record's.
+
+    What an older version did not write has the record's default.
+    """
+    hints, absent = _hints(cast(type, record)), _defaults(cast(type, record))
+    columns = {name: table[name].fill_null(absent[name]) if name in absent else table[name] for name in hints}
+    rows = zip(*(_values(columns[name], hint) for name, hint in hints.items()), strict=True)
     return [record(**dict(zip(hints, row, strict=True))) for row in rows]
 
 
@@ -121,6 +125,11 @@ def _plain(value: Any) -> Any:
 @cache
 def _hints(record: type) -> dict[str, Any]:
     return get_type_hints(record)
+
+
+@cache
+def _defaults(record: type) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(record) if field.default not in (MISSING, None)}
 
 
 TABLES: dict[str, pa.Schema] = {

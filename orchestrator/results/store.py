@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.errors import InputError, ResultsError
+from orchestrator.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
@@ -44,6 +45,7 @@ class Store:
         self.experiment = experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
+        self.damage: dict[tuple[str, str], str] = {}  # ids of attempts of which a file is damaged, and what is
         computed = f"{experiment}/computed/v={METRICS_VERSION}"
         self.computed = PackedRows(
             blobs, f"{computed}/attempts", arrow_schema(AttemptData), ("measurement_id", "attempt_id")
@@ -93,20 +95,24 @@ class Store:
         self._blobs.put(self._key(path), content)
         return FilePart(table, path, data.num_rows, content.size, hashlib.sha256(content).hexdigest())
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make an attempt's parts true. The same manifest again changes nothing.
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Make an attempt's parts true. Returns its manifest as written, which counts the attempts there before.
 
-        Raises ResultsError when a part is not there whole, or when this attempt was committed otherwise before.
+        The same again changes nothing. Raises ResultsError when a part is not there whole, or when this attempt was
+        committed otherwise before.
         """
         _safe("measurement id", manifest.measurement_id)
         _safe("attempt id", manifest.attempt_id)
         self._check_parts(manifest)
-        before = self._blobs.get(self._key(manifest.key))
-        if before == manifest.to_json().encode():
-            return
-        if before is not None:
+        there = self._commit_keys(manifest.key.rpartition("/")[0])
+        if manifest.key not in there:
+            manifest = replace(manifest, earlier=len(there))
+            self._blobs.put(self._key(manifest.key), manifest.to_json().encode())
+            return manifest
+        before = self._read_manifest(manifest.key)
+        if before is None or replace(manifest, earlier=before.earlier) != before:
             raise ResultsError(f"{manifest.key} exists and says something else; an attempt is committed only once")
-        self._blobs.put(self._key(manifest.key), manifest.to_json().encode())
+        return before
 
     def write_log(self, name: str, data: bytes) -> str:
         """Keep a log as ``logs/<name>`` (``<attempt>/rank0.log``). Returns its path below the results root."""
@@ -138,7 +144,7 @@ class Store:
         A torn manifest is no commit: it is skipped and logged.
         """
         keys = [key for key in self._commit_keys() if not kinds or kind_of(key) in kinds]
-        return sorted(self._manifests(keys), key=lambda manifest: manifest.age)
+        return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
 
     def attempts(self) -> set[tuple[str, str]]:
         """(measurement id, attempt id) of every committed attempt at a measurement. Nothing is opened."""
@@ -153,15 +159,16 @@ class Store:
         return self._manifests([manifest_key(one, one, "launch") for one in launch_ids])
 
     def commits(self) -> list[Committed]:
-        """Every committed attempt at a measurement, oldest first.
+        """Every committed attempt, those at one measurement in the order in which they came to exist.
 
         What is computed of an attempt says it too, a thousand at a time: only the other manifests are opened.
         """
         columns = arrow_schema(Committed).names
         known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
-        there = self.attempts()
+        there = self.attempts() - self.damage.keys()
         others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
-        return sorted([*(known[ids] for ids in there if ids in known), *others], key=lambda one: one.age)
+        whole = self._whole(others)
+        return sorted([*(known[ids] for ids in there if ids in known), *whole], key=lambda one: one.age)
 
     def winners(self) -> dict[str, Committed]:
         """Measurement id to its first ok attempt, which counts for ever whatever is committed later."""
@@ -172,28 +179,73 @@ class Store:
 
         Tables keyed by measurement (requests, token_events, points): rows of each measurement's winning attempt, or of
         every committed attempt with ``include_failed``. Other tables: rows of every commit, deployments once each.
-        ``columns`` in the given order.
+        ``columns`` in the given order. What a damaged file holds is left out and logged.
         """
         schema = schema_of(table)
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
             chosen = list(first_ok(one for one in chosen if one.kind == "point").values())
-        return self.read_manifests(table, chosen, columns)
+        return self.read_manifests(table, chosen, columns, leave_out=True)
 
     def read_manifests(
-        self, table: str, manifests: Iterable[Manifest], columns: Sequence[str] | None = None
+        self,
+        table: str,
+        manifests: Iterable[Manifest],
+        columns: Sequence[str] | None = None,
+        *,
+        leave_out: bool = False,
     ) -> pa.Table:
-        """Rows of one table that the given manifests name; none of token_events that were deleted to save space."""
+        """Rows of one table that the given manifests name; none of token_events that were deleted to save space.
+
+        Raises DamagedError for a part that cannot be read, or leaves it out.
+        """
+
+        def rows_of_part(one: tuple[Manifest, FilePart]) -> pa.Table | None:
+            manifest, part = one
+            try:
+                return self._read_part(part, asked)
+            except DamagedError as error:
+                if not leave_out:
+                    raise
+                self.leave_out(manifest.ids, str(error))
+                return None
+
         names = None if columns is None else list(columns)
         key = ["deployment_id"] if table == "deployments" and names and "deployment_id" not in names else []
         asked = None if names is None else names + key
-        parts = [part for manifest in manifests for part in manifest.files if part.table == table]
-        found = [rows for _, rows in self._map(lambda part: self._read_part(part, asked), parts) if rows is not None]
+        parts = [(manifest, part) for manifest in manifests for part in manifest.files if part.table == table]
+        found = [rows for _, rows in self._map(rows_of_part, parts) if rows is not None]
         rows = unify(table, found, asked)
         if table == "deployments":
             rows = _once(rows, "deployment_id")
         return rows if names is None else rows.select(names)
+
+    def verify(self) -> Iterator[tuple[str, str | None]]:
+        """Every committed file below the experiment, manifests too, and what is wrong with it: None when it is whole.
+
+        token_events may be deleted to save space: that is no damage.
+        """
+        for key in self._commit_keys():
+            manifest = self._read_manifest(key)
+            yield key, None if manifest else "no whole manifest"
+            for part, data in self._map(self._content, manifest.files if manifest else ()):
+                if data is None:
+                    yield part.path, None if part.table in DROPPABLE else "gone"
+                elif len(data) != part.bytes:
+                    yield part.path, f"{len(data)} bytes; its manifest says {part.bytes}"
+                else:
+                    same = hashlib.sha256(data).hexdigest() == part.sha256
+                    yield part.path, None if same else "its content has changed (SHA-256)"
+
+    def _content(self, part: FilePart) -> bytes | None:
+        return self._blobs.get(self._key(part.path))
+
+    def leave_out(self, ids: tuple[str, str], why: str) -> None:
+        """A file of this attempt is damaged: it is named, counts no more here, and the others go on."""
+        if ids not in self.damage:
+            self.damage[ids] = why
+            _log.warning("measurement %s is left out: %s", ids[0], why)
 
     # --- inside ---
 
@@ -207,8 +259,8 @@ class Store:
         with ThreadPoolExecutor(2 if self._blobs.location.is_local else 16) as pool:
             return list(zip(items, pool.map(call, items), strict=True))
 
-    def _commit_keys(self) -> list[str]:
-        below, keys = len(self._key("")), self._blobs.keys(self._key("commits"))
+    def _commit_keys(self, folder: str = "commits") -> list[str]:
+        below, keys = len(self._key("")), self._blobs.keys(self._key(folder))
         return [key[below:] for key in keys if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")]
 
     def _manifests(self, keys: Sequence[str]) -> list[Manifest]:
@@ -233,25 +285,33 @@ class Store:
         if torn:
             raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
 
+    def _whole(self, manifests: Sequence[Manifest]) -> list[Manifest]:
+        """Those whose parts are all there: what lost one is no attempt any more, and is measured again."""
+        if not manifests:
+            return []
+        sizes = {self._blobs.key(info.path): info.size for info in self._blobs.listing(self._key("data"))}
+        found = []
+        for one in manifests:
+            parts = [part for part in one.files if part.table not in DROPPABLE]
+            torn = [part.path for part in parts if sizes.get(self._key(part.path)) != part.bytes]
+            if torn:
+                self.leave_out(one.ids, f"not there whole: {', '.join(torn)}")
+            else:
+                found.append(one)
+        return found
+
     def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
         path = self._blobs.path(self._key(part.path))
-
-        def load() -> pa.Table:
-            with (
-                self._blobs.filesystem.open_input_file(path) as source,
-                pq.ParquetFile(source, pre_buffer=True) as file,
-            ):
-                have = [name for name in file.schema_arrow.names if columns is None or name in columns]
-                return file.read(columns=have, use_threads=False)
-
         try:
-            rows = self._blobs.retry.run(f"reading {path}", load)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            with self._blobs.open(self._key(part.path)) as source, pq.ParquetFile(source) as file:
+                have = [name for name in file.schema_arrow.names if columns is None or name in columns]
+                rows = file.read(columns=have, use_threads=False)
+        except (OSError, pa.ArrowInvalid) as error:
             if part.table in DROPPABLE and isinstance(error, FileNotFoundError):
                 return None
-            raise ResultsError(f"{path} is committed but cannot be read: {error}") from error
+            raise DamagedError(f"{path} is committed but cannot be read: {error}") from error
         if rows.num_rows != part.rows:
-            raise ResultsError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
+            raise DamagedError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
         return rows
 
 

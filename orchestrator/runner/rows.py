@@ -217,5 +217,4 @@ def _commit(
         client_version=__version__,
         emulated=row.emulated,
     )
-    store.commit(manifest)
-    return manifest
+    return store.commit(manifest)

@@ -40,6 +40,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+def load_text(control: str, level: float) -> str:
+    """``8 req/s`` or ``8 in flight``."""
+    return f"{level:g} {'req/s' if control == 'request_rate' else 'in flight'}"
+
+
 def _duration(value: object, info: ValidationInfo) -> object:
     """Seconds already parsed (a float from a frozen plan) pass; in a user's file everything carries a unit."""
     users_file = bool(info.context and info.context.get("users_file"))

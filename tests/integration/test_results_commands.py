@@ -126,8 +126,9 @@ def test_csv_has_a_line_per_point_and_per_repeat_where_there_are_several(uri: st
 def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
     table, _, below = run("results", uri, "--slo", SLO).partition("emulated: an emulator answered")
     assert max(map(len, table.splitlines())) <= 120
-    for whole in ("0.907-0.974", "client_bound", "190/200", "p50, p99", "2 of 2", "✓"):
+    for whole in ("0.907-0.974", "client_bound", "190/200", "p50, p99", "2 of 2", "✓", "80.0 (n=48)"):
         assert whole in table
+    assert f"chat of exp: m on h100 under {SLO}" in table
     assert f"failed: vllm tensor_parallel_size=2 quantization=fp8_per_tensor, chat, 10 req/s: {SENTENCE}" in below
     assert "client_bound: p99 of sent - scheduled was 40 ms" in below
     assert "3 points measured, 1 failed" in below
@@ -142,19 +143,30 @@ def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     assert "left out" in text
     assert "client_bound" in text
     assert SENTENCE in text
-    table = text[text.index(" deployment") : text.index("certain:")]
+    table = text[text.index(" deployment") : text.index("not certain:")]
     assert max(map(len, table.splitlines())) <= 120
-    assert "37.5-38.5" in table
-    answer = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))
-    assert answer["winner"]["level"] == 10
+    assert "one start: 37.5-38.5" in table
+    assert "to decide: start vllm" in text
+    (answer,) = json.loads(run("best", uri, "--slo", SLO, "--format", "json", "--per", "usd"))["comparisons"]
+    assert answer["ranking"][0]["level"] == 10
+    assert answer["ranking"][0]["interval"][0] < answer["ranking"][0]["value"] < answer["ranking"][0]["interval"][1]
     assert answer["unit"] == "output tokens/USD"
     assert answer["emulated"]
+
+
+def test_a_price_given_afterwards_counts(uri: str) -> None:
+    argv = ("best", uri, "--slo", SLO, "--format", "json", "--per", "usd")
+    (before,) = json.loads(run(*argv))["comparisons"]
+    (after,) = json.loads(run(*argv, "--price", "h100=7.2"))["comparisons"]
+    assert [one["usd_per_hour"] for one in after["ranking"]] == [7.2 * one["devices"] for one in after["ranking"]]
+    assert after["ranking"][0]["value"] == pytest.approx(before["ranking"][0]["value"] / 2)
 
 
 def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
     text = run("best", uri, "--slo", "ttft<=1ms")
     assert "no deployment holds ttft<=1ms,attainment>=0.95" in text
-    assert json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["winner"] is None
+    assert "ttft p95 there: 80 ms, limit 1ms" in text
+    assert json.loads(run("best", uri, "--slo", "ttft<=1ms", "--format", "json"))["comparisons"][0]["ranking"] == []
 
 
 @pytest.mark.parametrize(
@@ -166,7 +178,12 @@ def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
             ["with its unit", "unknown limit 'colour'", "2 problem(s)"],
         ),
         (["best", "{uri}"], 2, ["--slo"]),
-        (["results", "{uri}/nothing"], 1, ["no results at"]),
+        (["best", "{uri}", "--slo", "interactive"], 2, ["unknown limit of the file 'interactive'"]),
+        (["best", "{uri}", "--slo", "ttft<=1s", "--price", "h100"], 2, ["--price 'h100'", "h100=2.10"]),
+        (["best", "{uri}", "--slo", "ttft<=1s", "--experiment", "other"], 2, ["no experiment 'other'", "quickstart"]),
+        (["results", "{uri}/nothing"], 2, ["no results at"]),
+        (["logs", "{uri}", "nobody"], 2, ["no launch", "'nobody'"]),
+        (["verify", "{uri}/nothing"], 2, ["no results at"]),
         (["results", "s3://key:hunter2@bucket/p"], 2, ["holds credentials"]),
     ],
 )
@@ -224,7 +241,8 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     row = {"experiment": "exp", "deployment_id": "d0", "started_unix_ns": 1, "argv_json": '["--never-shown"]'}
     reported = json.dumps({"weight_bytes": 1000 << 20, "kv_cache_tokens": 100_000})
     served = {"status": "ok", "ready_s": 12.5, "engine_version": "0.32.0", "engine_reported_json": reported}
-    failed = {"status": "failed", "reason": SENTENCE, "failure_class": "bad_config"}
+    log = {"log_uri": "exp/logs/L1/rank0.log"}
+    failed = {"status": "failed", "reason": SENTENCE, "failure_class": "bad_config", **log}
     for name, more in (("L0", served), ("L1", failed)):
         keys = {"measurement_id": name, "attempt_id": name}
         described = deployment_row("d0", label="vllm version=0.31", engine_version="0.31", predicted_json=predicted)
@@ -244,6 +262,35 @@ def test_launches_show_what_was_predicted_beside_what_was_reported(launches: str
     assert "1 launches served, 1 failed" in text
     assert "never-shown" not in text
     assert max(map(len, text.partition("failed:")[0].splitlines())) <= 120
+
+
+def test_logs_prints_the_stored_log_of_failed_launches_and_of_a_deployment(launches: str) -> None:
+    Store.open(launches, "exp").write_log(
+        "L1/rank0.log", b"".join(b"line %d\n" % n for n in range(60)) + b"\x1b[2Jlast\n"
+    )
+    text = run("logs", launches)
+    assert SENTENCE in text
+    assert "line 11\n" in text
+    assert "line 10\n" not in text
+    assert "\\x1b[2Jlast" in text
+    assert "served" not in text
+    both = run("logs", launches, "version=0.31", "--lines", "0")
+    assert "served" in both
+    assert "line 0\n" in both
+
+
+def test_verify_says_which_file_is_damaged_and_answers_go_on_without_it(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    broken = commit_measurement(store, "m0", rows(10), point_id="p0").files[1]
+    commit_measurement(store, "m1", rows(5), point_id="p1", level=5.0)
+    assert "5 files" not in run("verify", str(tmp_path))
+    (tmp_path / "exp" / broken.path).write_bytes(b"PAR1")
+    done = CliRunner().invoke(cli, ["verify", str(tmp_path)], standalone_mode=False)
+    assert done.return_value == 3
+    assert f"exp/{broken.path}: 4 bytes; its manifest says {broken.bytes}" in done.stdout
+    done = CliRunner().invoke(cli, ["results", str(tmp_path), "--format", "json"], standalone_mode=False)
+    assert done.return_value == 3
+    assert [one["level"] for one in json.loads(done.stdout)] == [5]
 
 
 def test_launches_are_json_and_csv_too(launches: str) -> None:

@@ -216,7 +216,7 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
     monkeypatch.setattr(attempts, "read_attempt", lambda *_: pytest.fail("it was computed already"))
     busy = open_results(uri(through("third_503"), "kept"))
     busy._stores["exp"] = Store.open(busy.uri, "exp", retry=QUICK)
-    (point,) = load_points(busy)
+    (point,) = load_points(busy.store("exp"))
     assert (len(point.used), point.figures.requests.scheduled) == (9, 27)
     assert point.figures.ttft_ms is not None
     assert point.figures.ttft_ms.p50 == 104

@@ -24,8 +24,7 @@ from orchestrator.analysis.slo import judge, limit_values, parse_slo
 from orchestrator.errors import InputError
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document
-from orchestrator.results.records import AttemptData
-from orchestrator.results.root import open_results
+from orchestrator.results.records import METRICS_VERSION, AttemptData
 from orchestrator.results.store import Store
 from tests.unit.results.builders import (
     commit_launch,
@@ -59,7 +58,7 @@ def repeat(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[int, list[int]]]
 
 
 def shown(folder: str) -> list[Any]:
-    documents = [point_document(point, SLO) for point in load_points(open_results(folder), SLO)]
+    documents = [point_document(point, SLO) for point in load_points(Store.open(folder, "exp"), SLO)]
     return [json.loads(json_text(one)) for one in documents]
 
 
@@ -79,12 +78,12 @@ def test_pooled_answers_are_those_of_all_requests_together(
         tables = [(requests(*rows), events(gaps) if gaps else None) for rows, gaps in repeats]
         observed = [observe(*one, WINDOW) for one in tables]
         for _ in range(2):  # computed now; read from what was kept
-            (point,) = load_points(open_results(folder), None)
+            (point,) = load_points(Store.open(folder, "exp"), None)
             assert point.figures == figures(merge(observed))
             assert [one.figures for one in point.repeats] == [figures(one) for one in observed]
             assert point.output_token_throughput() == rate_interval([one.token_batches[0] for one in observed])
         if all(events is not None for _, events in tables):
-            (point,) = load_points(open_results(folder), SLO)
+            (point,) = load_points(Store.open(folder, "exp"), SLO)
             verdicts = [judge(limit_values(*one, WINDOW), SLO) for one in tables]
             assert point.attainment == share_interval([one.met for one in verdicts])
 
@@ -120,7 +119,7 @@ def test_whatever_happens_to_what_was_computed_answers_stay_the_same(folder: str
         (Path(folder) / "exp" / "computed").write_text("a file where a folder would be")
     elif damage == "of another version":
         other = Path(folder) / "exp" / "computed"
-        (other / "v=1").rename(other / "v=0")
+        (other / f"v={METRICS_VERSION}").rename(other / "v=0")
     else:
         for path in computed(folder):
             path.write_bytes(path.read_bytes()[:-50]) if damage == "tear" else path.unlink()
@@ -141,7 +140,7 @@ def test_a_second_reader_opens_no_requests(folder: str, monkeypatch: pytest.Monk
 def test_token_events_that_were_deleted_take_the_gaps_away_and_nothing_else(folder: str) -> None:
     for path in (Path(folder) / "exp" / "data" / "token_events").rglob("*.parquet"):
         path.unlink()
-    found = point_document(load_points(open_results(folder))[0])
+    found = point_document(load_points(Store.open(folder, "exp"))[0])
     assert (found["itl_ms"], found["throughput_basis"]) == (None, "interpolated")
     assert json.loads(json_text(found))["ttft_ms"]["p50"] == 100
     with pytest.raises(InputError, match="needs the table token_events"):
@@ -175,7 +174,7 @@ def test_many_attempts_are_a_few_files_and_resume_opens_no_manifest(
     for number in range(70):
         ids = {"attempt_id": f"a{number:02}", "point_id": f"p{number}", "status": "ok" if number % 2 else "failed"}
         commit_measurement(store, f"m{number}", rows, **ids)
-    points: list[Point] = load_points(open_results(str(tmp_path)))
+    points: list[Point] = load_points(Store.open(str(tmp_path), "exp"))
     assert len(points) == 70
     assert len(computed(str(tmp_path))) <= 2
     monkeypatch.setattr(Store, "_read_manifest", lambda *_: pytest.fail("a manifest was opened"))
@@ -187,7 +186,11 @@ def test_a_row_of_what_is_computed_reads_as_sql_would_want_it(folder: str) -> No
     rows: pa.Table = pa.concat_tables(Store.open(folder, "exp").computed.scan(list(AttemptData.__slots__)))
     rows = rows.filter(pa.array([one == "a0" for one in rows["attempt_id"].to_pylist()]))
     (row,) = rows.to_pylist()
-    assert (row["point"]["level"], row["figures"]["ttft_ms"]["p99"], row["metrics_version"]) == (1.0, 100.0, 1)
+    assert (row["point"]["level"], row["figures"]["ttft_ms"]["p99"], row["metrics_version"]) == (
+        1.0,
+        100.0,
+        METRICS_VERSION,
+    )
     assert row["request_ttft_s"] == [0.1] * 9
     assert row["request_ok"] == [True] * 9
 
@@ -216,7 +219,7 @@ def test_the_oldest_attempt_describes_a_deployment_whatever_was_kept(tmp_path: P
         complete(store)
     if not packed:
         shutil.rmtree(tmp_path / "exp" / "computed")
-    points = load_points(open_results(str(tmp_path)))
+    points = load_points(Store.open(str(tmp_path), "exp"))
     assert [one.deployment.label for one in points] == ["label 0"] * 3
     assert {one.deployment.usd_per_hour for one in points} == {0.0}
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from orchestrator.analysis.best import best
+from orchestrator.analysis.best import Per, best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document
-from orchestrator.results.root import open_results
 from orchestrator.results.store import Store
 from tests.unit.results.builders import commit_launch, commit_measurement, deployment_row, failed_request, request
 
@@ -33,23 +33,36 @@ class Sweep:
     def deployment(self, name: str, **given: Any) -> None:
         commit_launch(self.store, f"L{name}", deployment_row(name, **given))
 
-    def level(self, deployment: str, level: float, good: float = 1.0, **given: Any) -> None:
+    def level(self, deployment: str, level: float, good: float = 1.0, failed: float = 0.0, **given: Any) -> None:
         """``level`` requests per second for 20 s, the share ``good`` within the limit, evenly spread."""
         self.count += 1
         rows = []
         for index in range(round(level * SECONDS)):
             at = index * 1000 / level
             late = int(round((index + 1) * (1 - good), 9)) > int(round(index * (1 - good), 9))
+            if int(round((index + 1) * failed, 9)) > int(round(index * failed, 9)):
+                rows.append(failed_request(index, at))
+                continue
             rows.append(request(index, at, first_ms=at + (900 if late else 100), tokens=10))
         workload = given.get("workload", "chat")
         point = {"deployment_id": deployment, "level": level, "point_id": f"{deployment}-{workload}-{level}"}
         window = {"window_end_ns": SECONDS * 10**9}
         commit_measurement(self.store, f"m{self.count}", rows, **point | window | given)
 
-    def best(self, per: str = "gpu", slo: str | None = None) -> dict[str, Any]:
+    def starts(self, deployment: str, levels: Sequence[float], good: float = 1.0, **given: Any) -> None:
+        """One point, measured once on each of several starts at slightly different levels."""
+        for start, level in enumerate(levels):
+            point = {"point_id": f"{deployment}-starts", "start": start, "repeat": start}
+            self.level(deployment, level, good, **point | given)
+
+    def comparisons(self, per: Per = "gpu", slo: str | None = None) -> list[dict[str, Any]]:
         limits = parse_slo(slo) if slo else SLO
-        answers = best(load_points(open_results(self.uri), limits), limits, per)  # type: ignore[arg-type]
-        return json.loads(json_text(best_document(answers, limits, per)))  # type: ignore[arg-type, no-any-return]
+        found = best(load_points(self.store, limits), limits, per)
+        return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
+
+    def best(self, per: Per = "gpu", slo: str | None = None) -> dict[str, Any]:
+        (comparison,) = self.comparisons(per, slo)
+        return comparison | {"winner": (comparison["ranking"] or [None])[0]}
 
 
 @pytest.fixture
@@ -63,13 +76,14 @@ def test_the_highest_level_that_holds_the_limits_decides(sweep: Sweep) -> None:
         sweep.level("d0", level, good)
     answer = sweep.best()
     winner = answer["winner"]
-    assert (winner["label"], winner["control"], winner["level"]) == ("label-d0", "request_rate", 10)
-    assert winner["throughput"]["estimate"] == pytest.approx(100, rel=0.02)
-    assert winner["attainment"]["estimate"] == 0.95
+    assert (winner["deployment"], winner["control"], winner["level"]) == ("label-d0", "request_rate", 10)
+    assert winner["value"] == pytest.approx(100, rel=0.02)
+    assert winner["attainment"] == 0.95
     assert winner["settings"]["engine"] == "vllm"
+    assert not winner["censored"]
     assert answer["unit"] == "output tokens/s per GPU"
-    assert answer["certain"]
-    assert answer["why"] == "the only deployment that holds the limits"
+    names = ("experiment", "workload", "model", "hardware", "slo", "per")
+    assert [answer[name] for name in names] == ["exp", "chat", "m", "h100", "ttft<=500ms,attainment>=0.9", "gpu"]
 
 
 def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
@@ -77,49 +91,91 @@ def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
     sweep.deployment("small", devices=1, usd_per_hour=7.2)
     sweep.level("big", 20)
     sweep.level("small", 10)
-    found = {per: sweep.best(per) for per in ("gpu", "usd", "deployment")}
-    assert {per: answer["winner"]["label"] for per, answer in found.items()} == {
+    found = {per: sweep.best(per) for per in get_args(Per)}
+    assert {per: answer["winner"]["deployment"] for per, answer in found.items()} == {
         "gpu": "label-small",
         "usd": "label-big",
         "deployment": "label-big",
     }
-    assert found["gpu"]["winner"]["throughput"]["estimate"] == pytest.approx(100, rel=0.02)
-    assert found["gpu"]["runner_up"]["throughput"]["estimate"] == pytest.approx(50, rel=0.02)
-    assert found["usd"]["winner"]["throughput"]["estimate"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
+    assert [one["value"] for one in found["gpu"]["ranking"]] == pytest.approx([100, 50], rel=0.02)
+    assert found["usd"]["winner"]["value"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
     assert found["usd"]["unit"] == "output tokens/USD"
 
 
-def test_a_winner_is_certain_when_the_intervals_do_not_overlap(sweep: Sweep) -> None:
-    for name, level in (("d0", 20), ("d1", 10)):
+def test_a_winner_is_certain_when_it_is_ahead_by_more_than_starts_differ(sweep: Sweep) -> None:
+    for name, levels in (("d0", (19.5, 20.5)), ("d1", (10.0, 10.5))):
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+        sweep.level(name, 40, good=0.5)  # both capacities were reached
+    answer = sweep.best()
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
+    assert [one["starts"] for one in answer["ranking"]] == [2, 2]
+    assert (answer["certain"], answer["decide"]) == (True, [])
+    assert answer["why"] == "certain: it is ahead of every other by more than starts differ"
+
+
+def test_with_one_start_nothing_is_certain_however_far_ahead(sweep: Sweep) -> None:
+    for name, level in (("d0", 20), ("d1", 2)):
         sweep.deployment(name)
         sweep.level(name, level)
+        sweep.level(name, 40, good=0.5)
     answer = sweep.best()
-    assert (answer["winner"]["label"], answer["runner_up"]["label"], answer["certain"]) == (
-        "label-d0",
-        "label-d1",
-        True,
-    )
-    assert answer["winner"]["throughput"]["lower"] > answer["runner_up"]["throughput"]["upper"]
+    assert answer["why"] == "not certain: one start: spread unknown"
+    assert answer["decide"] == ["start label-d0, label-d1 at least twice (starts: 2)"]
 
 
-def test_a_winner_is_not_certain_when_the_intervals_overlap(sweep: Sweep) -> None:
-    for name in ("d0", "d1"):
+def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(sweep: Sweep) -> None:
+    for name, levels in (("d0", (18.0, 21.0)), ("d1", (17.0, 20.0))):
         sweep.deployment(name)
-        for repeat, level in enumerate((19.5, 20.5) if name == "d0" else (19.0, 20.0)):
-            sweep.level(name, level, repeat=repeat, point_id=name)
+        sweep.starts(name, levels)
+        sweep.level(name, 40, good=0.5)
     answer = sweep.best()
-    assert answer["winner"]["label"] == "label-d0"
+    assert answer["winner"]["deployment"] == "label-d0"
     assert not answer["certain"]
-    assert "overlap" in answer["why"]
+    assert "label-d1 is behind by less than starts differ" in answer["why"]
+    assert any("starts" in text and "label-d1 at" in text for text in answer["decide"])
+
+
+def test_a_capacity_that_was_not_reached_never_wins_certainly(sweep: Sweep) -> None:
+    for name, levels in (("d0", (19.5, 20.5)), ("d1", (10.0, 10.5))):
+        sweep.deployment(name)
+        sweep.starts(name, levels)
+    sweep.level("d1", 40, good=0.5)
+    answer = sweep.best()
+    assert [one["censored"] for one in answer["ranking"]] == [True, False]
+    assert answer["why"] == "not certain: the capacity of label-d0 was not reached"
+    assert answer["decide"] == ["measure label-d0 at higher levels than 19.5 req/s"]
 
 
 def test_a_winner_whose_attainment_may_be_below_the_target_is_not_certain(sweep: Sweep) -> None:
     sweep.deployment("d0")
-    sweep.level("d0", 5, good=0.91)
+    sweep.starts("d0", (5, 5), good=0.91)
+    sweep.level("d0", 40, good=0.5)
     answer = sweep.best()
-    assert answer["winner"]["attainment"]["lower"] < 0.9
-    assert not answer["certain"]
+    assert answer["winner"]["attainment_interval"][0] < 0.9
+    assert answer["why"] == "not certain: the winner's attainment could be below the target"
     assert any("not certain to be at least 0.9" in note for note in answer["winner"]["notes"])
+
+
+def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, failed=0.2)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"].endswith("20 of 100 requests failed there")
+    (point,) = load_points(sweep.store)
+    assert point.validity == "failing"
+    winner = sweep.best(slo="ttft<=500ms,attainment>=0.75")["winner"]
+    assert "failing: 20 of 100 requests failed" in winner["notes"]
+
+
+def test_different_models_and_hardware_never_share_a_ranking_unless_dollars_make_them_comparable(sweep: Sweep) -> None:
+    for name, hardware, model in (("d0", "h100", "m"), ("d1", "l40s", "m"), ("d2", "h100", "other")):
+        sweep.deployment(name, hardware=hardware, model=model)
+        sweep.level(name, 5)
+    shown = [(one["model"], one["hardware"], len(one["ranking"])) for one in sweep.comparisons()]
+    assert shown == [("m", "h100", 1), ("m", "l40s", 1), ("other", "h100", 1)]
+    assert [(one["model"], len(one["ranking"])) for one in sweep.comparisons("usd")] == [("m", 2), ("other", 1)]
 
 
 @pytest.mark.parametrize("validity", ["client_bound", "invalid", "engine_bound_backlog", "unmeasured"])
@@ -130,7 +186,7 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
     answer = sweep.best()
     assert answer["winner"]["level"] == 5
     (left,) = answer["left_out"]
-    assert (left["level"], left["label"]) == (10, "label-d0")
+    assert (left["level"], left["deployment"]) == (10, "label-d0")
     assert left["reason"] == f"not a valid measurement: {validity} (the client was at 99 % CPU)"
 
 
@@ -144,17 +200,20 @@ def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
     }
     commit_measurement(sweep.store, "m0", [failed_request(0)], **row)
     answer = sweep.best()
-    assert answer["winner"] is answer["runner_up"] is None
+    assert answer["ranking"] == []
     assert "no deployment holds ttft<=500ms,attainment>=0.9" in answer["why"]
     assert [left["reason"] for left in answer["left_out"]] == ["failed: The engine ran out of memory."]
 
 
-def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_its_best_attainment(sweep: Sweep) -> None:
+def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, good=0.5)
     sweep.level("d0", 10, good=0.25)
-    (left,) = sweep.best()["left_out"]
-    assert left["reason"] == "no level holds the limits: attainment is at most 0.500 (at request_rate 5), not 0.9"
+    answer = sweep.best()
+    (left,) = answer["left_out"]
+    said = "no level holds the limits: attainment is at most 0.500 (at 5 req/s), not 0.9"
+    assert left["reason"] == f"{said}; ttft p90 there: 900 ms, limit 500ms"
+    assert answer["decide"] == ["measure below 5 req/s"]
 
 
 def test_what_cannot_be_divided_is_left_out_with_the_reason(sweep: Sweep) -> None:
@@ -162,7 +221,7 @@ def test_what_cannot_be_divided_is_left_out_with_the_reason(sweep: Sweep) -> Non
     sweep.level("endpoint", 5)
     assert "--per deployment" in sweep.best("gpu")["left_out"][0]["reason"]
     assert "price is not known" in sweep.best("usd")["left_out"][0]["reason"]
-    assert sweep.best("deployment")["winner"]["label"] == "label-endpoint"
+    assert sweep.best("deployment")["winner"]["deployment"] == "label-endpoint"
 
 
 def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
@@ -179,9 +238,7 @@ def test_each_workload_has_its_own_answer(sweep: Sweep) -> None:
         sweep.deployment(name)
         sweep.level(name, chat)
         sweep.level(name, code, workload="code")
-    answer = sweep.best()
-    assert "winner" not in answer
-    found = {one["workload"]: one["winner"]["label"] for one in answer["answers"]}
+    found = {one["workload"]: one["ranking"][0]["deployment"] for one in sweep.comparisons()}
     assert found == {"chat": "label-d0", "code": "label-d1"}
 
 
@@ -207,7 +264,7 @@ def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:
     sweep.level("d0", 5, repeat=1, point_id="p", good=0.9)
     sweep.level("d0", 5, repeat=2, point_id="p", validity="client_bound")
     winner = sweep.best()["winner"]
-    assert winner["attainment"]["estimate"] == pytest.approx(0.95)
+    assert winner["attainment"] == pytest.approx(0.95)
     assert winner["repeats"] == 2
     assert any("1 of 3 repeats are left out" in note for note in winner["notes"])
 
@@ -217,7 +274,7 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
     sweep.level("d0", 5, repeat=1, point_id="p", good=0.5)
     sweep.level("d0", 5, repeat=0, point_id="p")
     sweep.level("d0", 5, repeat=2, point_id="p", status="failed", reason="it died", failure_class="engine_crash")
-    (point,) = load_points(open_results(sweep.uri), SLO)
+    (point,) = load_points(sweep.store, SLO)
     found = json.loads(json_text(point_document(point, SLO)))
     assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
     assert (found["status"], found["reason"]) == ("ok", "it died")
@@ -240,17 +297,17 @@ def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Swee
     commit_measurement(
         sweep.store, "x", attempt_id="a1", created_unix_ns=2, point_id="x", **failed | {"reason": "last"}
     )
-    (point,) = load_points(open_results(sweep.uri))
+    (point,) = load_points(sweep.store)
     assert (point.head.reason, point.repeats[0].attempts, point.used) == ("last", 2, ())
     commit_measurement(
         sweep.store, "x", [request(0)], attempt_id="a2", created_unix_ns=3, point_id="x", deployment_id="d0"
     )
-    (point,) = load_points(open_results(sweep.uri))
+    (point,) = load_points(sweep.store)
     assert (point.head.attempt_id, point.repeats[0].attempts) == ("a2", 3)
 
 
 def test_points_of_a_deployment_nobody_described_are_still_listed(sweep: Sweep) -> None:
     sweep.level("ghost", 5)
-    (point,) = load_points(open_results(sweep.uri))
+    (point,) = load_points(sweep.store)
     assert point_document(point)["label"] == "ghost"
     assert point_document(point)["settings"] == {}

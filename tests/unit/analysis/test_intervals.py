@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.intervals import Interval, batches_of, rate_interval, share_interval
+from orchestrator.analysis.intervals import (
+    Interval,
+    batches_of,
+    exceeds,
+    rate_interval,
+    share_interval,
+    starts_to_decide,
+)
 from orchestrator.analysis.throughput import Batches
 
 
@@ -39,6 +46,39 @@ def test_repeats_that_differ_by_more_than_their_batches_widen_the_interval() -> 
     # between repeats: 3/2 * (4 + 0 + 4) * 100 / 30^2 = 1.3333; t(29, 0.975) = 2.0452
     assert steady.upper - 12 == pytest.approx(np.sqrt(4 / 3) * 2.0452, rel=1e-3)
     assert rate([10, 14] * 15).upper - 12 < steady.upper - 12
+
+
+def of_starts(*starts: list[float]) -> Interval:
+    cut = [Batches(np.array(one, float), np.ones(len(one))) for one in starts]
+    found = rate_interval(cut, range(len(starts)))
+    assert found is not None
+    return found
+
+
+def test_several_starts_have_students_interval_of_their_own_spread() -> None:
+    found = of_starts([10] * 10, [12] * 10, [14] * 10)
+    assert (found.estimate, found.starts) == (12, 3)
+    # standard error of the mean of 10, 12, 14: 2 / sqrt(3) = 1.1547; t(2, 0.975) = 4.3027
+    assert found.upper - 12 == pytest.approx(1.1547 * 4.3027, rel=1e-3)
+
+
+def test_repeats_on_one_start_are_one_start() -> None:
+    cut = [Batches(np.full(10, float(level)), np.ones(10)) for level in (10, 12)]
+    found = rate_interval(cut, [0, 0])
+    assert found is not None
+    assert found.starts == 1
+
+
+def test_one_is_ahead_when_the_difference_is_beyond_what_starts_differ_by() -> None:
+    first, near, far = of_starts([10] * 5, [12] * 5), of_starts([9] * 5, [11] * 5), of_starts([1] * 5, [2] * 5)
+    # Welch: difference 9.5, standard errors 1 and 0.5, 1.47 degrees of freedom, t(0.975) = 6.2: 6.95
+    assert exceeds(first, far)
+    assert not exceeds(first, near)
+    assert not exceeds(far, first)
+    assert not exceeds(of_starts([100] * 5), far), "one start tells nothing of the next"
+    # n starts of each: standard deviations sqrt(2): 1 > t(2n - 2) * 2 / sqrt(n) first at n = 17
+    assert starts_to_decide(first, near) == 17
+    assert starts_to_decide(near, near) is None
 
 
 def test_windows_of_different_length_weigh_by_their_length() -> None:

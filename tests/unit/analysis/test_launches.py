@@ -14,7 +14,6 @@ from orchestrator.analysis.launches import FIGURES, compared, load_launches
 from orchestrator.engines import ENGINES
 from orchestrator.report.documents import json_text
 from orchestrator.report.launches import launch_document
-from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store
 from tests.unit.results.builders import deployment_row, table
 
@@ -55,7 +54,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def loaded(tmp_path: Path) -> list[Any]:
-    launches = load_launches(open_results(str(tmp_path)))
+    launches = load_launches(Store.open(str(tmp_path), "exp"))
     return json.loads(json_text([launch_document(one) for one in launches]))
 
 

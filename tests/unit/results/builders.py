@@ -66,7 +66,8 @@ def point_row(measurement_id: str, attempt_id: str, **given: Any) -> dict[str, A
     return {
         "measurement_id": measurement_id, "attempt_id": attempt_id, "point_id": "p0", "deployment_id": "d0",
         "launch_id": "L0", "experiment": "exp", "workload": "chat", "workload_json": "{}", "control": "request_rate",
-        "level": 1.0, "arrivals": "poisson", "repeat": 0, "seed": 0, "status": "ok",
+        "level": 1.0, "arrivals": "poisson", "repeat": 0, "start": 0, "seed": 0,
+        "status": "ok",
         "validity": "valid", "validity_reasons": [],
         "evidence_json": "{}", "clients": 1, "clients_json": "[]", "window_start_ns": 0, "window_end_ns": 10**10,
         "started_unix_ns": 10**18, "requests_scheduled": 0, "emulated": False, "client_version": "0",
@@ -115,8 +116,7 @@ def commit_measurement(
         emulated=row["emulated"],
         **keys,
     )
-    store.commit(manifest)
-    return manifest
+    return store.commit(manifest)
 
 
 def commit_launch(store: Store, launch_id: str, *deployments: Mapping[str, Any], status: str = "ok") -> Manifest:

@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_what_is_committed_is_read_and_done(store: Store) -> None:
     }
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"kind": "point"}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"kind": "point"}', b"\xff\xfe", b"[" * 100_000])
 def test_a_torn_manifest_is_ignored_with_a_warning(
     store: Store, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,9 +131,10 @@ def test_an_ok_attempt_wins_over_a_failed_one_before_and_after(store: Store) -> 
     assert store.read("requests", include_failed=True).num_rows == 4
 
 
-def test_the_first_ok_attempt_wins_for_ever(store: Store) -> None:
-    commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=5)
-    commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=6)
+def test_the_first_ok_attempt_to_exist_wins_for_ever_whatever_the_clocks_of_drivers_say(store: Store) -> None:
+    commit_measurement(store, "m0", [request(0)], attempt_id="b", created_unix_ns=6)
+    commit_measurement(store, "m0", [request(0)], attempt_id="a", created_unix_ns=5)
+    assert [one.earlier for one in store.commits()] == [0, 1]
     assert store.winners()["m0"].attempt_id == "b"
 
 
@@ -152,8 +154,7 @@ def test_a_launch_is_no_attempt_at_a_measurement(store: Store) -> None:
 
 def test_committing_the_same_again_changes_nothing_and_something_else_is_refused(store: Store) -> None:
     first = manifest()
-    store.commit(first)
-    store.commit(first)
+    assert store.commit(first) == store.commit(first) == first
     with pytest.raises(ResultsError, match="committed only once"):
         store.commit(replace(first, status="failed", reason="second thoughts"))
     assert store.manifests() == [first]
@@ -167,23 +168,59 @@ def test_a_manifest_is_refused_while_a_part_is_not_there_whole(store: Store, tmp
     assert store.manifests() == []
 
 
-def test_a_committed_part_that_is_gone_or_damaged_is_an_error_with_its_name(store: Store, tmp_path: Path) -> None:
-    part = commit_measurement(store, "m0", [request(0)]).files[1]
-    path = tmp_path / "root" / "exp" / part.path
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def zeroed(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:-20])
-    with pytest.raises(ResultsError, match="m0-a0-driver.parquet is committed but cannot be read"):
-        store.read("requests")
-    path.unlink()
-    with pytest.raises(ResultsError, match="cannot be read"):
-        store.read("requests")
+    path.write_bytes(content[: len(content) // 2] + bytes(40) + content[len(content) // 2 + 40 :])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [torn, emptied, Path.unlink])
+def test_a_damaged_part_costs_its_own_measurement_and_is_named(
+    store: Store, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    part = commit_measurement(store, "m0", [request(0)]).files[1]
+    commit_measurement(store, "m1", [request(0)])
+    damage(tmp_path / "root" / "exp" / part.path)
+    assert store.read("requests")["measurement_id"].to_pylist() == ["m1"]
+    assert "m0-a0-driver.parquet is committed but cannot be read" in caplog.text
+    again = Store.open(store.uri, "exp")
+    assert again.winners().keys() == {"m1"}  # the next run measures it again
+    assert "not there whole: data/requests" in caplog.text
+    commit_measurement(again, "m0", [request(0), request(1)], attempt_id="a1")
+    assert Store.open(store.uri, "exp").winners()["m0"].attempt_id == "a1"
+
+
+@pytest.mark.parametrize("damage", [torn, zeroed, emptied, Path.unlink])
+def test_verify_names_every_damaged_file(store: Store, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    part = commit_measurement(store, "m0", [request(0)]).files[1]
+    commit_measurement(store, "m1", [request(0)])
+    assert {problem for _, problem in store.verify()} == {None}
+    damage(tmp_path / "root" / "exp" / part.path)
+    (tmp_path / "root" / "exp" / "commits" / "m1" / "a0.json").write_text("{")
+    found = {path: problem for path, problem in store.verify() if problem}
+    assert found.keys() == {part.path, "commits/m1/a0.json"}
+
+
+@pytest.mark.parametrize("path", ["../../../etc/passwd", "/etc/passwd", "data/../../other/x.parquet"])
+def test_a_manifest_that_points_elsewhere_is_none(store: Store, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
+    store._blobs.put("exp/commits/m0/a0.json", manifest(files=(replace(part, path=path),)).to_json().encode())
+    assert store.manifests() == []
+    assert "is not below the experiment's folder" in caplog.text
 
 
 def test_a_part_with_fewer_rows_than_its_manifest_says_is_an_error(store: Store) -> None:
     part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
-    store.commit(manifest(files=(replace(part, rows=2),)))
+    written = store.commit(manifest(files=(replace(part, rows=2),)))
     with pytest.raises(ResultsError, match="holds 1 rows; its manifest says 2"):
-        store.read("points")
+        store.read_manifests("points", [written])
 
 
 def test_a_deployment_that_several_launches_wrote_is_read_once(store: Store) -> None:
@@ -262,7 +299,7 @@ def test_an_experiments_own_folder_opens_too(store: Store, tmp_path: Path) -> No
 
 def test_a_place_without_results_says_so(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "not there"):
-        with pytest.raises(ResultsError, match="no results at"):
+        with pytest.raises(InputError, match="no results at"):
             open_results(str(path))
 
 

@@ -27,7 +27,7 @@ from orchestrator.load.point import ClientStats, LoadPoint, Progress
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.store import Manifest, Store
+from orchestrator.results.store import Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.sweep import Sweep, SweepReport
@@ -362,7 +362,7 @@ def sweep(world: World, plan: Plan, store: Store, **given: Any) -> SweepReport:
 
 def outcomes(store: Store) -> list[tuple[str, str | None]]:
     """Status and class of every attempt, in order."""
-    points: list[Manifest] = sorted((one for one in store.manifests() if one.kind == "point"), key=lambda one: one.age)
+    points = store.manifests("point")
     return [(one.status, one.failure_class) for one in points]
 
 

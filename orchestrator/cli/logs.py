@@ -1,0 +1,38 @@
+"""``orchestrator logs``: what engines wrote, from the results alone."""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator logs results/
+  orchestrator logs results/quickstart "vllm tp=2" --lines 200
+  orchestrator logs s3://bucket/sweeps tp=2 --lines 0
+
+\b
+Without DEPLOYMENT: the launches that failed. DEPLOYMENT: part of a label, or the beginning of a deployment or launch
+id; then those that served too. docs/failures.md lists the kinds of failures.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("uri")
+@click.argument("deployment", required=False)
+@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--lines", type=click.IntRange(min=0), default=50, show_default=True, help="From the end; 0: all.")
+def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -> int:
+    """The end of the engines' logs stored at URI, of failed launches or of those of DEPLOYMENT."""
+    from orchestrator.report.launches import log_text
+    from orchestrator.report.stored import experiments
+    from orchestrator.results.root import open_results
+
+    found = [
+        text for one in experiments(open_results(uri), experiment) for text in log_text(one.store, deployment, lines)
+    ]
+    for text in found:
+        click.echo(text)
+    if not found and deployment is not None:
+        raise click.UsageError(f"no launch of a deployment like {deployment!r} is stored there")
+    return 0

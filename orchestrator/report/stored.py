@@ -1,0 +1,160 @@
+"""A stored experiment as its own plan sees it: which points are current, which limits and prices hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.slo import parse_slo
+from orchestrator.errors import InputError
+from orchestrator.plan.model import Plan
+from orchestrator.registry import unknown_name
+from orchestrator.results.records import DeploymentRow, PointHead
+from orchestrator.results.root import Results
+from orchestrator.results.store import Store
+from orchestrator.spec.load import Level, Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """``current``: what the plan asks for now; ``superseded``: what earlier versions of the file asked for."""
+
+    current: tuple[Point, ...]
+    superseded: tuple[Point, ...]
+
+
+class Experiment:
+    """One experiment of a results root. ``prices``: USD per GPU hour by hardware, in place of the file's."""
+
+    def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
+        self.store, self.name = store, store.experiment
+        self._prices = prices or {}
+        self._text = store.plan()
+        self._superseded = 0
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """None where there is none that this version can read: then every point counts as current."""
+        try:
+            return Plan.from_json(self._text) if self._text else None
+        except InputError:
+            return None
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know of it, once its points were asked for."""
+        notes = []
+        if self._text is not None and self.plan is None:
+            notes.append(f"{self.name}: another version wrote its plan.json: what is superseded is not known")
+        if self._superseded:
+            many = f"{self._superseded} points of earlier versions of its file are"
+            notes.append(f"{self.name}: {many} superseded (results --all shows them)")
+        return notes
+
+    @cached_property
+    def slos(self) -> tuple[Slo, ...]:
+        """The limits that its file names, whichever version wrote them."""
+        if self.plan is not None:
+            return self.plan.slos
+        try:
+            return tuple(Slo.model_validate(one) for one in json.loads(self._text or "{}").get("slos", ()))
+        except (AttributeError, ValueError):
+            return ()
+
+    def points(self, slo: Slo | None = None) -> Points:
+        """All of them, with the labels and prices of the plan."""
+        current: list[Point] = []
+        superseded: list[Point] = []
+        for point in load_points(self.store, slo):
+            described = replace(point, deployment=self._described(point.deployment))
+            (current if self._is_current(point.head) else superseded).append(described)
+        self._superseded = len(superseded)
+        return Points(tuple(current), tuple(superseded))
+
+    def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
+        """Superseded points by what they asked for, as far as their rows say it."""
+        manifests = [self.store.manifest(*one.repeats[0].point.ids) for one in points]
+        columns = ["point_id", "workload_json", "client_version"]
+        rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
+        said = {row.pop("point_id"): row for row in rows.to_pylist()}
+        groups: dict[str, list[Point]] = {}
+        for point in points:
+            row, window_ns = said.get(point.head.point_id, {}), point.head.window_end_ns - point.head.window_start_ns
+            stated = "" if window_ns % 10**6 else f", {window_ns / 1e9:g} s"  # a measured one is no whole millisecond
+            content = f"{row.get('workload_json')}{stated}, version {row.get('client_version')}"
+            groups.setdefault(content, []).append(point)
+        return groups
+
+    def _is_current(self, head: PointHead) -> bool:
+        """Whether the plan asks for exactly this: deployment, workload, arrivals, window rules, version and level."""
+        if self.plan is None:
+            return True
+        load = next((one for one in self.plan.loads if one.workload.name == head.workload), None)
+        level = Level.model_validate({"control": head.control, "value": head.level})
+        if load is None or (load.search == "levels" and level not in load.levels):
+            return False
+        planned = head.deployment_id in self._planned
+        return planned and self.plan.point(head.deployment_id, load, level).point_id == head.point_id
+
+    def _described(self, row: DeploymentRow) -> DeploymentRow:
+        label, price = self._planned.get(row.deployment_id, (row.label, None))
+        price = self._prices.get(row.hardware, price)
+        return replace(row, label=label, usd_per_hour=row.usd_per_hour if price is None else price * row.devices)
+
+    @cached_property
+    def _planned(self) -> dict[str, tuple[str, float | None]]:
+        """Label and USD per GPU hour of every deployment of the plan."""
+        deployments = self.plan.deployments if self.plan else ()
+        return {one.id: (one.label, one.hardware.usd_per_gpu_hour) for one in deployments}
+
+
+def experiments(results: Results, name: str | None, prices: Mapping[str, float] | None = None) -> list[Experiment]:
+    """Those of a root, or the one with this name. Raises InputError for an unknown one."""
+    return [Experiment(results.store(one), prices) for one in (results.experiments if name is None else (name,))]
+
+
+def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experiment, tuple[Slo, ...]]]:
+    """Each experiment with the limits to hold it against: ``asked`` itself, those of that name, or all its file names.
+
+    Raises InputError where an experiment's file names none of that name, and ProblemsError for limits written wrongly.
+    """
+    every = list(found)
+    if asked is None:
+        return [(one, one.slos) for one in every]
+    if any(sign in asked for sign in "<>="):
+        return [(one, (parse_slo(asked),)) for one in every]
+    named = [(one, tuple(slo for slo in one.slos if slo.name == asked)) for one in every]
+    if not any(slos for _, slos in named):
+        names = sorted({slo.name for one in every for slo in one.slos})
+        raise InputError(f"--slo: {unknown_name('limit of the file', asked, names)}; or write it like ttft<=500ms")
+    return named
+
+
+def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Slo | None, Points]]:
+    """Each experiment's points, held against the limits asked for, else against the first that its file names."""
+    for one, slos in limits(asked, found):
+        slo = slos[0] if slos else None
+        try:
+            points = one.points(slo)
+        except InputError:  # these limits need a table that was deleted
+            if asked is not None:
+                raise
+            slo, points = None, one.points()
+        yield one, slo, points
+
+
+def parse_prices(texts: Sequence[str]) -> dict[str, float]:
+    """``h100=2.10`` and so on: USD per GPU hour by hardware. Raises InputError."""
+    prices = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            prices[name] = float(value)
+        except ValueError:
+            prices[name] = -1.0
+        if not name or not 0 <= prices[name] < float("inf"):
+            raise InputError(f"--price {text!r}: write it like h100=2.10, in USD per GPU hour")
+    return prices

@@ -1,0 +1,152 @@
+"""What is compared: the points that the plan asks for now, under the limits that the file names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.report.best import answer_text
+from orchestrator.report.stored import Experiment
+from orchestrator.results.store import Store
+from orchestrator.runner.rows import deployment_row
+from orchestrator.spec.experiment import parse_experiment
+from tests.unit.results.builders import commit_measurement, request
+
+FILE = """
+version: 1
+name: {name}
+model: some-org/{model}
+deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]}}
+workloads: [{{name: chat, input_tokens: 16, output_tokens: {tokens}}}]
+load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s}}
+slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
+"""
+
+
+def planned(**given: Any) -> Plan:
+    values = {"name": "exp", "model": "m", "tokens": 8, "levels": [2], "duration": "10s"}
+    return make_plan(parse_experiment(FILE.format(**values | given)))
+
+
+def run(store: Store, plan: Plan, tokens: int = 8) -> None:
+    """What a sweep of this plan leaves, one attempt of each point."""
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        measurement = plan.measurement(point, 0)
+        if measurement.measurement_id in store.winners():
+            continue
+        deployment = plan.deployment(point.deployment_id)
+        rows = [request(n, n * 100, first_ms=n * 100 + 100, last_ms=n * 100 + 190, tokens=tokens) for n in range(100)]
+        row = deployment_row(deployment, plan.name)
+        commit_measurement(
+            store,
+            measurement.measurement_id,
+            rows,
+            deployment={name: getattr(row, name) for name in row.__slots__},
+            point_id=point.point_id,
+            deployment_id=point.deployment_id,
+            experiment=plan.name,
+            control=point.level.control,
+            level=point.level.value,
+            workload_json=point.workload.model_dump_json(exclude_defaults=True),
+        )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def invoke(*argv: str) -> Any:
+    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
+    assert done.return_value == 0
+    return done
+
+
+def levels(store: Store) -> tuple[list[float], list[float]]:
+    points = Experiment(store).points()
+    return [one.head.level for one in points.current], [one.head.level for one in points.superseded]
+
+
+def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(store: Store) -> None:
+    run(store, planned(tokens=64), tokens=64)  # more tokens per second than what is asked for now
+    run(store, planned(tokens=8), tokens=8)
+    done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
+    (comparison,) = json.loads(done.stdout)["comparisons"]
+    assert [one["value"] < 100 for one in comparison["ranking"]] == [True, True]
+    assert "2 points of earlier versions of its file are superseded" in done.stderr
+    shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
+    assert [one["current"] for one in shown] == [True, True]
+    every = invoke("results", store.uri, "--all")
+    assert every.stdout.count("superseded: ") == 1
+    assert '"output_tokens":{"fixed":64}' in every.stdout
+    both = json.loads(invoke("results", store.uri, "--all", "--format", "json").stdout)
+    assert [one["current"] for one in both] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("change", [{"duration": "20s"}, {"model": "other"}, {"levels": [4]}])
+def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]) -> None:
+    run(store, planned())
+    assert levels(store) == ([2, 2], [])
+    run(store, planned(**change))
+    assert [len(one) for one in levels(store)] == [2, 2]
+    run(store, planned())  # and back: nothing is measured again
+    assert levels(store)[0] == [2, 2]
+
+
+def test_a_level_that_was_added_leaves_the_others_current(store: Store) -> None:
+    run(store, planned())
+    run(store, planned(levels=[2, 4]))
+    assert levels(store) == ([2, 4, 2, 4], [])
+
+
+def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
+    run(store, planned())
+    other = Store.open(store.uri, "other")
+    run(other, planned(name="other", tokens=64), tokens=64)
+    found = json.loads(invoke("best", store.uri, "--per", "deployment", "--format", "json").stdout)["comparisons"]
+    assert [(one["experiment"], one["slo_name"], len(one["ranking"])) for one in found] == [
+        ("exp", "interactive", 2),
+        ("exp", "tight", 0),
+        ("other", "interactive", 2),
+        ("other", "tight", 0),
+    ]
+    text = invoke("results", store.uri).stdout
+    assert "chat of exp: some-org/m on cpu under ttft<=150ms" in text
+    assert "chat of other: some-org/m on cpu" in text
+    assert "chat of other" not in invoke("results", store.uri, "--experiment", "exp").stdout
+
+
+def test_a_plan_of_another_version_is_said_and_everything_counts(store: Store) -> None:
+    run(store, planned())
+    old = planned(tokens=64).to_json().replace('"program_version": "', '"program_version": "0.')
+    store.write_plan(old)
+    assert levels(store) == ([2, 2], [])
+    assert [slo.name for slo in Experiment(store).slos] == ["interactive", "tight"]
+    assert "another version wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+
+
+def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:
+    run(store, planned())
+    store.write_plan(store.plan().replace('"label": "emulator seqs=8"', '"label": "renamed"'))  # type: ignore[union-attr]
+    found = {one.deployment.label for one in Experiment(store).points().current}
+    assert found == {"renamed", "emulator seqs=16"}
+
+
+def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(store: Store) -> None:
+    run(store, planned())
+    text = "\n".join(answer_text(Experiment(store)))
+    assert "under interactive (ttft<=150ms,attainment>=0.9)" in text
+    assert "best: emulator seqs=" in text
+    assert "runner-up: emulator seqs=" in text
+    assert "not certain: " in text
+    assert "under tight (ttft<=1ms,attainment>=0.9)" in text
+    assert "ttft p90 there: 100 ms, limit 1ms" in text
+    assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
