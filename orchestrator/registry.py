@@ -21,14 +21,14 @@ class Registry(Generic[T]):
     """Names of one kind of part. ``registry["vllm"]`` loads and returns the attribute it stands for."""
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
-        self.kind = kind
+        self.kind, self._group = kind, f"orchestrator.{kind}"
         self._builtin = entries
 
     @cached_property
     def _entries(self) -> dict[str, str]:
         from importlib import metadata  # 40 ms that a command which needs only what we ship does not spend
 
-        found = {point.name: point.value for point in metadata.entry_points(group=f"orchestrator.{self.kind}")}
+        found = {point.name: f"{point.module}:{point.attr}" for point in metadata.entry_points(group=self._group)}
         return found | self._builtin  # a third party cannot replace what we ship
 
     def names(self) -> list[str]:
@@ -47,7 +47,14 @@ class Registry(Generic[T]):
             one = self.kind.removesuffix("es") if self.kind == "searches" else self.kind.rstrip("s")
             raise InputError(unknown_name(one, name, self._entries))
         module, _, attribute = place.partition(":")
-        return cast(T, getattr(import_module(module), attribute))
+        try:
+            return cast(T, getattr(import_module(module), attribute))
+        except (ImportError, AttributeError) as error:
+            if name in self._builtin:
+                raise
+            raise InputError(
+                f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
+            ) from error
 
 
 def unknown_name(what: str, name: str, known: object) -> str:

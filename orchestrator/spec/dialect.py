@@ -15,7 +15,7 @@ from typing import Any, Literal
 class Dialect:
     """One API of one engine. Pure data, picklable."""
 
-    wire: str  # registry name: openai_completions | openai_chat | tgi | sglang_generate
+    wire: str  # a name of load/wire/__init__.py: WIRES
     path: str  # "/v1/completions"
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
     # how the output length is fixed: fields ignore_eos and min_tokens of the body, a generation_config JSON string,
