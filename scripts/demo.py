@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.cluster.ray_testing import RayOnThisMachine
+from ray_on_this_machine import RayOnThisMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 SLO = "ttft<=1s,tpot<=100ms,attainment>=0.9"

@@ -1,7 +1,8 @@
 """What the runner needs of a cluster: machines, places, agents that run engines, clients that load them.
 
-Two implement it: this machine without Ray (local.py) and Ray (ray_cluster.py). Everything here is plain data and small
-protocols, so that the runner is tested without either.
+Two implement it: this machine without Ray (local.py) and Ray (ray_cluster.py). Everything here is plain data and one
+protocol, so that the runner is tested without either. An agent is an ``EngineHost`` (engine_host.py), here or on
+another node; any of its calls may raise HostLost.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import Failure, PlacementError
-from orchestrator.load.point import ClientStats, LoadPoint, Progress
+from orchestrator.load.point import ClientStats
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from orchestrator.engines.command import Node
+    from orchestrator.cluster.clients import Clients
+    from orchestrator.cluster.engine_host import EngineHost
     from orchestrator.results.store import FilePart
-    from orchestrator.spec.settings import EngineSettings, Hardware
-    from orchestrator.telemetry.engine_metrics import Sample
 
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
 
@@ -112,66 +112,6 @@ class ClientLost(Exception):
         super().__init__(f"client {', '.join(map(str, self.clients))}: {why}")
 
 
-class Agent(Protocol):
-    """Runs one rank's process on its node. Every call raises HostLost when the agent is gone."""
-
-    allocation: Allocation
-
-    def reserve_ports(self, count: int) -> list[int]:
-        """Ports that nothing listens on now, from the engines' range."""
-        ...
-
-    def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
-        """Start the process; returns its argv."""
-        ...
-
-    def begin_ready(self, timeout_s: float) -> None:
-        """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
-        ...
-
-    def poll_ready(self, wait_s: float) -> Ready | Failure | None:
-        """What came of it, None while it is not known after ``wait_s``."""
-        ...
-
-    def failure(self) -> Failure | None:
-        """None while the process lives; else why it ended."""
-        ...
-
-    def between_points(self) -> None:
-        """Empty the prefix cache where the engine can."""
-        ...
-
-    def begin_metrics(self) -> None:
-        """Read the engine's /metrics from now on, where it has them."""
-        ...
-
-    def end_metrics(self) -> list[Sample]:
-        """What was read since ``begin_metrics``, in order of time."""
-        ...
-
-    def stop(self) -> Stopped:
-        """End the process and everything it started; the log comes along. Calling it again tells the same."""
-        ...
-
-
-class ClientRun(Protocol):
-    """A point under way on some clients."""
-
-    def wait(self, wait_s: float) -> bool:
-        """True once every client has reported. Raises ClientLost."""
-        ...
-
-    def progress(self) -> Progress: ...
-    def abort(self) -> None: ...
-    def settle(self, limit_s: float) -> None:
-        """Wait for those that can still report, lost ones aside."""
-        ...
-
-    def reports(self) -> dict[int, ClientReport]:
-        """By client index; those that were lost are missing."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long somebody waits for a place: so many seconds, and not once ``stopped`` says that the sweep is over."""
@@ -187,31 +127,15 @@ class Patience:
             raise PlacementError(f"no place for {footprint} within {self.timeout_s:g} s")
 
 
-class Placement(Protocol):
-    """The agents of one replica, rank 0 first, and the resources they hold."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """The agents of one replica, rank 0 first, and the resources they hold.
 
-    agents: Sequence[Agent]
+    ``release``: ends their engines and gives back what they hold; again, it changes nothing.
+    """
 
-    def release(self) -> None: ...
-
-
-class Clients(Protocol):
-    """Client processes borrowed from the pool for one launch."""
-
-    addresses: Sequence[str]
-
-    def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
-        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known.
-
-        Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
-        """
-        ...
-
-    def start(self, lead_s: float, write: bool = True) -> ClientRun:
-        """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
-        ...
-
-    def release(self) -> None: ...
+    agents: Sequence[EngineHost]
+    release: Callable[[], None]
 
 
 class Cluster(Protocol):

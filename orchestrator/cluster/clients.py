@@ -45,8 +45,8 @@ class Member:
     here: bool
 
 
-class PooledRun:
-    """A point under way on some clients (``ClientRun``)."""
+class ClientRun:
+    """A point under way on some clients."""
 
     def __init__(self, handles: Sequence[ClientHandle], futures: Sequence[Future[Any]]) -> None:
         self._handles, self._futures = handles, futures
@@ -54,6 +54,7 @@ class PooledRun:
         self._lost: dict[int, str] = {}
 
     def wait(self, wait_s: float) -> bool:
+        """True once every client has reported. Raises ClientLost."""
         wait([self._futures[index] for index in self._open()], wait_s, FIRST_EXCEPTION)
         for index in self._open():
             if self._futures[index].done():
@@ -69,6 +70,7 @@ class PooledRun:
         return [at for at in range(len(self._futures)) if at not in self._reports and at not in self._lost]
 
     def settle(self, limit_s: float) -> None:
+        """Wait for those that can still report, lost ones aside."""
         wait(self._futures, limit_s)
         try:
             self.wait(0.0)
@@ -76,6 +78,7 @@ class PooledRun:
             return
 
     def progress(self) -> Progress:
+        """Of all clients together, as far as they answer at once."""
         calls = [handle.begin("progress") for handle in self._handles]
         told, _ = wait(calls, PROGRESS_LIMIT_S)
         parts = [call.result() for call in told if call.exception() is None]
@@ -90,20 +93,25 @@ class PooledRun:
         return len(self._reports) < len(self._futures)
 
     def reports(self) -> dict[int, ClientReport]:
+        """By client index; those that were lost are missing."""
         return dict(sorted(self._reports.items()))
 
 
-class PooledClients:
-    """Clients borrowed from a pool (``Clients``)."""
+class Clients:
+    """Client processes borrowed from a pool for one launch."""
 
     def __init__(self, pool: ClientPool, members: Sequence[Member], store: Store | None) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
         self._pool, self._members, self._store = pool, members, store
         self._offsets: list[tuple[int, int]] = []
-        self._run: PooledRun | None = None
+        self._run: ClientRun | None = None
         self._released = False
 
     def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
+        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known.
+
+        Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
+        """
         count = len(self._members)
         calls = [
             member.handle.begin("prepare", point, index, count, avoid_cores.get(member.address, frozenset()))
@@ -119,14 +127,15 @@ class PooledClients:
                 raise ClientLost([index], str(error)) from error
         return known
 
-    def start(self, lead_s: float, write: bool = True) -> PooledRun:
+    def start(self, lead_s: float, write: bool = True) -> ClientRun:
+        """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
             member.handle.begin("run", start_ns + offset, offset, error, store)
             for member, (offset, error) in zip(self._members, self._offsets, strict=True)
         ]
-        self._run = PooledRun([member.handle for member in self._members], calls)
+        self._run = ClientRun([member.handle for member in self._members], calls)
         return self._run
 
     def release(self) -> None:
@@ -165,7 +174,7 @@ class ClientPool:
         self._idle: list[Member] = []
         self._members: list[Member] = []
 
-    def borrow(self, count: int, avoid: Mapping[str, int]) -> PooledClients:
+    def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``)."""
         with self._lock:
             machines = {machine.node_id: machine for machine in self._machines()}
@@ -184,7 +193,7 @@ class ClientPool:
             self.give_back(new, reusable=False)
             self.give_back(taken)
             raise
-        return PooledClients(self, taken + new, self._store)
+        return Clients(self, taken + new, self._store)
 
     def _await(self, new: Sequence[Member]) -> None:
         """Wait until new clients answer, and see that they reach the results from where they are."""

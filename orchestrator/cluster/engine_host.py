@@ -44,7 +44,7 @@ def assigned_gpus() -> tuple[str, ...]:
 
 
 class EngineHost:
-    """One rank of a replica on this node; an ``Agent``. ``devices``: the GPUs it may use."""
+    """Runs one rank of a replica on this node: the agent of a placement. ``devices``: the GPUs it may use."""
 
     def __init__(self, launch_id: str, node_id: str, address: str, devices: tuple[str, ...] = ()) -> None:
         reap()  # what a dead owner left behind, before anything new takes its devices or ports
@@ -70,9 +70,11 @@ class EngineHost:
         )
 
     def reserve_ports(self, count: int) -> list[int]:
+        """Ports that nothing listens on now, from the engines' range."""
         return self._ports.take(count)
 
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
+        """Start the process; returns its argv."""
         engine, node = ENGINES[settings.engine], replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
@@ -87,9 +89,11 @@ class EngineHost:
         return command.argv
 
     def begin_ready(self, timeout_s: float) -> None:
+        """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
         self._ready = in_thread(self._wait_ready, timeout_s)
 
     def poll_ready(self, wait_s: float) -> Ready | Failure | None:
+        """What came of it, None while it is not known after ``wait_s``."""
         assert self._ready
         try:
             return self._ready.result(wait_s)
@@ -107,17 +111,20 @@ class EngineHost:
         return Ready(ready.ready_s, {**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
 
     def failure(self) -> Failure | None:
+        """None while the process lives; else why it ended."""
         if self._process is None or (status := self._process.poll()) is None:
             return None
         assert self._server
         return classify(self._server.engine.log, self._phase, self._process.log_tail(), status)
 
     def between_points(self) -> None:
+        """Empty the prefix cache where the engine can."""
         assert self._server
         if path := self._server.engine.reset_path:
             ask(self._server.base_url + path, "POST", self._server.api_key, RESET_LIMIT_S)
 
     def begin_metrics(self) -> None:
+        """Read the engine's /metrics from now on, where it has them."""
         assert self._server
         engine, base_url, key = self._server.engine, self._server.base_url, self._server.api_key
         if not engine.metrics_path:
@@ -126,10 +133,12 @@ class EngineHost:
         self._sampler.start()
 
     def end_metrics(self) -> list[Sample]:
+        """What was read since ``begin_metrics``, in order of time."""
         sampler, self._sampler = self._sampler, None
         return sampler.stop() if sampler else []
 
     def stop(self) -> Stopped:
+        """End the process and everything it started; the log comes along. Calling it again tells the same."""
         self._stopped = self._stopped or self._stop()
         return self._stopped
 

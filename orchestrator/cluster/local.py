@@ -8,17 +8,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.base import Agent, Footprint, HostLost, Machine, Patience
+from orchestrator.cluster.base import Footprint, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost
-from orchestrator.cluster.clients import ClientPool, PooledClients
+from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
 
@@ -49,7 +49,7 @@ class LocalCluster:
         self._change = threading.Condition()
         self._used_gpus: set[str] = set()
         self._cpus = self._free_cpus = float(cores)
-        self._placements: list[LocalPlacement] = []
+        self._hosts: list[EngineHost] = []
 
     @cached_property
     def _gpus(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class LocalCluster:
     def check_nodes(self) -> list[str]:
         return []  # the driver wrote to the results before it came here
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> LocalPlacement:
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
         from orchestrator.cluster.engine_host import EngineHost  # the load command needs none
 
         bundle, machine = footprint.bundles[0], self.machines()[0]
@@ -81,20 +81,14 @@ class LocalCluster:
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
             here = f"this machine, with {machine.gpus} GPUs and {machine.cpus:g} CPUs"
             raise PlacementError(f"{here}, is not {footprint}")
-        gpus = self._take(footprint, patience)
-        try:
+        with ExitStack() as undo:
+            gpus = self._take(footprint, patience)
+            undo.callback(self._give_back, gpus, bundle.cpus)
             host = EngineHost(launch_id, NODE_ID, ADDRESS, gpus)
-        except BaseException:
-            self._give_back(gpus, bundle.cpus)
-            raise
-
-        def on_release() -> None:
-            self._placements.remove(placement)
-            self._give_back(gpus, bundle.cpus)
-
-        placement = LocalPlacement(host, on_release)
-        self._placements.append(placement)
-        return placement
+            undo.callback(self._hosts.remove, host)
+            self._hosts.append(host)
+            undo.callback(host.stop)
+            return Placement([host], undo.pop_all().close)
 
     def _take(self, footprint: Footprint, patience: Patience) -> tuple[str, ...]:
         """GPUs and CPUs for its one bundle; returns the GPUs."""
@@ -117,31 +111,16 @@ class LocalCluster:
             self._free_cpus += cpus
             self._change.notify_all()
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> PooledClients:
+    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:
         return self._client_limit
 
     def close(self) -> None:
-        for placement in list(self._placements):
-            placement.release()
+        for host in list(self._hosts):
+            host.stop()
         self._pool.close()
-
-
-class LocalPlacement:
-    """One engine's host in this process."""
-
-    def __init__(self, host: EngineHost, on_release: Callable[[], None]) -> None:
-        self.agents: Sequence[Agent] = [host]
-        self._on_release = on_release
-
-    def release(self) -> None:
-        on_release, self._on_release = self._on_release, lambda: None
-        try:
-            self.agents[0].stop()  # tells the same when it is called again
-        finally:
-            on_release()
 
 
 class ClientThread:

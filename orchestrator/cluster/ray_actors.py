@@ -10,7 +10,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from orchestrator.cluster.base import Agent, Allocation, HostLost
+from orchestrator.cluster.base import Allocation, HostLost
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
@@ -93,6 +93,6 @@ def call(handle: RayHandle, method: str, *args: object) -> Any:
     return answer(handle.begin(method, *args), method, LIMITS_S.get(method, CALL_LIMIT_S))
 
 
-def agent(handle: RayHandle) -> Agent:
+def agent(handle: RayHandle) -> EngineHost:
     """An EngineHost on its node, as its driver uses it. Waits for it to start."""
-    return cast(Agent, _RayAgent(handle, call(handle, "describe")))
+    return cast(EngineHost, _RayAgent(handle, call(handle, "describe")))

@@ -6,15 +6,16 @@ Facts of Ray that shaped this file stand in docs/architecture.md, "Ray".
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.base import Agent, Footprint, HostLost, Machine, Patience
-from orchestrator.cluster.clients import ClientPool, PooledClients
+from orchestrator.cluster.base import Footprint, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
@@ -75,25 +76,20 @@ class RayCluster:
     def desire(self, footprints: Sequence[Footprint]) -> None:
         self._desired.desire(footprints)
 
-    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> RayPlacement:
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
         try:
-            self._desired.hold(nodes)
-            group = group_of(footprint, [{NODE_ID: node} for node in nodes])
-        except BaseException:
-            self._desired.give_back(nodes)
-            raise
-        placement = RayPlacement(group, lambda: self._desired.give_back(nodes))
-        try:
-            _await(placement.group, footprint, patience)
-            ranks = range(len(footprint.bundles))
-            placement.start([self._agent(placement.group, rank, launch_id, footprint) for rank in ranks])
+            with ExitStack() as undo:
+                undo.callback(self._desired.give_back, nodes)
+                self._desired.hold(nodes)
+                group = group_of(footprint, [{NODE_ID: node} for node in nodes])
+                undo.callback(remove, group)  # at once, lost or not
+                _await(group, footprint, patience)
+                handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
+                for handle in handles:
+                    undo.callback(handle.kill)  # its engine ends by the guard
+                return Placement([agent(handle) for handle in handles], undo.pop_all().close)
         except HostLost as error:
-            placement.release()
             raise PlacementError(f"a node agent did not start: {error}") from error
-        except BaseException:
-            placement.release()
-            raise
-        return placement
 
     def _agent(self, group: PlacementGroup, rank: int, launch_id: str, footprint: Footprint) -> RayHandle:
         strategy = PlacementGroupSchedulingStrategy(group, rank, placement_group_capture_child_tasks=False)
@@ -106,7 +102,7 @@ class RayCluster:
         options = {"num_cpus": CLIENT_CPUS, "runtime_env": self._package_environment()}
         return RayHandle(CLIENT_ACTOR.options(scheduling_strategy=strategy, **options).remote())
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> PooledClients:
+    def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:
@@ -127,30 +123,6 @@ def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> N
         patience.check(waited_s, footprint)
         if waited_s >= INFEASIBLE_S and _infeasible(group):
             raise PlacementError(f"what was chosen for {footprint} is gone or cannot hold it")
-
-
-class RayPlacement:
-    """A placement group with its agents."""
-
-    def __init__(self, group: PlacementGroup, on_release: Callable[[], None]) -> None:
-        self.group = group
-        self.agents: Sequence[Agent] = ()
-        self._on_release = on_release
-        self._handles: Sequence[RayHandle] = ()
-
-    def start(self, handles: Sequence[RayHandle]) -> None:
-        """Wait until each agent answers. Raises HostLost."""
-        self._handles = handles
-        self.agents = [agent(handle) for handle in handles]
-
-    def release(self) -> None:
-        """Kill the agents (their engines end by the guard) and free the group at once, lost or not."""
-        for handle in self._handles:
-            handle.kill()
-        self._handles = ()
-        remove(self.group)
-        self._on_release()
-        self._on_release = lambda: None
 
 
 def _infeasible(group: PlacementGroup) -> bool:

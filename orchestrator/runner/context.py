@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from orchestrator.cluster.base import Clients, Cluster
+from orchestrator.cluster.base import Cluster
+from orchestrator.cluster.clients import Clients
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.store import Store

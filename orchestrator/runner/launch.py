@@ -7,10 +7,10 @@ import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.accelerators import find
-from orchestrator.cluster.base import Agent, Bundle, HostLost, Patience, Placement, Ready
+from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.readiness import Expected, wait_ready
@@ -23,6 +23,9 @@ from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of
 from orchestrator.runner.rows import commit_launch, how_it_ended, launch_row
 from orchestrator.spec.settings import EngineSettings, Hardware
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.engine_host import EngineHost
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
@@ -216,7 +219,7 @@ class Launch:
         self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
 
 
-def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:
+def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:
     """A known accelerator must be the one that NVML names: its figures, its price and its identity would be another's.
 
     Raises EngineFailure.

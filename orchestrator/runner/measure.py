@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster.base import ClientLost, ClientReport, ClientRun, Clients
+from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.rows import lost_requests
@@ -19,6 +19,7 @@ from orchestrator.runner.replicas import Replicas
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from orchestrator.cluster.clients import ClientRun, Clients
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster.base import Agent, HostLost, Placement
+from orchestrator.cluster.base import HostLost, Placement
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.load.point import Target
 
 if TYPE_CHECKING:
+    from orchestrator.cluster.engine_host import EngineHost
     from orchestrator.telemetry.engine_metrics import Sample
 
 
@@ -58,12 +59,12 @@ class Replicas:
         return samples
 
 
-def agents_of(placements: Sequence[Placement]) -> list[Agent]:
+def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
     """Of all replicas, rank 0 of each first."""
     return [agent for placement in placements for agent in placement.agents]
 
 
-def agent_lost(what: str, error: HostLost, agents: Sequence[Agent]) -> Failure:
+def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:
     """Infrastructure; the log stayed where the agent was, and the sentence says where that is."""
     logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
     text = f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."

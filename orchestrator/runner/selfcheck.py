@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from orchestrator import __version__
+from orchestrator.analysis.metrics import figures, observe, steady_window_ns
 from orchestrator.load.known_server import serve
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.results.records import Distribution
 from orchestrator.runner.endpoint import measure_here
-from orchestrator.runner.measure import Loaded
+from orchestrator.runner.measure import Attempt
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
 
@@ -47,17 +46,14 @@ class Trial:
     achieved_per_s: float
     ttft_error_ms: dict[str, float]
     itl_error_ms: dict[str, float]
-    loop_lag_p99_ms: float
-    send_lag_p99_ms: float
     cpu_us_per_event: float
-    cpu_share: float  # of the busiest client's core
     server_late_p99_ms: float
-    failed: int
+    evidence: dict[str, float]  # of its verdict (load/validity.py)
 
     @property
     def sustained(self) -> bool:
         """The client kept up and stayed exact."""
-        exact = abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS and self.failed == 0
+        exact = abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS and self.evidence["ok_share"] == 1.0
         return exact and self.achieved_per_s >= MIN_ACHIEVED * self.events_per_s
 
     @property
@@ -85,12 +81,12 @@ def selfcheck(clients: int = 1) -> dict[str, Any]:
         "events_per_s": found.events_per_s if found.sustained else 0.0,
         "limited_by": limited_by,
         "cpu_us_per_event": found.cpu_us_per_event,
-        "cpu_share": found.cpu_share,
-        "loop_lag_p99_ms": found.loop_lag_p99_ms,
+        "cpu_share": found.evidence["client_cpu_share"],
+        "loop_lag_p99_ms": found.evidence["loop_lag_p99_ms"],
         "ttft_error_ms": exact.ttft_error_ms,
         "itl_error_ms": exact.itl_error_ms,
         "ttft_error_ms_at_limit": found.ttft_error_ms,
-        "send_lag_p99_ms": paced.send_lag_p99_ms,
+        "send_lag_p99_ms": paced.evidence["send_lag_p99_ms"],
         "open_loop_requests_per_s": PACE * clients,
         "took_s": time.monotonic() - began,
     }
@@ -135,9 +131,7 @@ class Bench:
             **load,
         )
         self._did()
-        loaded = measure_here(point, self.clients).loaded
-        assert loaded
-        return _compare(loaded, self._did(), rate, itl_ms)
+        return _compare(point, measure_here(point, self.clients), self._did(), rate)
 
     def _did(self) -> dict[str, float]:
         self.pipe.send("stats")
@@ -145,35 +139,28 @@ class Bench:
         return found
 
 
-def _compare(loaded: Loaded, server: dict[str, float], rate: float, itl_ms: float) -> Trial:
-    requests, stats = loaded.requests, loaded.stats
-    sent, first, last = (
-        requests[name].to_numpy().astype(np.float64) / 1e6 for name in ("sent_ns", "first_token_ns", "last_token_ns")
-    )
-    gaps_ms = loaded.token_events["gaps_us"].combine_chunks().flatten().to_numpy() / 1e3
-    tokens = float(np.nansum(requests["output_tokens"].to_numpy().astype(np.float64)))
+def _compare(point: LoadPoint, attempt: Attempt, server: dict[str, float], rate: float) -> Trial:
+    loaded = attempt.loaded
+    assert loaded
+    window_ns = steady_window_ns(point.warmup_s, point.duration_s, loaded.requests)
+    seen = figures(observe(loaded.requests, loaded.token_events, window_ns))
+    tokens = sum(filter(None, loaded.requests["output_tokens"].to_pylist()))
     # streams start one after another: the rate is that of the middle, where all of them run
-    spacing_ms = float(np.nanmean(last - first)) / max(tokens / len(requests) - 1, 1)
+    slower = seen.tpot_ms.mean / point.dialect.extra_body["itl_ms"] if seen.tpot_ms else 1.0
     return Trial(
         events_per_s=rate,
-        achieved_per_s=rate * min(1.0, itl_ms / spacing_ms) if spacing_ms else rate,
-        ttft_error_ms=_errors((first - sent)[~np.isnan(first)], server, "ttft"),
-        itl_error_ms=_errors(gaps_ms, server, "itl"),
-        loop_lag_p99_ms=max(one.loop_lag_p99_ms for one in stats),
-        send_lag_p99_ms=max(one.send_lag_p99_ms for one in stats),
-        cpu_us_per_event=1e6 * sum(one.cpu_s for one in stats) / max(tokens, 1.0),
-        cpu_share=max(one.cpu_s / max(one.wall_s, 1e-9) for one in stats),
+        achieved_per_s=rate / max(1.0, slower),
+        ttft_error_ms=_errors(seen.ttft_from_sent_ms, server, "ttft"),
+        itl_error_ms=_errors(seen.itl_ms, server, "itl"),
+        cpu_us_per_event=1e6 * sum(one.cpu_s for one in loaded.stats) / max(tokens, 1),
         server_late_p99_ms=server["late_p99_ms"],
-        failed=sum(status != "ok" for status in requests["status"].to_pylist()),
+        evidence=attempt.verdict.evidence,
     )
 
 
-def _errors(seen_ms: NDArray[np.float64], server: dict[str, float], name: str) -> dict[str, float]:
+def _errors(seen: Distribution | None, server: dict[str, float], name: str) -> dict[str, float]:
     """What the client saw against what the server did; 0 where nothing was seen."""
-    if not len(seen_ms):
-        return {"mean": 0.0, "p99": 0.0}
-    mean, p99 = float(seen_ms.mean()), float(np.quantile(seen_ms, 0.99))
-    return {"mean": mean - server[f"{name}_mean_ms"], "p99": p99 - server[f"{name}_p99_ms"]}
+    return {which: getattr(seen, which) - server[f"{name}_{which}_ms"] if seen else 0.0 for which in ("mean", "p99")}
 
 
 @contextmanager

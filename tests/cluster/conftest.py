@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cluster.ray_testing import RayOnThisMachine
+from scripts.ray_on_this_machine import RayOnThisMachine
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.ray_testing import OBJECT_STORE_BYTES, RayOnThisMachine
+from scripts.ray_on_this_machine import OBJECT_STORE_BYTES, RayOnThisMachine
 from tests.cluster.test_jobs_and_s3 import EXPERIMENT, KEYS, s3
 from tests.harness import assert_nothing_left, manifests, orchestrator, rows, write_experiment
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cluster.ray_testing import RayOnThisMachine
+from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
 
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(1500)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.ray_testing import RayOnThisMachine
+from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.cluster.ray_testing import RayOnThisMachine
+from scripts.ray_on_this_machine import RayOnThisMachine
 from orchestrator.engines import reaper
 from orchestrator.errors import EngineFailure
 from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment

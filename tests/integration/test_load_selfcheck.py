@@ -69,14 +69,13 @@ def test_it_reports_rates_errors_and_what_ended_the_search() -> None:
 
 GOOD = Trial(
     events_per_s=1000.0, achieved_per_s=1000.0, ttft_error_ms={"mean": 0.1, "p99": 0.2},
-    itl_error_ms={"mean": 0.0, "p99": 0.1}, loop_lag_p99_ms=0.1, send_lag_p99_ms=0.1, cpu_us_per_event=5.0,
-    cpu_share=0.5, server_late_p99_ms=0.1, failed=0,
+    itl_error_ms={"mean": 0.0, "p99": 0.1}, cpu_us_per_event=5.0, server_late_p99_ms=0.1, evidence={"ok_share": 1.0},
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"achieved_per_s": 900.0}, {"ttft_error_ms": {"mean": 3.0}}, {"ttft_error_ms": {"mean": -3.0}}, {"failed": 1}],
+    [{"achieved_per_s": 900.0}, {"ttft_error_ms": {"mean": 3.0}}, {"ttft_error_ms": {"mean": -3.0}}, {"evidence": {"ok_share": 0.9}}],
 )
 def test_a_rate_is_sustained_only_when_it_was_reached_exactly(change: dict[str, Any]) -> None:
     assert GOOD.sustained
