@@ -11,9 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from ray_on_this_machine import RayOnThisMachine
+from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 SLO = "ttft<=1s,tpot<=100ms,attainment>=0.9"

@@ -65,6 +65,7 @@ class Attempt:
             earlier=self.manifest.earlier,
             created_unix_ns=self.manifest.created_unix_ns,
             status=self.manifest.status,
+            failure_class=self.point.failure_class,
             deployment_id=self.point.deployment_id,
             metrics_version=METRICS_VERSION,
             point=self.point,

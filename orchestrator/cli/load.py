@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from orchestrator.spec.load import MOST_TOKENS
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
+    from orchestrator.runner.measure import Loaded
 
 EXAMPLES = """
 \b
@@ -62,8 +64,9 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
-    from orchestrator.cli.load_progress import progress_line
+    from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
+    from orchestrator.report.live import live_load
     from orchestrator.report.run import run_document, run_text
     from orchestrator.results.store import Store
     from orchestrator.runner.endpoint import measure_here
@@ -76,18 +79,23 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     for note in notes:
         click.echo(f"note: {note}", err=True)
     distinct = run.point.workload.distinct_requests()  # now: a file may be gone afterwards
-    with progress_line(run.load.requests) as listener:
-        attempt = measure_here(run.load, clients, listener)
+    stop = threading.Event()
+    with stops(stop), live_load() as listener:
+        attempt = measure_here(run.load, clients, listener, stop.is_set)
     loaded = attempt.loaded
     assert loaded
-    for note in (repeated := _repeated(distinct, loaded.requests.num_rows)):
+    after = [*_repeated(distinct, loaded.requests.num_rows), *_interrupted(loaded)]
+    for note in after:
         click.echo(f"note: {note}", err=True)
-    found = run_document(run.load, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
-    found |= {"notes": [*notes, *repeated], "results": results}
+    cut = loaded.cut(run.load)
+    found = run_document(cut, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
+    found |= {"notes": [*notes, *after], "results": results}
     # before storing: a full disk must not cost the answer
     click.echo(json_text(found) if form == "json" else "\n".join(run_text(found)))
     if store is not None:
         run.commit(store, attempt)
+    if loaded.interrupted:
+        return INTERRUPTED
     return 3 if set(loaded.requests["status"].to_pylist()) - {"ok"} else 0
 
 
@@ -132,6 +140,13 @@ def _repeated(distinct: int | None, requests: int) -> list[str]:
         return []
     times = -(-requests // distinct)
     return [f"{requests} requests of {distinct} prompts: each sent up to {times} times; a prefix cache answers faster"]
+
+
+def _interrupted(loaded: Loaded) -> list[str]:
+    if not loaded.interrupted:
+        return []
+    start_ns, end_ns = loaded.span_unix_ns
+    return [f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s: these are its figures until then; run again for all"]
 
 
 def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:

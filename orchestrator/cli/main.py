@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 
@@ -53,6 +54,7 @@ def cli() -> None:
 
 def main() -> None:
     """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error, 130 interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop`, Slurm and others send it
     try:
         status = cli.main(prog_name="orchestrator", standalone_mode=False)
     except click.exceptions.Abort:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ Examples:
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
-Run the same command again to continue: what is measured is not measured twice.
+Run the same command again to continue: what is measured is not measured twice. Ctrl-C and SIGTERM stop the engines and
+keep what was measured; the second one ends the program at once.
 Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 1 our own error, 130 interrupted.
 """
 
@@ -35,7 +37,15 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 )
 @click.option("--clients", type=click.IntRange(min=1), help="Most load clients per launch. Default: half the cores.")
 @click.option("--placement-timeout", default="15m", show_default=True, help="How long to wait for nodes (autoscaling).")
-def run(experiment: Path, results_uri: str, address: str | None, clients: int | None, placement_timeout: str) -> int:
+@click.option("--retry-failed", is_flag=True, help="Try again what failed before because the configuration is wrong.")
+def run(
+    experiment: Path,
+    results_uri: str,
+    address: str | None,
+    clients: int | None,
+    placement_timeout: str,
+    retry_failed: bool,
+) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
     from orchestrator.plan.make import load_plan
     from orchestrator.plan.model import summary
@@ -48,44 +58,51 @@ def run(experiment: Path, results_uri: str, address: str | None, clients: int | 
         raise click.BadParameter(str(error), param_hint="--placement-timeout") from error
     plan = load_plan(experiment)
     store = Store.open(results_uri, plan.name)
-    store.check_writable()
 
-    console = Console(stderr=True)
+    from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster import open_cluster
     from orchestrator.report.best import answer_text
     from orchestrator.report.live import LiveSweep
     from orchestrator.report.stored import Experiment
+    from orchestrator.results.events import Phase
     from orchestrator.runner.context import SweepContext
     from orchestrator.runner.sweep import Sweep
 
-    console.print(summary(plan), highlight=False)
-    cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
-    if cluster.note:
-        console.print(f"note: {cluster.note}", highlight=False, soft_wrap=True)
-    try:
-        with LiveSweep(console) as live:
-            report = Sweep(SweepContext(plan, cluster, store, live, timeout_s)).run()
-    finally:
-        cluster.close()
-    _print(report, store, console)
+    console, stop = Console(stderr=True), threading.Event()
+    with LiveSweep(console) as live:
+        live(Phase("sweep", "see that results can be written", store.uri))
+        store.check_writable()
+        live.say(summary(plan))
+        live(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
+        cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
+        if cluster.note:
+            live.say(f"note: {cluster.note}")
+        with stops(stop):  # not before: Ray takes the signals when it starts
+            try:
+                report = Sweep(SweepContext(plan, cluster, store, live, timeout_s, retry_failed, stop=stop)).run()
+            finally:
+                cluster.close()
+        live.say(_summary(report, store))
     try:
         click.echo("\n".join(answer_text(Experiment(store))), err=True)
     except OrchestratorError as error:  # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
     if report.interrupted:
-        raise KeyboardInterrupt
-    return 3 if report.counts.failed or report.counts.left_out else 0
+        return INTERRUPTED
+    counts = report.counts
+    return 3 if counts.failed or counts.left_out or counts.refused else 0
 
 
-def _print(report: SweepReport, store: Store, console: Console) -> None:
+def _summary(report: SweepReport, store: Store) -> str:
     counts = report.counts
     parts = [f"{counts.measured} measured", f"{counts.skipped} already done", f"{counts.failed} failed"]
     if counts.left_out:
         parts.append(f"{counts.left_out} left out by the budget")
-    console.print(", ".join(parts), highlight=False)
-    console.print(
-        f"{report.wall_s:.0f} s in all; {report.overhead:.1%} of it was the program's own overhead"
-        " (neither engine start-up nor warm-up nor measurement)",
-        highlight=False,
+    if counts.refused:
+        parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
+    if report.left:
+        parts.append(f"interrupted with {report.left} left: run the same command again to continue")
+    return (
+        f"{', '.join(parts)}\n{report.wall_s:.0f} s in all; {report.overhead:.1%} of it was the program's own overhead"
+        f" (neither engine start-up nor warm-up nor measurement)\nresults: {store.uri}"
     )
-    console.print(f"results: {store.uri}", highlight=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.errors import Failure, PlacementError
+from orchestrator.errors import PlacementError
 from orchestrator.load.point import ClientStats
 
 if TYPE_CHECKING:

@@ -33,7 +33,9 @@ from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 
 LOG_LIMIT_BYTES = 32 * 2**20
-RESET_LIMIT_S = 30.0
+RESET_LIMIT_S = 10.0
+RESET_TRIES = 3
+RESET_PAUSE_S = 0.5
 
 
 def assigned_gpus() -> tuple[str, ...]:
@@ -110,6 +112,11 @@ class EngineHost:
         facts = {"max_model_len": ready.max_model_len} if ready.max_model_len else {}
         return Ready(ready.ready_s, {**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
 
+    def saying(self) -> str:
+        """The last line of its log."""
+        lines = self._process.log_tail(10).splitlines() if self._process else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
     def failure(self) -> Failure | None:
         """None while the process lives; else why it ended."""
         if self._process is None or (status := self._process.poll()) is None:
@@ -117,11 +124,21 @@ class EngineHost:
         assert self._server
         return classify(self._server.engine.log, self._phase, self._process.log_tail(), status)
 
-    def between_points(self) -> None:
-        """Empty the prefix cache where the engine can."""
+    def empty_cache(self) -> bool:
+        """Empty the prefix cache; whether the engine did. vLLM refuses as long as a request still holds blocks."""
         assert self._server
-        if path := self._server.engine.reset_path:
-            ask(self._server.base_url + path, "POST", self._server.api_key, RESET_LIMIT_S)
+        if self._server.engine.reset_path is None:
+            return False
+        url = self._server.base_url + self._server.engine.reset_path
+        for left in reversed(range(RESET_TRIES)):
+            answer = ask(url, "POST", self._server.api_key, RESET_LIMIT_S)
+            said = answer.json()
+            if answer.status == 200 and not (isinstance(said, dict) and said.get("success") is False):
+                return True
+            if answer.status == 404 or not left:
+                break
+            time.sleep(RESET_PAUSE_S)
+        return False
 
     def begin_metrics(self) -> None:
         """Read the engine's /metrics from now on, where it has them."""

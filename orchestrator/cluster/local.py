@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import cached_property
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,7 @@ class ClientProcess:
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), name="load client", daemon=True)
         self.process.start()
+        util.Finalize(self, self.process.kill, exitpriority=1)  # at exit it would be sent SIGTERM, and awaited
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -198,7 +200,8 @@ class ClientProcess:
 
 def _serve(pipe: Connection) -> None:
     """The life of a client process: a thread for each call, until the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the driver decides
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a terminal or a service manager sends it to all; the driver decides
     leave_pandas_out()
     host, lock = ClientHost(), threading.Lock()
 

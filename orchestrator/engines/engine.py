@@ -114,7 +114,8 @@ class Engine:
     # its HTTP server
     ready_path: str = "/health"
     metrics_path: str | None = "/metrics"
-    reset_path: str | None = None  # POST empties the prefix cache between points
+    reset_path: str | None = None  # POST empties the prefix cache
+    cache_salt: bool = False  # requests carry a salt of their attempt: what another one left in the cache is not found
     # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` takes the series with that label only
     # (`""`: without it), `one + other` is the sum of both.
     metrics: Mapping[str, str] = field(default_factory=dict)

@@ -99,13 +99,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One repeat of a point. ``seed`` is the same for every deployment, so that they see the same requests."""
+    """One repeat of a point. ``seed`` is the same for every deployment, so that they see the same requests.
+
+    ``start``: the launch of its deployment that it belongs to, from 0; one that was retried is the same start.
+    """
 
     measurement_id: str
     point_id: str
     deployment_id: str
     repeat: int
     seed: int
+    start: int = 0
 
 
 class Plan(SweepRules):
@@ -144,7 +148,8 @@ class Plan(SweepRules):
         """One repeat of it. Its seed is the same on every deployment."""
         seed = self._seed(point.workload.name, point.level, repeat)
         name = digest([point.point_id, repeat, seed])
-        return Measurement(name, point.point_id, point.deployment_id, repeat, seed)
+        start = min(repeat * self.starts // self.repeats, self.starts - 1)  # a search may ask for more repeats
+        return Measurement(name, point.point_id, point.deployment_id, repeat, seed, start)
 
     @property
     def points(self) -> list[Point]:

@@ -1,19 +1,20 @@
-"""What ``run`` shows on stderr while it works: bars on a terminal, one line per event elsewhere."""
+"""What ``run`` and ``load`` show on stderr while they work: bars on a terminal, one line per event elsewhere."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from orchestrator.results.events import Event, Phase
-from orchestrator.spec.load import format_duration
+from orchestrator.results.events import Event, Listener, Phase
 
 QUIET_KINDS = frozenset({"launch"})
 STYLES = {
@@ -21,9 +22,22 @@ STYLES = {
     "gave_up": "red",
     "engine_died": "red",
     "retry": "yellow",
+    "stopping": "yellow",
     "budget": "yellow",
     "measured": "green",
 }
+BAR = 24  # columns
+STILL_S = 60.0  # without a terminal, a phase that goes on says so as often
+MOST_DETAIL = 100  # characters of what an engine says
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A phase since it began; ``said_s``: when it was last printed."""
+
+    phase: Phase
+    since_s: float
+    said_s: float
 
 
 class LiveSweep:
@@ -32,19 +46,23 @@ class LiveSweep:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._lock = threading.Lock()
-        self._phases: dict[str, tuple[Phase, float]] = {}
+        self._phases: dict[str, _Shown] = {}
         self._total = self._ended = self._failed = 0
-        self._began = time.monotonic()
+        self._end_s: float | None = None  # when all of it is expected to be over
+        self._over = threading.Event()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> LiveSweep:
         if self._console.is_terminal:
             self._live.start()
+        else:
+            threading.Thread(target=self._keep_saying, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         if self._console.is_terminal:
             self._live.stop()
 
@@ -52,19 +70,24 @@ class LiveSweep:
         with self._lock:
             line = self._phase(item) if isinstance(item, Phase) else self._event(item)
         if line is not None:  # printed outside: rich holds a lock of its own while it asks _render for the state
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self.say(line)
+
+    def say(self, text: Text | str) -> None:
+        """Print it above what is shown: in a log as it is, on a terminal folded between words."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal)
 
     def _phase(self, phase: Phase) -> Text | None:
-        before = self._phases.get(phase.deployment)
+        now_s, before = time.monotonic(), self._phases.get(phase.deployment)
         if phase.name == "ended":
             self._phases.pop(phase.deployment, None)
             return None
-        same = before is not None and (before[0].name, before[0].detail) == (phase.name, phase.detail)
-        since = before[1] if same and before else time.monotonic()
-        self._phases[phase.deployment] = (phase, since)
-        if same or self._console.is_terminal:
+        if before is not None and (before.phase.name, before.phase.detail) == (phase.name, phase.detail):
+            before.phase = phase
             return None
-        return Text(f"{self._clock()} {phase.deployment}: {phase.name} {phase.detail}".rstrip())
+        self._phases[phase.deployment] = _Shown(phase, now_s, now_s)
+        if self._console.is_terminal:
+            return None
+        return Text(f"{_clock()} {_named(phase)}")
 
     def _event(self, event: Event) -> Text | None:
         if event.kind == "sweep":
@@ -72,35 +95,114 @@ class LiveSweep:
         if event.kind in ("measured", "failed"):
             self._ended += 1
             self._failed += event.kind == "failed"
+        if "left_s" in event.data:
+            self._end_s = time.monotonic() + float(event.data["left_s"])
         if event.kind in QUIET_KINDS:
             return None
-        line = Text(f"{self._clock()} ")
+        line = Text(f"{_clock()} ")
         line.append(f"{event.deployment}: " if event.deployment else "", style="bold")
         line.append(event.text, style=STYLES.get(event.kind, ""))
         if self._total and event.kind in ("measured", "failed"):
-            line.append(f"  [{self._ended}/{self._total}]")
+            line.append(f"  [{self._ended}/{self._total}{self._left()}]")
         return line
 
-    def _clock(self) -> str:
-        return time.strftime("%H:%M:%S")
+    def _left(self) -> str:
+        """How long it will take, where somebody said so and something is left."""
+        if self._end_s is None or self._ended >= self._total:
+            return ""
+        return f", ~{rough(max(0.0, self._end_s - time.monotonic()))} left"
+
+    def _keep_saying(self) -> None:
+        """A log never stands still for minutes: what goes on is said again, with what it waits for."""
+        while not self._over.wait(min(1.0, STILL_S)):
+            now_s, lines = time.monotonic(), []
+            with self._lock:
+                for shown in self._phases.values():
+                    if now_s - shown.said_s >= STILL_S:
+                        shown.said_s = now_s
+                        lines.append(f"{_clock()} {_named(shown.phase)}: {_progress(shown, now_s)}")
+            for line in lines:
+                self.say(line)
 
     def _render(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 2))
+        now_s, width = time.monotonic(), self._console.width
         with self._lock:
-            phases = list(self._phases.items())
-        for label, (phase, since) in phases:
-            elapsed = phase.elapsed_s or time.monotonic() - since
-            bar = ProgressBar(total=phase.total_s or None, completed=elapsed, width=24, pulse=not phase.total_s)
-            clock = f"{elapsed:.0f}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed:.0f} s"
-            counts = ""
-            if phase.requests:
-                now = phase.requests
-                counts = f"{now.done} done, {now.in_flight} in flight" + (
-                    f", {now.failed} failed" if now.failed else ""
-                )
-            grid.add_row(Text(label, style="bold"), phase.name, phase.detail, bar, clock, counts)
-        rate = (time.monotonic() - self._began) / self._ended if self._ended else 0.0
-        left = f", about {format_duration(round(rate * (self._total - self._ended)))} left" if rate else ""
+            shown = list(self._phases.values())
+            lines = [self._head(), Text(_bar(self._ended / self._total, min(60, width)))] if self._total else []
+        firsts = [Text(_named(one.phase)) for one in shown]
+        longest = max((one.cell_len for one in firsts), default=0)
+        for first, one in zip(firsts, shown, strict=True):
+            first.stylize("bold", 0, len(one.phase.deployment))
+            second = Text(f"{_bar(_share(one, now_s), BAR)} {_progress(one, now_s)}")
+            if longest + 2 + second.cell_len <= width:
+                first.pad_right(longest - first.cell_len + 2)
+                lines.append(first + second)
+            else:
+                lines += [first, Text("  ") + second]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Group(*lines)
+
+    def _head(self) -> Text:
         failed = f", {self._failed} failed" if self._failed else ""
-        head = Text(f"{self._ended} of {self._total} measurements{failed}{left}")
-        return Group(head, ProgressBar(total=max(1, self._total), completed=self._ended, width=60), grid)
+        return Text(f"{self._ended} of {self._total} measurements{failed}{self._left()}")
+
+
+@contextmanager
+def live_load() -> Iterator[Listener | None]:
+    """Who shows how far ``load`` is; None elsewhere than on a terminal, so that clients stay undisturbed."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with LiveSweep(console) as live:
+        yield live
+
+
+def rough(seconds: float) -> str:
+    """A length of time as people say it: ``50 s``, ``12 min``, ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def _named(phase: Phase) -> str:
+    name = f"{phase.name} {phase.detail}".rstrip()
+    return f"{phase.deployment}: {name}" if phase.deployment else name
+
+
+def _elapsed_s(shown: _Shown, now_s: float) -> float:
+    return max(0.0, shown.phase.elapsed_s or now_s - shown.since_s)
+
+
+def _share(shown: _Shown, now_s: float) -> float | None:
+    """How much of it is over, 0 to 1; None where nobody knows."""
+    phase, counts = shown.phase, shown.phase.requests
+    if phase.total_s:
+        return _elapsed_s(shown, now_s) / phase.total_s
+    return counts.done / counts.total if counts and counts.total else None
+
+
+def _progress(shown: _Shown, now_s: float) -> str:
+    """Seconds, requests, and what it says of itself."""
+    phase, counts, elapsed_s = shown.phase, shown.phase.requests, _elapsed_s(shown, now_s)
+    parts = [f"{elapsed_s:.0f}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed_s:.0f} s"]
+    if counts:
+        of = f"/{counts.total}" if counts.total else ""
+        parts.append(f"{counts.done}{of} done, {counts.in_flight} in flight")
+        parts += [f"{counts.failed} failed"] if counts.failed else []
+    says = "".join(filter(str.isprintable, click.unstyle(phase.says)))
+    parts += [says[:MOST_DETAIL]] if says else []
+    return ", ".join(parts)
+
+
+def _bar(share: float | None, width: int) -> str:
+    """Of a share that nobody knows a dotted one."""
+    if share is None:
+        return "┄" * width
+    full = round(min(1.0, max(0.0, share)) * width)
+    return "━" * full + "╌" * (width - full)

@@ -37,23 +37,25 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests of a running point are over, under way and failed."""
+    """How many requests of a running point are over, under way and failed; ``total``: 0 where it is not known."""
 
     done: int
     in_flight: int
     failed: int
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a launch is doing now; for display only. ``total_s`` 0: not known."""
+    """What a launch is doing now; for display only. ``total_s`` 0: not known. ``says``: what it says of itself."""
 
-    deployment: str  # its label
-    name: str  # place | start | warm-up | measure | commit | stop | ended
+    deployment: str  # its label; empty for `load`
+    name: str  # wait | place | start | first request | warm-up | measure | store | stop | ended
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0
     requests: RequestCounts | None = None
+    says: str = ""
 
 
 Listener = Callable[[Event | Phase], None]  # called from several threads

@@ -51,7 +51,6 @@ class Manifest(Committed):
     kind: Kind
     files: tuple[FilePart, ...] = ()
     reason: str | None = None  # one plain sentence when failed
-    failure_class: str | None = None
     deployment_id: str = ""
     point_id: str = ""
     launch_id: str = ""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
+
+# What an attempt found in the prefix caches: nothing, as its requests carry a salt of their own, as they were emptied
+# before it, or as there are none; or whatever was there.
+CacheState = Literal["salted", "emptied", "off", "unknown"]
 
 
 class Status(StrEnum):

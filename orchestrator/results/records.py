@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated as A
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,7 @@ class PointRow(PointHead):
     evidence_json: A[str, "figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"]
     clients_json: A[str, "ClientStats of each"]
     requests_scheduled: A[I32, "rows of this attempt in requests"]
+    cache_state: A[str | None, "prefix cache at its begin: " + " | ".join(get_args(outcomes.CacheState))] = None
     log_tail: A[str | None, "last lines of the engine when it failed"] = None
     client_version: A[str, "version of this program"]
 
@@ -290,6 +291,7 @@ class Committed(AttemptKey):
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
     created_unix_ns: A[int, "of its manifest: orders attempts that were committed at the same instant"]
     status: A[Status, "ok | failed"]
+    failure_class: A[str | None, "as in points"] = None
     deployment_id: A[str, "see deployments"] = ""
 
     @property

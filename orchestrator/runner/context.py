@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.cluster.base import Cluster
@@ -17,6 +18,7 @@ from orchestrator.runner.state import SweepState, used_up
 @dataclass
 class SweepContext:
     """The plan, where it is carried out, and what is told meanwhile. ``stop`` is set when the user ends the sweep.
+    ``retry_failed``: also what failed before because the configuration is wrong.
 
     Its launches use it from several threads, and so is ``listener`` called.
     """
@@ -26,9 +28,11 @@ class SweepContext:
     store: Store
     listener: Listener | None = None
     placement_timeout_s: float = 900.0
+    retry_failed: bool = False
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
     stop: threading.Event = field(default_factory=threading.Event)
+    left_s: Callable[[], float] = lambda: 0.0  # how long what is left will take, as far as is known
 
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,16 +28,24 @@ def plan_of(experiment: Mapping[str, Any]) -> Plan:
     return make_plan(parse_experiment(json.dumps(experiment, ensure_ascii=False), "load"))
 
 
-def measure_here(point: LoadPoint, clients: int = 1, tell: Listener | None = None) -> Attempt:
+def measure_here(
+    point: LoadPoint, clients: int = 1, tell: Listener | None = None, stopped: Callable[[], bool] = lambda: False
+) -> Attempt:
     """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are.
 
-    Raises InputError when it cannot be run, OrchestratorError when every client died.
+    Once ``stopped`` says so it ends early, with what was measured until then. Raises InputError when it cannot be run,
+    OrchestratorError when every client died.
     """
     cluster = LocalCluster(None, clients, watched=tell is not None)
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
-            Replicas((), point.targets), borrowed, tell=tell or (lambda item: None), lead_s=START_LEAD_S
+            Replicas((), point.targets),
+            borrowed,
+            stopped=stopped,
+            tell=tell or (lambda item: None),
+            lead_s=START_LEAD_S,
+            keeps=True,
         )
         attempt = measurer.measure(point)
     finally:
@@ -84,4 +92,6 @@ class EndpointRun:
         launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
         commit_launch(store, self.deployment, launch)
         ids = self.load.attempt_id, launch.launch_id
-        commit_attempt(store, AttemptRecord(self.deployment, self.point, self.measurement, attempt, *ids))
+        rules = {"duration_s": attempt.loaded.cut(self.load).duration_s}
+        point = replace(self.point, load=self.point.load.model_copy(update=rules))
+        commit_attempt(store, AttemptRecord(self.deployment, point, self.measurement, attempt, *ids))

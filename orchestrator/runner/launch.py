@@ -18,6 +18,7 @@ from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError,
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase
+from orchestrator.results.outcomes import CacheState
 from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
+SAYS_S = 5.0  # how often an engine that starts is asked for the last line of its log
 
 
 def need_of(deployment: Deployment, exclusive: bool) -> Need:
@@ -58,6 +60,7 @@ class Launch:
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
+        self._committed = False
 
     def _note(self, **facts: Any) -> None:
         self.row = replace(self.row, **facts)
@@ -84,14 +87,15 @@ class Launch:
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
         wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
-        return Replicas((), (Target(str(settings.url), engine.served_name(settings, Node()), 0, key),))
+        target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
+        return Replicas((), (target,), cache_of(settings))
 
     def _place(self) -> None:
         began_s = self._clock.now_s()
-        self._phase("place")
         need = need_of(self._deployment, exclusive=False)
         patience = Patience(self._context.placement_timeout_s, self._context.stop.is_set)
         for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
+            self._phase("place", detail=str(footprint), total_s=patience.timeout_s)
             placement = self._context.cluster.place(self.row.launch_id, footprint, nodes, patience)
             if not self._placements:
                 self._context.state.placed(self._deployment, self._clock.now_s())
@@ -109,7 +113,7 @@ class Launch:
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
-        return Replicas(self._placements, targets)
+        return Replicas(self._placements, targets, cache_of(self._deployment.settings))
 
     def _start_replica(self, index: int, placement: Placement, cores: Sequence[tuple[int, ...]]) -> Target:
         settings, hardware = self._deployment.settings, self._deployment.hardware
@@ -148,9 +152,13 @@ class Launch:
 
     def _await_ready(self, began_s: float) -> bool:
         """False when the user stopped the sweep. Raises EngineFailure when a rank ended or never served."""
-        waiting = list(self._placements)
+        waiting, said_s, says = list(self._placements), began_s, ""
         while waiting:
-            self._phase("start", self._clock.now_s() - began_s)
+            now_s = self._clock.now_s()
+            if now_s - said_s >= SAYS_S:
+                said_s, says = now_s, waiting[0].agents[0].saying()
+            limit_s = float(self._deployment.settings.startup_timeout_s)
+            self._phase("start", elapsed_s=now_s - began_s, total_s=limit_s, says=says)
             if self._context.stop.is_set():
                 return False
             for placement in list(waiting):
@@ -208,12 +216,16 @@ class Launch:
             self._note(log_uri=self.row.log_uri or uri)
 
     def commit(self, failure: Failure | None) -> None:
-        """How it ended, and what was told until now."""
+        """How it ended, and what was told until now. Only once: the first call counts."""
+        if self._committed:
+            return
+        self._committed = True
+        self._phase("store")
         row = replace(self.row, **how_it_ended(failure))
         commit_launch(self._context.store, self._deployment, row, self._context.take_events())
 
-    def _phase(self, name: str, elapsed_s: float = 0.0) -> None:
-        self._context.tell(Phase(self._deployment.label, name, elapsed_s=elapsed_s))
+    def _phase(self, name: str, **more: Any) -> None:
+        self._context.tell(Phase(self._deployment.label, name, **more))
 
     def _tell(self, kind: str, text: str) -> None:
         self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
@@ -233,6 +245,13 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
         if wrong:
             text = f"{agent.allocation.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
+
+
+def cache_of(settings: EngineSettings) -> CacheState:
+    """What holds of its prefix cache without anybody's doing."""
+    if settings.enable_prefix_caching is False:
+        return "off"
+    return "salted" if ENGINES[settings.engine].cache_salt else "unknown"
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:

@@ -12,9 +12,10 @@ from orchestrator.load.point import ClientStats, LoadPoint
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
-from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.replicas import Replicas
+from orchestrator.runner.words import level_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ class Loaded:
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
-    early.
+    early; ``interrupted``: the user did. ``cache``: of its replicas before it.
     """
 
     span_unix_ns: tuple[int, int]
@@ -55,6 +56,14 @@ class Loaded:
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     ended: Failure | None = None
     interrupted: bool = False
+    cache: CacheState = "unknown"
+
+    def cut(self, point: LoadPoint) -> LoadPoint:
+        """The point as far as it came: to where the user ended it."""
+        if not self.interrupted or point.duration_s is None:
+            return point
+        start_ns, end_ns = self.span_unix_ns
+        return replace(point, duration_s=max(0.0, (end_ns - start_ns) / 1e9 - point.warmup_s))
 
     @property
     def stats(self) -> list[ClientStats]:
@@ -94,7 +103,7 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False) -> Atte
 
     A point that its clients slowed down is a failure only where more of them could do better.
     """
-    verdict = judge(loaded.requests, loaded.stats, point)
+    verdict = judge(loaded.requests, loaded.stats, loaded.cut(point))
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         failure = Failure(FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit")
@@ -119,7 +128,8 @@ class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two points.
 
     ``avoid_cores``: by address, cores that clients keep off; ``stopped``: whether the user asked to stop; ``tell``
-    hears what happens, under the ``label`` of the deployment.
+    hears what happens, under the ``label`` of the deployment. ``keeps``: what a point measured until the user stopped
+    it is wanted; else nobody waits for it.
     """
 
     replicas: Replicas
@@ -131,6 +141,7 @@ class Measurer:
     label: str = ""
     launch_id: str = ""
     lead_s: float = START_LEAD_S
+    keeps: bool = False
 
     def measure(self, point: LoadPoint, more_clients: bool = False) -> Attempt:
         """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``."""
@@ -165,21 +176,28 @@ class Measurer:
         """
         import pyarrow as pa
 
+        from orchestrator.results.schemas import REQUESTS
+
         lead_s = self.lead_s if lead_s is None else lead_s
-        self.replicas.between_points()
+        cache = self.replicas.fresh_cache()
         self.clients.prepare(point, self.avoid_cores())
         self.replicas.begin_metrics()
         started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)
         run = self.clients.start(lead_s, store)
         length_s = point.warmup_s + point.duration_s if point.duration_s else 0.0
         ended, interrupted = self._watch(run, point, started_unix_ns, length_s)
-        if ended is not None or interrupted:
-            run.abort()
-            run.settle(SETTLE_S)
         ended_unix_ns = self.clock.unix_ns()
         if length_s:
             ended_unix_ns = min(ended_unix_ns, started_unix_ns + int(length_s * 1e9))
+        span_unix_ns = started_unix_ns, ended_unix_ns
+        if ended is not None or interrupted:
+            run.abort()
+            if interrupted and not self.keeps:
+                return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
+            run.settle(SETTLE_S)
         reports = run.reports()
+        if interrupted:
+            reports = _due_before(ended_unix_ns - started_unix_ns, reports)
         lost = self._rows_of_lost(point, reports)
         requests = pa.concat_tables([*(report.requests for report in reports.values()), *lost.values()])
         requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
@@ -187,13 +205,14 @@ class Measurer:
         if launched and DYING & set(requests["error_class"].to_pylist()):
             ended = self._died_after()
         return Loaded(
-            span_unix_ns=(started_unix_ns, ended_unix_ns),
+            span_unix_ns=span_unix_ns,
             requests=requests,
             reports=reports,
             lost=lost,
             samples=self.replicas.end_metrics(),
             ended=ended,
             interrupted=interrupted,
+            cache=cache,
         )
 
     def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, pa.Table]:
@@ -217,14 +236,14 @@ class Measurer:
                 over = run.wait(1.0)
             except ClientLost as error:
                 return _client_lost(error), False
+            if not over and self.stopped():
+                return None, True
             if (failure := self.replicas.failure()) is not None:  # it may have died with the last request
                 return self._died(failure), False
             if over:
                 return None, False
             elapsed_s = (self.clock.unix_ns() - started_unix_ns) / 1e9
             self._show_load(run, point, elapsed_s, length_s)
-            if self.stopped():
-                return None, True
             if elapsed_s > limit_s + SETTLE_S:
                 return _client_lost(ClientLost(range(len(self.clients.addresses)))), False
             if elapsed_s > limit_s and not aborted:
@@ -245,15 +264,17 @@ class Measurer:
 
     def _show_load(self, run: ClientRun, point: LoadPoint, elapsed_s: float, length_s: float) -> None:
         now = run.progress()
-        counts = RequestCounts(now.done, now.in_flight, now.failed)
+        counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
         name = "warm-up" if elapsed_s < point.warmup_s else "measure"
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
 
 
-def level_words(point: LoadPoint) -> str:
-    """A point in words for the progress display."""
-    unit = "req/s" if point.level.control == "request_rate" else "in flight"
-    return f"{point.workload.name} {point.level.value:g} {unit}"
+def _due_before(end_ns: int, reports: Mapping[int, ClientReport]) -> dict[int, ClientReport]:
+    """Without the requests whose turn never came."""
+    import pyarrow.compute as pc
+
+    due = {at: pc.less(one.requests["scheduled_ns"], end_ns) for at, one in reports.items()}
+    return {at: replace(one, requests=one.requests.filter(due[at])) for at, one in reports.items()}
 
 
 def _client_lost(error: ClientLost) -> Failure:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cluster.base import HostLost, Placement
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.load.point import Target
+from orchestrator.results.outcomes import CacheState
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -16,11 +17,16 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it."""
+    """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it.
 
-    def __init__(self, placements: Sequence[Placement], targets: Sequence[Target]) -> None:
+    ``cache``: what holds of its prefix caches without anybody's doing.
+    """
+
+    def __init__(
+        self, placements: Sequence[Placement], targets: Sequence[Target], cache: CacheState = "unknown"
+    ) -> None:
         self.targets = tuple(targets)
-        self._placements = placements
+        self._placements, self._cache = placements, cache
 
     @property
     def launched(self) -> bool:
@@ -37,11 +43,15 @@ class Replicas:
                 return agent_lost("was lost", error, [agent])
         return None
 
-    def between_points(self) -> None:
-        """Empty prefix caches; a replica that cannot is still a replica."""
+    def fresh_cache(self) -> CacheState:
+        """See to it that an attempt finds nothing of earlier ones in the prefix caches; what came of it."""
+        if self._cache != "unknown":
+            return self._cache
+        emptied = []
         for placement in self._placements:
             with suppress(HostLost):
-                placement.agents[0].between_points()
+                emptied.append(placement.agents[0].empty_cache())
+        return "emptied" if emptied and all(emptied) and len(emptied) == len(self._placements) else "unknown"
 
     def begin_metrics(self) -> None:
         """Read every replica's /metrics from now on."""

@@ -65,6 +65,7 @@ class AttemptRecord:
             window_end_ns=window_end_ns,
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
+            cache_state=loaded.cache if loaded else None,
             emulated=ENGINES[self.deployment.settings.engine].emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),

@@ -15,10 +15,11 @@ from orchestrator.results.records import Committed
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
-from orchestrator.runner.measure import Attempt, Measurer, level_words
+from orchestrator.runner.measure import Attempt, Measurer
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.rows import AttemptRecord, commit_attempt
-from orchestrator.runner.todo import START, Todo
+from orchestrator.runner.todo import START, Todo, expected_s
+from orchestrator.runner.words import level_words, measured_words
 
 RETRY_SEED_STEP = 1_000_003
 
@@ -30,12 +31,14 @@ class LaunchRun:
         self._context, self._todo, self._nodes = context, todo, nodes
         self._deployment = todo.deployment
         self._launch = Launch(context, todo.deployment, nodes)
+        self._start = todo.start
         self._counted: Failure | None = None  # what ended it, when that counts against a measurement
 
     def run(self) -> None:
         """To its end. Raises InputError for what is wrong for every launch alike."""
         launch_id = self._launch.row.launch_id
         self._tell("launch", f"{self._deployment.label}: launch {launch_id}")
+        failure: Failure | None = None
         try:
             failure = self._work()
         except PlacementError as error:  # engines have their place by now
@@ -46,7 +49,11 @@ class LaunchRun:
             text = f"The launch failed in this program: {type(error).__name__}: {error}."
             failure = Failure(FailureKind.INTERNAL, text)
         finally:
-            self._launch.stop()
+            try:
+                if self._context.stop.is_set():
+                    self._launch.commit(failure)  # whoever stopped this may end it before its engine has ended
+            finally:
+                self._launch.stop()
         if failure is not None and failure.failure_class is FailureClass.INFRA:
             self._todo.avoid |= set(itertools.chain(*self._nodes))
         over = failure is not None and failure is not self._counted and not self._again(failure)
@@ -80,7 +87,7 @@ class LaunchRun:
             measurer.clients.release()
 
     def _measure_all(self, measurer: Measurer) -> Failure | None:
-        """Point after point until nothing is left or the engine is gone: why, then."""
+        """Point after point until nothing is left for this start or the engine is gone: why, then."""
         if (found := self._todo.next()) is None:
             return None
         first = measurer.first_request(self._load_point(measurer.replicas, *found))
@@ -91,18 +98,21 @@ class LaunchRun:
         if first is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
+            if self._todo.start != self._start:
+                return None  # another launch has its turn
             if over := self._context.over_budget():
                 left_out(self._context, self._todo, over)
                 return None
-            point, measurement = found
+            (point, measurement), began_s = found, self._context.clock.now_s()
             load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
             attempt = measurer.measure(load, self._can_double(measurer, point))
             if attempt.interrupted:
                 return None
-            self._context.tell(Phase(self._deployment.label, "commit", level_words(load)))
+            self._context.tell(Phase(self._deployment.label, "store", level_words(load)))
             done = replace(measurement, seed=load.seed)
             record = AttemptRecord(self._deployment, point, done, attempt, load.attempt_id, self._launch.row.launch_id)
             committed = commit_attempt(self._context.store, record)
+            self._context.state.took(expected_s(point), self._context.clock.now_s() - began_s)
             self._after(attempt, committed, measurer)
             if attempt.launch_over:
                 self._counted = attempt.failure
@@ -148,7 +158,7 @@ class LaunchRun:
 
     def _again(self, failure: Failure) -> bool:
         """Whether the engine is started once more."""
-        again = self._todo.again(START, failure)
+        again = self._todo.again(START.format(self._start), failure)
         self._tell("retry" if again else "gave_up", failure.sentence)
         return again
 
@@ -175,7 +185,12 @@ def left_out(context: SweepContext, todo: Todo, why: str) -> None:
 
 def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None) -> None:
     """The measurement whose turn it was is over, one way or the other, with this attempt."""
+    found = todo.next()
+    assert found is not None
     todo.close(committed)
     context.state.count(measured=failure is None, failed=failure is not None)
-    kind, text = ("measured", "measured") if failure is None else ("failed", failure.sentence)
-    context.tell(Event(kind, text, todo.deployment.label, measurement_id=committed.measurement_id))
+    kind = "measured" if failure is None else "failed"
+    said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
+    text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
+    data = {"left_s": round(context.left_s())}
+    context.tell(Event(kind, text, todo.deployment.label, measurement_id=committed.measurement_id, data=data))

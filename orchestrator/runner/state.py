@@ -18,12 +18,13 @@ from orchestrator.spec.load import format_duration
 
 @dataclass(slots=True)
 class Counts:
-    """Measurements of a sweep by how they ended. ``left_out``: by the budget."""
+    """Measurements of a sweep by how they ended. ``left_out``: by the budget; ``refused``: by an earlier sweep."""
 
     measured: int = 0
     skipped: int = 0  # had an ok commit already
     failed: int = 0
     left_out: int = 0
+    refused: int = 0  # failed before because the configuration is wrong
 
 
 class SweepState:
@@ -37,6 +38,7 @@ class SweepState:
         self._spent = Cost()
         self._cores: dict[str, dict[int, str]] = {}  # address -> core -> deployment id
         self._spans_unix_ns: list[tuple[int, int]] = []
+        self._expected_s = self._took_s = 0.0
 
     def count(self, **more: int) -> None:
         """Add to the counts."""
@@ -119,6 +121,17 @@ class SweepState:
         """Cores of engines by address: clients keep off them where others remain."""
         with self._lock:
             return {address: frozenset(taken) for address, taken in self._cores.items()}
+
+    def took(self, expected_s: float, took_s: float) -> None:
+        """An attempt is over: how long it was expected to take, and how long it did."""
+        with self._lock:
+            self._expected_s, self._took_s = self._expected_s + expected_s, self._took_s + took_s
+
+    @property
+    def slowness(self) -> float:
+        """How much longer attempts took than was expected; 1 as long as there was none."""
+        with self._lock:
+            return self._took_s / self._expected_s if self._expected_s else 1.0
 
     def add_span(self, span_unix_ns: tuple[int, int]) -> None:
         """A stretch that was engine start-up, warm-up or measurement: no overhead of ours."""

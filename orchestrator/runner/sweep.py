@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Footprint, Machine
-from orchestrator.errors import Failure, FailureKind
-from orchestrator.results.events import Event
+from orchestrator.errors import Failure, FailureClass, FailureKind
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.records import Committed
+from orchestrator.results.store import first_ok
 from orchestrator.runner.admission import Nodes, Running, Waiting, choose, fit, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
@@ -30,7 +33,11 @@ class SweepReport:
     counts: Counts
     wall_s: float
     overhead: float  # share of wall_s that was neither engine start-up nor warm-up nor measurement
-    interrupted: bool = False
+    left: int = 0  # measurements that were not done because the user stopped it
+
+    @property
+    def interrupted(self) -> bool:
+        return self.left > 0
 
 
 class Sweep:
@@ -42,45 +49,66 @@ class Sweep:
         self._launched: dict[str, Todo] = {}
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
+        context.left_s = self._left_s
 
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
         context, began_ns = self._context, self._clock.unix_ns()
+        self._doing("read what is measured already")
         self._fill_queue()
+        self._doing("store the plan")
         context.store.write_plan(context.plan.to_json())
         counts = self._state.counts
         total, skipped = sum(todo.left for todo in self._queue.values()), counts.skipped
         text = f"{total} measurements to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
+        self._doing("check the nodes")
         for text in context.cluster.check_nodes() if total else ():
             context.tell(Event("node_silent", text))
-        interrupted = False
-        try:
-            self._admit_all()
-        except KeyboardInterrupt:
-            interrupted = True
-        if counts.measured and not interrupted:
-            complete(context.store)  # what repeats amount to together
+        self._doing("ended")
+        self._admit_all()
+        left = sum(todo.left for todo in self._queue.values())
+        if counts.measured and not left:
+            self._doing("take repeats together")
+            complete(context.store)
+            self._doing("ended")
         ended_ns = self._clock.unix_ns()
         overhead = self._state.overhead_share((began_ns, ended_ns))
-        return SweepReport(counts, (ended_ns - began_ns) / 1e9, overhead, interrupted)
+        return SweepReport(counts, (ended_ns - began_ns) / 1e9, overhead, left)
+
+    def _doing(self, what: str) -> None:
+        self._context.tell(Phase("sweep", what))
+
+    def _left_s(self) -> float:
+        """Until all is measured: as much side by side as now, and no part faster than the longest launch."""
+        slowness = self._state.slowness
+        launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
+        waiting = [todo.start_estimate_s + todo.rest_s(slowness) for todo in list(self._queue.values())]
+        return max([sum(launched + waiting) / max(1, len(launched)), *launched, *waiting])
 
     def _fill_queue(self) -> None:
         """What is not yet committed ok, of every deployment that this cluster may run."""
         plan, store = self._context.plan, self._context.store
         deployments = on_this_cluster(plan.runnable(), self._context.cluster.machines())
         check_same(store, deployments)
-        committed = store.winners()
+        commits = store.commits()
+        committed = first_ok(commits)
+        if not self._context.retry_failed:
+            committed = _refused(commits) | committed
         for deployment in deployments:
             todo = Todo(plan, deployment, committed)
-            self._state.count(skipped=todo.skipped)
+            self._state.count(skipped=todo.skipped, refused=todo.refused)
+            if todo.refused:
+                text = f"{todo.refused} measurements failed before because the configuration is wrong"
+                self._context.tell(Event("refused", f"{text}; --retry-failed tries them again", deployment.label))
             if todo.left:
                 self._queue[deployment.id] = todo
 
     def _admit_all(self) -> None:
-        """Start what fits, in order, until nothing is left or the budget is used up."""
+        """Start what fits, in order, until nothing is left, the budget is used up or the user stops it."""
+        stop = self._context.stop
         try:
-            while self._queue or self._launched:
+            while (self._queue or self._launched) and not stop.is_set():
                 self._changed.clear()
                 self._take_ended()
                 if self._queue and (over := self._context.over_budget()):
@@ -90,8 +118,10 @@ class Sweep:
                 self._admit()
                 if self._queue or self._launched:
                     self._clock.wait(self._changed, LOOK_S)
+            if stop.is_set():
+                self._context.tell(Event("stopping", "stopping: engines are ended, what is complete is kept"))
         finally:
-            self._context.stop.set()  # on the way out early, every launch stops its engine and its point
+            stop.set()  # on the way out early, every launch stops its engine and its point
             while self._launched:
                 self._clock.wait(self._changed, LOOK_S)
                 self._changed.clear()
@@ -184,9 +214,11 @@ class Sweep:
                 continue
             since_s = todo.no_room_since_s = now_s if todo.no_room_since_s is None else todo.no_room_since_s
             limit_s = self._context.placement_timeout_s if grows else RETURN_S if todo.had_room else ROOM_S
+            what = str(Footprint(job.need.bundles))
+            what = what if job.need.replicas == 1 else f"{job.need.replicas} x {what}"
+            if job is wanted[0]:  # of a long queue one
+                self._context.tell(Phase(todo.deployment.label, "wait for nodes", what, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
-                what = str(Footprint(job.need.bundles))
-                what = what if job.need.replicas == 1 else f"{job.need.replicas} x {what}"
                 why = f"none was added within {limit_s:g} s" if grows else "it has no autoscaler"
                 text = f"The cluster gave no place: its {len(machines)} node(s) cannot hold {what}, and {why}."
                 self._no_room(todo, Failure(FailureKind.NO_ROOM, text))
@@ -200,3 +232,10 @@ class Sweep:
             give_up(self._context, todo, failure, launch.row.launch_id)
         finally:
             launch.commit(failure)
+            self._context.tell(Phase(todo.deployment.label, "ended"))
+
+
+def _refused(commits: Iterable[Committed]) -> dict[str, Committed]:
+    """The measurements whose last attempt, of these from old to new, failed because the configuration is wrong."""
+    last = {one.measurement_id: one for one in commits}
+    return {key: one for key, one in last.items() if one.failure_class == FailureClass.BAD_CONFIG}

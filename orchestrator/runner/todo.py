@@ -15,7 +15,7 @@ from orchestrator.spec.load import Level
 
 START_ESTIMATE_S = 60.0  # until it was seen once
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
-START = "start"  # what failures of a start are counted under; those of a measurement under its id
+START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
 
 
 @dataclass(eq=False)
@@ -32,7 +32,10 @@ class _Search:
 
 
 class Todo:
-    """One entry of a sweep's queue. ``committed``: measurement id -> its ok attempt, all of earlier sweeps."""
+    """One entry of a sweep's queue. ``committed``: measurement id -> what came of it in earlier sweeps.
+
+    ``skipped`` of these are measured, ``refused`` failed and are not tried again.
+    """
 
     def __init__(self, plan: Plan, deployment: Deployment, committed: Mapping[str, Committed]) -> None:
         self.deployment = deployment
@@ -46,7 +49,9 @@ class Todo:
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []
         self._of = cache(self._measurement_of)  # their ids are hashes, and every one is looked up again and again
-        self.skipped = sum(one.measurement_id in committed for _, one in self._ahead())
+        known = [committed[one.measurement_id] for _, one in self._ahead() if one.measurement_id in committed]
+        self.skipped = sum(one.status == "ok" for one in known)
+        self.refused = len(known) - self.skipped
         self._go_on()
 
     def next(self) -> tuple[Point, Measurement] | None:
@@ -65,13 +70,23 @@ class Todo:
         self._searches, self._next, self._left = [], None, []
 
     @property
+    def start(self) -> int:
+        """Which start of the deployment the next measurement belongs to; -1 when nothing is left."""
+        return self._next[2].start if self._next is not None else -1
+
+    @property
     def left(self) -> int:
         """Measurements, as far as they are known now."""
         return len(self._left)
 
     def estimate_s(self) -> float:
-        """Seconds a launch takes for all that is left, as far as it is known now."""
-        return self.start_estimate_s + sum(point.load.estimated_s(point.level) + OVERHEAD_S for point, _ in self._left)
+        """Seconds the next launch takes for all that it will measure, as far as it is known now."""
+        return self.start_estimate_s + sum(expected_s(point) for point, one in self._left if one.start == self.start)
+
+    def rest_s(self, slowness: float = 1.0) -> float:
+        """Seconds of all that is left, without the start of the next launch. ``slowness``: see ``SweepState``."""
+        later = len({one.start for _, one in self._left} - {self.start})
+        return later * self.start_estimate_s + self._load_s * slowness
 
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure; whether its class allows another try. Each class counts apart.
@@ -99,6 +114,7 @@ class Todo:
                 search.tell(level, known)
         self._next = min(asked, key=lambda one: one[2].repeat, default=None)
         self._left = [one for one in self._ahead() if one[1].measurement_id not in self._committed]
+        self._load_s = sum(expected_s(point) for point, _ in self._left)
 
     def _ahead(self) -> list[tuple[Point, Measurement]]:
         """Everything the strategies will ask for, as far as they know."""
@@ -113,3 +129,8 @@ class Todo:
     def _measurement_of(self, search: _Search, level: Level, repeat: int) -> tuple[Point, Measurement]:
         point = self._plan.point(self.deployment.id, search.load, level)
         return point, self._plan.measurement(point, repeat)
+
+
+def expected_s(point: Point) -> float:
+    """How long one attempt takes, from barrier to commit."""
+    return point.load.estimated_s(point.level) + OVERHEAD_S

@@ -122,9 +122,19 @@ class SweepRules(Strict):
     name: Annotated[str, Field(pattern=NAME)]
     budget: Budget | None = None
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    starts: Annotated[int, Field(ge=1, le=1000)] = 1  # of each deployment, which share its repeats
     isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
     seed: Annotated[int, Field(ge=0)] = 0
     clients: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("starts")
+    @classmethod
+    def _every_start_has_a_repeat(cls, starts: int, info: ValidationInfo) -> int:
+        repeats = info.data.get("repeats", starts)
+        if starts > repeats:
+            text = f"{starts} starts share {repeats} repeat(s) of each point: some would have none"
+            raise wrong((), text, f"give repeats: {starts} or more")
+        return starts
 
 
 class ExperimentFile(SweepRules):

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from orchestrator.cluster.ray_cluster import RayCluster
-from scripts.ray_on_this_machine import RayOnThisMachine
 from orchestrator.results.store import Store
+from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.contract.test_clusters import *  # noqa: F403
 from tests.contract.test_clusters import OpenCluster
 

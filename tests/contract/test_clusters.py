@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cluster.base import Agent, Bundle, ClientLost, Cluster, Footprint, Patience, Ready
+from orchestrator.cluster.base import Bundle, ClientLost, Cluster, Footprint, Patience, Ready
+from orchestrator.cluster.engine_host import EngineHost
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
@@ -76,7 +77,7 @@ def place(
     return cluster.place(launch_id, footprint, [node] if node else nodes[: len(footprint.bundles)], Patience(timeout_s))
 
 
-def start(agent: Agent, launch_id: str, settings: EngineSettings = SETTINGS) -> LoadPoint:
+def start(agent: EngineHost, launch_id: str, settings: EngineSettings = SETTINGS) -> LoadPoint:
     """Start an engine; returns a point that loads it."""
     port, master_port, *extra = agent.reserve_ports(6)
     node = Node(port=port, master_port=master_port, extra_ports=tuple(extra), launch_id=launch_id)
@@ -99,7 +100,7 @@ def start(agent: Agent, launch_id: str, settings: EngineSettings = SETTINGS) -> 
     )
 
 
-def until_ready(agent: Agent, limit_s: float = 40.0) -> Ready | Failure:
+def until_ready(agent: EngineHost, limit_s: float = 40.0) -> Ready | Failure:
     found: Ready | Failure = wait_for(lambda: agent.poll_ready(0.5), limit_s, "ready or failed")
     return found
 
@@ -210,7 +211,8 @@ def test_an_engine_is_started_serves_is_stopped_and_nothing_is_left(cluster: Clu
     assert "max_model_len" in ready.reported
     assert agent.failure() is None
     assert processes(launch_id)
-    agent.between_points()
+    assert agent.empty_cache()
+    assert agent.saying()
     agent.begin_metrics()
     samples = agent.end_metrics()
     assert all(sample.values for sample in samples)

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.ray_on_this_machine import RayOnThisMachine
 from orchestrator.engines import reaper
 from orchestrator.errors import EngineFailure
+from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment
 from tests.integration.containers import Host, command_lines, host, wait_until
 from tests.integration.engine_real import Running, running, settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.results.records import Figures
+from tests.harness import rows, wait_for
 from tests.integration.load_server import Behaviour, Request, answer_openai, serving
 from tests.integration.test_load_hostile import plain
 
@@ -237,3 +239,65 @@ def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
     *_, heavy, cpu_s = done.stdout.splitlines()
     assert heavy == "[]"
     assert float(cpu_s) < 3.0
+
+
+async def _never_ends(request: Request, reader: Reader, writer: Writer) -> None:
+    """Every sixteenth request is still open when the user has enough."""
+    if request.body and request.number % 16 == 15:
+        await asyncio.sleep(60)
+    await answer_openai(request, reader, writer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("clients", ["1", "2"])
+@pytest.mark.parametrize("loop", [("--rate", "20"), ("--concurrency", "4")], ids=lambda loop: loop[0])
+def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
+    number: signal.Signals, clients: str, loop: tuple[str, str], tmp_path: Path
+) -> None:
+    with serving(_never_ends) as server:
+        argv = [url(server.port), "--model", "m1", *loop, "--duration", "60s", *QUICK, "--clients", clients]
+        argv += ["--format", "json", "--results", str(tmp_path)]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: len(server.requests) > 20, 30.0, "requests")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted after" in err
+    found = json.loads(out)
+    assert 0 < found["duration_s"] < 20
+    assert found["requests"]["ok"] > 5
+    assert set(found["errors"]) == {"aborted"}
+    assert found["requests_all_phases"]["scheduled"] < 400  # not those that were never due
+    assert found["output_token_throughput"] > 4 * found["requests"]["ok"] / found["duration_s"] / 2
+    (stored,) = rows(tmp_path, "points")
+    assert stored["window_end_ns"] == pytest.approx(found["duration_s"] * 1e9, abs=2)
+    assert stored["requests_scheduled"] == len(rows(tmp_path, "requests"))
+
+
+def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_so(tmp_path: Path) -> None:
+    with serving(answer_openai) as server:
+        argv = [url(server.port), "--model", "m1", "--rate", "20", "--warmup", "60s", "--duration", "60s", *QUICK]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: len(server.requests) > 8, 30.0, "requests")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted after" in err
+    assert "0 scheduled, 0 ok, 0 failed" in out
+
+
+def test_a_run_that_is_interrupted_before_it_begins_ends_at_once() -> None:
+    async def silent(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(60)
+
+    with serving(silent) as server:
+        argv = [url(server.port), "--model", "m1", "--rate", "20", "--duration", "60s", *QUICK]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: server.requests, 30.0, "the first question")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err

@@ -75,7 +75,12 @@ GOOD = Trial(
 
 @pytest.mark.parametrize(
     "change",
-    [{"achieved_per_s": 900.0}, {"ttft_error_ms": {"mean": 3.0}}, {"ttft_error_ms": {"mean": -3.0}}, {"evidence": {"ok_share": 0.9}}],
+    [
+        {"achieved_per_s": 900.0},
+        {"ttft_error_ms": {"mean": 3.0}},
+        {"ttft_error_ms": {"mean": -3.0}},
+        {"evidence": {"ok_share": 0.9}},
+    ],
 )
 def test_a_rate_is_sustained_only_when_it_was_reached_exactly(change: dict[str, Any]) -> None:
     assert GOOD.sustained

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
-from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, environment, rows, write_experiment
+import pytest
+
+from tests.harness import (
+    ROOT,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    environment,
+    manifests,
+    rows,
+    start,
+    wait_for,
+    write_experiment,
+)
 
 EXPERIMENT = """
 version: 1
@@ -37,3 +56,76 @@ def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_i
     assert points["ok"]["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
     assert "cannot hold 2 nodes" in points["failed"]["reason"]
     assert {row["status"] for row in rows(results, "requests")} == {"ok"}
+
+
+LONG = """
+version: 1
+name: long
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: emulator, max_num_seqs: 4}
+workloads: [{name: short, input_tokens: 16, output_tokens: 8}]
+load: {levels: {concurrency: [1, 2]}, duration: 3s, warmup: 0s}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_a_sweep_soon_keeps_what_was_measured_and_says_how_to_go_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    experiment, results = write_experiment(tmp_path, LONG), tmp_path / "results"
+    argv, log = ["run", str(experiment), "--results", str(results), "--address", "local"], tmp_path / "log"
+    driver = start(*argv, log=log)
+    wait_for(lambda: manifests(results), 60.0, "a measurement")
+    driver.send_signal(number)
+    assert driver.wait(20) == 130
+    said = log.read_text()
+    assert "1 measured" in said
+    assert "interrupted with 1 left: run the same command again to continue" in said
+    assert "Traceback" not in said
+    assert_nothing_left()
+    assert [one["status"] for one in manifests(results, "launch")] == ["ok"]
+    again = start(*argv, log=log)
+    assert again.wait(60) == 0
+    assert "1 measured, 1 already done" in log.read_text()
+
+
+TWO = """
+version: 1
+name: two
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments: {engine: emulator, vary: [{grid: {max_model_len: [2048, 4096]}}]}
+workloads: [{name: short, input_tokens: 16, output_tokens: 8}]
+load: {levels: {concurrency: [1, 2]}, requests: 30, warmup: 0s}
+"""
+
+
+def in_terminal(columns: int, argv: list[str]) -> tuple[int, list[str]]:
+    """Exit status and every line that was drawn on a terminal of so many columns, without colours and cursor moves."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    command = [sys.executable, "-m", "orchestrator", *argv]
+    env = environment() | {"TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    try:
+        while data := os.read(ours, 65536):
+            seen += data
+    except OSError:  # how a terminal ends
+        pass
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", re.sub(r"\x1b\[[0-9;]*m", "", seen.decode()))
+    return process.wait(10), [line for part in text.split("\n") for line in part.split("\r") if line]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, TWO)
+    argv = ["run", str(experiment), "--results", str(tmp_path / "results"), "--address", "local"]
+    status, lines = in_terminal(columns, argv)
+    assert status == 0, lines
+    assert [line for line in lines if len(line) > columns] == []
+    assert any(re.fullmatch(r"[━╌]{60}", line) for line in lines), "the bar stands alone"
+    assert any(re.fullmatch(r"\d of 4 measurements(, ~.* left)?", line) for line in lines)
+    assert any("emulator len=4096: measure short" in line for line in lines)
+    assert any("in flight" in line and "/30 done" in line for line in lines)

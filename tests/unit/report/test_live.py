@@ -7,35 +7,99 @@ import sys
 import threading
 import time
 
+import pytest
 from rich.console import Console
 
-from orchestrator.report.live import LiveSweep
+from orchestrator.report.live import LiveSweep, live_load, rough
 from orchestrator.results.events import Event, Phase, RequestCounts
+from tests.harness import wait_for
+
+LONG = "vllm tp=8 pp=2 quantization=fp8_per_tensor max_num_seqs=512"
+
+
+def logged(*items: Event | Phase) -> list[str]:
+    """What a job's log says, without the times."""
+    out = io.StringIO()
+    with LiveSweep(Console(file=out, width=80)) as live:
+        for item in items:
+            live(item)
+    return [line[9:] for line in out.getvalue().splitlines()]
+
+
+def shown(width: int, *items: Event | Phase) -> list[str]:
+    """What stands on a terminal of so many columns, below what was printed."""
+    live = LiveSweep(Console(file=io.StringIO(), force_terminal=True, width=width, height=40))
+    for item in items:
+        live(item)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(live._render())
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
 
 
 def test_without_a_terminal_each_change_is_one_line() -> None:
-    out = io.StringIO()
-    with LiveSweep(Console(file=out, width=200)) as live:
-        live(Event("sweep", "2 measurements to do", data={"total": 2}))
-        live(Phase("vllm tp=2", "start"))
-        live(Phase("vllm tp=2", "start", elapsed_s=1.0))
-        live(Event("measured", "measured", "vllm tp=2"))
-        live(Phase("vllm tp=2", "ended"))
-    lines = out.getvalue().splitlines()
-    assert [line[9:] for line in lines] == ["2 measurements to do", "vllm tp=2: start", "vllm tp=2: measured  [1/2]"]
+    assert logged(
+        Event("sweep", "2 measurements to do", data={"total": 2}),
+        Phase(LONG, "start"),
+        Phase(LONG, "start", elapsed_s=1.0),
+        Event("measured", "measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms", LONG, data={"left_s": 720}),
+        Event("measured", "measured chat 8 req/s: 640 tok/s, TTFT p99 260 ms", LONG, data={"left_s": 0}),
+        Phase(LONG, "ended"),
+    ) == [
+        "2 measurements to do",
+        f"{LONG}: start",
+        f"{LONG}: measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms  [1/2, ~12 min left]",
+        f"{LONG}: measured chat 8 req/s: 640 tok/s, TTFT p99 260 ms  [2/2]",
+    ]
 
 
-def test_on_a_terminal_the_phase_of_every_launch_is_shown() -> None:
+def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
     out = io.StringIO()
-    live = LiveSweep(Console(file=out, force_terminal=True, width=160))
-    live(Event("sweep", "2 measurements to do", data={"total": 2}))
-    live(Phase("vllm tp=2", "measure", "chat 6 in flight", 8.0, 15.0, RequestCounts(done=41, in_flight=6, failed=2)))
-    console = Console(file=io.StringIO(), width=160)
-    console.print(live._render())
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "0 of 2 measurements" in shown
-    assert "8/15 s" in shown
-    assert "41 done, 6 in flight, 2 failed" in shown
+    with LiveSweep(Console(file=out, width=80)) as live:
+        live(Phase("vllm", "start", elapsed_s=125.0, total_s=1800.0, says="\x1b[32mLoading shards 3/15\x1b[0m\x07"))
+        live(Phase("sweep", "store the plan"))
+        wait_for(lambda: out.getvalue().count("\n") >= 6, 10.0, "lines")
+    lines = {line[9:] for line in out.getvalue().splitlines()}
+    assert "vllm: start: 125/1800 s, Loading shards 3/15" in lines
+    assert "sweep: store the plan: 0 s" in lines
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_on_a_terminal_every_launch_is_shown_in_whole_lines(width: int) -> None:
+    counts = RequestCounts(done=41, in_flight=6, failed=2)
+    lines = shown(
+        width,
+        Event("sweep", "36 measurements to do", data={"total": 36}),
+        Event("failed", "failed chat 1 req/s: it died", "vllm tp=2", data={"left_s": 7200}),
+        Phase("vllm tp=2", "measure", "chat 6 in flight", 8.0, 15.0, counts),
+        Phase(LONG, "start", elapsed_s=125.0, total_s=1800.0, says="Loading shards " + "3/15 " * 40),
+    )
+    assert lines[0].startswith("1 of 36 measurements, 1 failed, ~2.0 h left"[: width - 1])
+    assert set(lines[1]) <= {"━", "╌"}
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    if width < 160:  # a line for what it is, one for how far it is
+        assert len(lines) == 6
+        assert lines[2] == "vllm tp=2: measure chat 6 in flight"
+        assert lines[3].startswith("  ━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌ 8/15 s")
+    if width >= 80:
+        assert "8/15 s, 41 done, 6 in flight, 2 failed" in text
+        assert "125/1800 s, Loading shards 3/15" in text
+
+
+def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
+    lines = shown(80, Phase("", "measure", "load 4 in flight", 3.0, 0.0, RequestCounts(30, 4, 0, 40)))
+    assert lines == ["measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"]
+
+
+def test_load_is_watched_on_a_terminal_only() -> None:
+    with live_load() as listener:
+        assert listener is None
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(12.4, "12 s"), (89, "89 s"), (720, "12 min"), (7300, "2.0 h")])
+def test_a_length_of_time_is_as_exact_as_people_say_it(seconds: float, words: str) -> None:
+    assert rough(seconds) == words
 
 
 def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> None:

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.metrics import steady_window_ns
-from orchestrator.cli.load_progress import progress_line
 from orchestrator.load.point import Target
 from orchestrator.load.validity import judge
 from orchestrator.report.documents import json_text
 from orchestrator.report.run import run_document, run_text
-from orchestrator.results.events import Event, Phase, RequestCounts
 from orchestrator.results.schemas import TOKEN_EVENTS
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM, table
@@ -64,23 +62,3 @@ def test_the_window_ends_with_the_duration_or_with_the_last_request() -> None:
     requests = table()
     assert steady_window_ns(2.0, 5.0, requests) == (2_000_000_000, 7_000_000_000)
     assert steady_window_ns(0.0, None, requests) == (0, int(399 / 20 * 1e9) + 1_000_000_000 + 1)
-
-
-def test_progress_is_one_line_that_is_renewed_and_cleared(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with progress_line(40) as listener:
-        assert listener is not None
-        listener(Event("client_lost", "of no interest here"))
-        listener(Phase("", "measure", requests=RequestCounts(done=5, in_flight=3, failed=1)))
-    err = capsys.readouterr().err
-    assert "sent 8/40" in err
-    assert "1 failed" in err
-    assert "\n" not in err
-    assert err.endswith("\x1b[K")
-
-
-def test_without_a_terminal_nobody_disturbs_the_client() -> None:
-    with progress_line(None) as listener:
-        assert listener is None

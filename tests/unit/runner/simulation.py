@@ -41,9 +41,8 @@ class VirtualClock(Clock):
     """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing races."""
 
     def __init__(self) -> None:
-        self._now_s, self._order, self._main = 0.0, itertools.count(), threading.current_thread()
+        self._now_s, self._order = 0.0, itertools.count()
         self._waiting: list[_Waiter] = []
-        self._interrupt_s: float | None = None
 
     def now_s(self) -> float:
         return self._now_s
@@ -78,19 +77,11 @@ class VirtualClock(Clock):
 
         self.spawn(body, "event")
 
-    def interrupt_at(self, when_s: float) -> None:
-        """Ctrl-C then."""
-        self._interrupt_s = when_s
-
     def _block(self, until_s: float, event: threading.Event | None) -> None:
         turn = threading.Event()
         self._waiting.append(_Waiter(until_s, next(self._order), turn, event))
         self._pass_on()
         turn.wait()
-        due = self._interrupt_s is not None and self._now_s >= self._interrupt_s
-        if due and threading.current_thread() is self._main:
-            self._interrupt_s = None
-            raise KeyboardInterrupt
 
     def _pass_on(self) -> None:
         """To whoever is next: who waits for something that happened, else whose time comes first."""
@@ -135,6 +126,7 @@ class World:
     autoscaler: bool = False
     ready_after_s: float = 10.0
     client_limit: int = 4
+    keeps_cache: bool = False  # engines say that they do not empty it
     log: list[str] = field(default_factory=list)
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
@@ -251,7 +243,11 @@ class FakeAgent:
             self.died = dies.pop(0)[1]
         return self.died
 
-    def between_points(self) -> None: ...
+    def empty_cache(self) -> bool:
+        return self.world.keeps_cache is False
+
+    def saying(self) -> str:
+        return "loading weights"
 
     def begin_metrics(self) -> None: ...
 
@@ -355,8 +351,11 @@ def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
     return World(VirtualClock(), list(nodes), **given)
 
 
-def sweep(world: World, plan: Plan, store: Store, **given: Any) -> SweepReport:
+def sweep(world: World, plan: Plan, store: Store, interrupt_s: float | None = None, **given: Any) -> SweepReport:
+    """``interrupt_s``: when Ctrl-C or SIGTERM comes."""
     context = SweepContext(plan, world, store, world.told.append, clock=world.clock, **given)  # type: ignore[arg-type]
+    if interrupt_s is not None:
+        world.clock.at(interrupt_s, context.stop.set)
     return Sweep(context).run()
 
 

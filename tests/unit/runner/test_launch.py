@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from orchestrator.cluster.base import Allocation, Bundle, HostLost
 from orchestrator.errors import EngineFailure, FailureClass
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.launch import (
+    cache_of,
     check_accelerators,
     endpoint_key,
     need_of,
@@ -77,3 +79,13 @@ def test_the_key_of_an_endpoint_comes_from_the_environment_alone(monkeypatch: py
     monkeypatch.setenv("SOME_KEY", "secret")
     assert endpoint_key(settings) == "secret"
     assert endpoint_key(settings.model_copy(update={"api_key_env": None})) is None
+
+
+@pytest.mark.parametrize("takes_salt", [True, False])
+def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it(
+    takes_salt: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.runner.launch.ENGINES", {"vllm": SimpleNamespace(cache_salt=takes_salt)})
+    settings = EngineSettings(engine="vllm", model="m")
+    assert cache_of(settings) == ("salted" if takes_salt else "unknown")
+    assert cache_of(settings.model_copy(update={"enable_prefix_caching": False})) == "off"

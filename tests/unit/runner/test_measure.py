@@ -104,13 +104,26 @@ def test_a_point_that_cannot_be_run_says_why() -> None:
     assert "no tokenizer" in attempt.failure.sentence
 
 
-def test_the_user_ends_it_and_its_rows_come_back() -> None:
+def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
+    monkeypatch.setattr(FakeRun, "settle", lambda run, limit_s: world.clock.sleep(limit_s))
     attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30).measure(load_point())
     assert attempt.interrupted
     assert attempt.loaded is not None
-    assert attempt.loaded.requests.num_rows == 2
+    assert attempt.loaded.requests.num_rows == 0
     assert world.clock.now_s() < 33
+
+
+def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wanted() -> None:
+    world, point = world_of(), load_point()
+    attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30, keeps=True).measure(point)
+    assert attempt.interrupted
+    assert attempt.loaded is not None
+    assert attempt.loaded.requests.num_rows == 2
+    assert attempt.loaded.cut(point).duration_s == pytest.approx(20, abs=2)  # after 10 s of warm-up
+    early = measurer(world_of(), stopped=lambda: True, keeps=True).measure(point).loaded
+    assert early is not None
+    assert (early.requests.num_rows, early.cut(point).duration_s) == (0, 0.0)  # their turn was at 10 s
 
 
 def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cluster.base import ClientLost, HostLost
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
-from orchestrator.results.events import Event
+from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
@@ -252,23 +252,135 @@ def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(budget: str,
 
 def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(store: Store) -> None:
     world = world_of([node("a"), node("b")])
-    world.clock.interrupt_at(100.0)  # in the second points
-    report = sweep(world, plan_of(TWO, levels="1, 2"), store)
-    assert report.interrupted
+    report = sweep(world, plan_of(TWO, levels="1, 2"), store, interrupt_s=100.0)  # in the second points
+    assert (report.interrupted, report.left) == (True, 2)
     assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
     assert steps(world)["stop"] == steps(world)["release"] == 2
     assert world.held == {}
     assert sweep(world_of([node("a")]), plan_of(TWO, levels="1, 2"), store).counts.skipped == 2
 
 
-@pytest.mark.parametrize("when_s", [0.5, 5.0, 15.0])
-def test_an_interrupt_while_placing_starting_or_at_the_first_request_leaves_nothing(
+# one launch places until 1, starts until 11, sends its first request until 12, loads until 82, then the second point
+@pytest.mark.parametrize("when_s", [0.0, 0.5, 1.0, 5.0, 11.5, 12.0, 15.0, 40.0, 81.9, 82.0, 83.0, 120.0, 150.5])
+def test_an_interrupt_in_any_phase_leaves_nothing_running_and_loses_nothing_that_was_measured(
     when_s: float, store: Store
 ) -> None:
     world = world_of()
-    world.clock.interrupt_at(when_s)
-    assert sweep(world, plan_of(), store).interrupted
-    assert (world.held, outcomes(store)) == ({}, [])
+    report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=when_s)
+    assert report.interrupted
+    assert report.left == 2 - report.counts.measured
+    assert (world.held, outcomes(store)) == ({}, [("ok", None)] * report.counts.measured)
+    assert len(launches(store)) == steps(world)["place"]
+    assert world.clock.now_s() < when_s + 5
+    again = sweep(world_of(), plan_of(levels="1, 2"), store)
+    assert (again.counts.skipped, again.counts.measured, again.left) == (report.counts.measured, report.left, 0)
+
+
+def test_an_interrupt_after_the_last_measurement_is_none(store: Store) -> None:
+    report = sweep(world_of(), plan_of(), store, interrupt_s=82.5)  # its engine is being stopped
+    assert (report.interrupted, report.counts.measured) == (False, 1)
+
+
+def test_what_is_complete_is_committed_before_engines_are_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GraceOver(BaseException):
+        """`ray job stop` sends SIGKILL."""
+
+    def never(agent: FakeAgent) -> None:
+        raise GraceOver
+
+    monkeypatch.setattr(FakeAgent, "stop", never)
+    sweep(world_of(), plan_of(levels="1, 2"), store, interrupt_s=100.0)
+    assert (outcomes(store), [row.status for row in launches(store)]) == ([("ok", None)], ["ok"])
+
+
+@pytest.mark.parametrize(
+    ("failure", "again"), [(OOM, False), (DIED, True), (NEVER, True), (PORT, True)], ids=lambda value: str(value)[:24]
+)
+def test_what_failed_is_tried_again_by_the_next_sweep_unless_its_configuration_is_wrong(
+    failure: Failure, again: bool, store: Store
+) -> None:
+    plan = plan_of(levels="1, 2")
+    sweep(world_of(fails={"ready": [failure] * 9}), plan, store)
+    world = world_of()
+    counts = sweep(world, plan, store).counts
+    assert (counts.measured, counts.refused) == ((2, 0) if again else (0, 2))
+    assert bool(world.log) == again
+    told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "refused"]
+    assert told == ([] if again else [f"2 measurements {WRONG}"])
+
+
+WRONG = "failed before because the configuration is wrong; --retry-failed tries them again"
+
+
+def test_a_wrong_configuration_is_tried_again_on_demand_or_once_it_is_another_one(store: Store) -> None:
+    sweep(world_of(fails={"ready": [OOM]}), plan_of(), store)
+    assert sweep(world_of(fails={"ready": [OOM]}), plan_of(), store, retry_failed=True).counts.failed == 1
+    changed = plan_of("{tensor_parallel_size: 2}")
+    assert sweep(world_of(), changed, store).counts.measured == 1
+    assert sweep(world_of(), plan_of(), store, retry_failed=True).counts.measured == 1
+    once_more = sweep(world_of(), plan_of(), store).counts
+    assert (once_more.skipped, once_more.refused) == (1, 0)  # what is measured stays measured
+
+
+def test_of_several_attempts_the_last_says_whether_it_is_tried_again(store: Store) -> None:
+    sweep(world_of(fails={"load": ["refused"]}), plan_of(levels="1, 2"), store)
+    counts = sweep(world_of(fails={"load": [DIED, DIED]}), plan_of(levels="1, 2"), store, retry_failed=True).counts
+    assert (counts.skipped, counts.failed) == (1, 1)
+    assert sweep(world_of(), plan_of(levels="1, 2"), store).counts.measured == 1
+
+
+def test_one_point_that_is_refused_keeps_no_other_from_being_measured(store: Store) -> None:
+    sweep(world_of(fails={"load": ["refused", DIED, DIED]}), plan_of(levels="1, 2"), store)
+    counts = sweep(world_of(), plan_of(levels="1, 2"), store).counts
+    assert (counts.refused, counts.measured) == (1, 1)
+
+
+REPEATED = "repeats: 4\nstarts: 2"
+
+
+def starts(store: Store) -> list[tuple[int, int | None]]:
+    """Repeat and start of every ok measurement, in the order in which they were measured."""
+    rows = [row for row in points(store) if row.status == "ok"]
+    return [(row.repeat, row.start) for row in sorted(rows, key=lambda row: row.started_unix_ns)]
+
+
+def test_starts_share_the_repeats_of_every_point(store: Store) -> None:
+    report = sweep(world_of(), plan_of(levels="1, 2", more=REPEATED), store)
+    assert (report.counts.measured, len(launches(store))) == (8, 2)
+    assert starts(store) == [(0, 0)] * 2 + [(1, 0)] * 2 + [(2, 1)] * 2 + [(3, 1)] * 2
+    of = {row.start: row.launch_id for row in points(store)}
+    assert all(of[row.start] == row.launch_id for row in points(store))
+    assert len(set(of.values())) == 2
+
+
+def test_a_launch_that_is_retried_is_no_other_start(store: Store) -> None:
+    sweep(world_of(fails={"load": [None, DIED], "ready": [None, None, PORT]}), plan_of(more=REPEATED), store)
+    assert [row.status for row in launches(store)] == ["failed", "ok", "failed", "ok"]
+    assert starts(store) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("when_s", [100.0, 200.0, 300.0])
+def test_a_sweep_that_goes_on_keeps_what_belongs_to_which_start(when_s: float, store: Store) -> None:
+    plan = plan_of(more=REPEATED)
+    assert sweep(world_of(), plan, store, interrupt_s=when_s).interrupted
+    sweep(world_of(), plan, store)
+    assert sorted(starts(store)) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+
+def test_each_start_that_fails_counts_for_itself(store: Store) -> None:
+    world = world_of(fails={"ready": [DIED, None, DIED]})
+    assert sweep(world, plan_of(more="repeats: 2\nstarts: 2"), store).counts.measured == 2
+
+
+@pytest.mark.parametrize(("keeps", "state"), [(False, "emptied"), (True, "unknown")])
+def test_a_row_says_whether_the_prefix_cache_was_emptied_before_it(
+    keeps: bool, state: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.runner.launch.cache_of", lambda settings: "unknown")  # an engine without salts
+    sweep(world_of(keeps_cache=keeps), plan_of(), store)
+    assert [row.cache_state for row in points(store)] == [state]
 
 
 def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(store: Store) -> None:
@@ -429,3 +541,38 @@ def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
     # 1 s to place, 10 s to start, 1 s first request, 70 s of load, 1 s to stop, and a look a second later
     assert report.wall_s == pytest.approx(84.5, abs=2)
     assert 0 < report.overhead < 0.1
+
+
+def test_each_point_says_what_came_of_it_and_how_long_the_rest_will_take(store: Store) -> None:
+    world, slos = world_of(), "slos: {interactive: {ttft: 500ms}, strict: {ttft: 1us}}"
+    sweep(world, plan_of(TWO, levels="1, 2", more=slos), store)
+    told = [one for one in world.told if isinstance(one, Event) and one.kind == "measured"]
+    assert [one.text.split(":")[0] for one in told] == ["measured w 1 in flight", "measured w 2 in flight"] * 2
+    assert "TTFT p99 " in told[0].text
+    assert told[0].text.endswith("100 % interactive, 0 % strict")
+    # the second point, then a launch: 60 s to start while nobody knows better, and two points; each took 70 s
+    assert [one.data["left_s"] for one in told] == [270, 200, 70, 0]
+
+
+def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
+    world = growing(0, 1)
+    sweep(world, plan_of(), store)
+    phases = [one for one in world.told if isinstance(one, Phase)]
+    names = list(dict.fromkeys(one.name for one in phases if one.deployment != "sweep"))
+    assert names == [
+        "wait for nodes",
+        "place",
+        "start",
+        "first request",
+        "warm-up",
+        "measure",
+        "store",
+        "stop",
+        "ended",
+    ]
+    waits = [one for one in phases if one.name == "wait for nodes"]
+    assert {one.detail for one in waits} == {"one node with 1 GPUs"}
+    assert max(one.elapsed_s for one in waits) > 50
+    assert "loading weights" in {one.says for one in phases if one.name == "start"}
+    before = [one.name for one in phases if one.deployment == "sweep"]
+    assert before[:4] == ["read what is measured already", "store the plan", "check the nodes", "ended"]

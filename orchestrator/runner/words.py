@@ -1,0 +1,39 @@
+"""A point and what came of it in a few words, for whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.analysis.slo import LIMITS, LimitValues, judge, limits_of
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.spec.load import Level, Slo, Workload
+
+if TYPE_CHECKING:
+    from orchestrator.load.point import LoadPoint
+    from orchestrator.plan.model import Point
+
+
+def level_words(point: LoadPoint | Point) -> str:
+    """``chat 4 req/s``, ``chat 8 in flight``."""
+    workload: Workload = point.workload
+    level: Level = point.level
+    return f"{workload.name} {level.value:g} {'req/s' if level.control == 'request_rate' else 'in flight'}"
+
+
+def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
+    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``; empty where its figures could not be computed."""
+    return ", ".join(_figures(committed, slos)) if isinstance(committed, AttemptData) else ""
+
+
+def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
+    found = data.figures
+    if found.output_token_throughput is not None:
+        yield f"{found.output_token_throughput:,.0f} tok/s"
+    if found.ttft_ms is not None:
+        yield f"TTFT p99 {found.ttft_ms.p99:,.0f} ms"
+    seconds = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
+    values = LimitValues(data.request_ok, seconds)
+    for slo in slos:
+        if data.request_ok.size and limits_of(slo).keys() <= seconds.keys():
+            yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"
