@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis import throughput
-from orchestrator.analysis.gaps import GapCounts, count_gaps, merge_gaps
+from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
 from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
 from orchestrator.results.records import Counts, Distribution, Figures
 
@@ -67,7 +67,7 @@ def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: Window
         ok=int(chosen.sum()),
         errors=_errors(requests, due & ~columns.ok),
         samples={name: values[~np.isnan(values)] for name, values in _samples(columns, chosen).items()},
-        gaps=count_gaps(columns.blocks(), chosen),
+        gaps=NO_GAPS if columns.buffered else count_gaps(columns.blocks(), chosen),
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
@@ -144,7 +144,8 @@ def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
     - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
-    - tpot_ms = (last - first content token) / (N - 1), for N > 1
+    - tpot_ms = (last - first content token) / (N - 1), for N > 1, N the tokens that were streamed; none of a stream
+      that came in lumps
     - prefill_throughput = prompt tokens / TTFT from sent, tokens/s of one request (genai-bench's input_throughput)
     - decode_throughput = (N - 1) / (last - first), tokens/s of one request: 1 / TPOT
     - normalized_ttft_ms = ttft_ms / prompt tokens: compares prompts of different lengths
@@ -152,7 +153,7 @@ def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
     scheduled, sent = columns.scheduled_ns[chosen], columns.sent_ns[chosen]
     first, last = columns.first_ns[chosen], columns.last_ns[chosen]
     prompt, output = _positive(columns.input_tokens[chosen]), columns.output_tokens[chosen]
-    after_first = _positive(output - 1)
+    after_first = _positive(columns.intervals[chosen])
     return {
         "ttft_ms": (first - scheduled) / 1e6,
         "e2e_ms": (last - scheduled) / 1e6,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.results.outcomes import Status
+from orchestrator.results.outcomes import BUFFERED_SHARE, Status
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,9 +35,16 @@ class RequestArrays:
     last_ns: Floats
     done_ns: Floats
     input_tokens: Floats  # as the engine counted them, else as asked, where that is known (a prompt file: it is not)
-    output_tokens: Floats  # N of all formulas
+    output_tokens: Floats  # N of throughput
+    shown_tokens: Floats  # N of TPOT and ITL: without those that were never streamed
+    buffered: bool  # events came in lumps: their instants tell nothing of tokens
     token_events: pa.Table | None
     position: Ints
+
+    @property
+    def intervals(self) -> Floats:
+        """Between a request's first and last token, shown ones; NaN where nobody can tell when tokens came."""
+        return np.full(self.ok.size, np.nan) if self.buffered else self.shown_tokens - 1
 
     @property
     def finished_ns(self) -> Floats:
@@ -55,7 +62,7 @@ class RequestArrays:
         for batch in columns.to_batches(max_chunksize=ROWS_PER_BLOCK) if columns is not None else ():
             request = self.position[start : start + batch.num_rows]
             start += batch.num_rows
-            yield _block(self.output_tokens[request], request, batch.column(0), batch.column(1))
+            yield _block(self.shown_tokens[request], request, batch.column(0), batch.column(1))
 
 
 def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> RequestArrays:
@@ -64,16 +71,21 @@ def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> Request
     if np.unique(index).size != index.size:
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
     asked, reported = _floats(requests, "input_tokens_asked"), _floats(requests, "input_tokens")
+    output_tokens = _floats(requests, "output_tokens")
+    measured = equals(requests, "phase", "measure")
+    chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
     return RequestArrays(
         ok=equals(requests, "status", Status.OK),
-        measured=equals(requests, "phase", "measure"),
+        measured=measured,
         scheduled_ns=_floats(requests, "scheduled_ns"),
         sent_ns=_floats(requests, "sent_ns"),
         first_ns=_floats(requests, "first_token_ns"),
         last_ns=_floats(requests, "last_token_ns"),
         done_ns=_floats(requests, "done_ns"),
         input_tokens=np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported),
-        output_tokens=_floats(requests, "output_tokens"),
+        output_tokens=output_tokens,
+        shown_tokens=output_tokens - np.nan_to_num(_floats(requests, "hidden_tokens")),
+        buffered=bool(coalesced > BUFFERED_SHARE * chunks),
         token_events=token_events,
         position=np.zeros(0, np.int64) if token_events is None else _positions(index, token_events),
     )
@@ -129,7 +141,7 @@ def _positions(index: Ints, token_events: pa.Table) -> Ints:
 
 
 def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray) -> Block:
-    """``total``: output tokens of each row's request."""
+    """``total``: output tokens of each row's request that were streamed."""
     offsets = gaps.offsets.to_numpy().astype(np.int64)
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets - offsets[0]

@@ -91,12 +91,12 @@ def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: W
     """What any limit can be checked with. Raises ValueError when rows of several attempts are mixed.
 
     TTFT and E2E count from scheduled; a request with one token has no TPOT and one chunk no ITL: nothing to violate.
-    ``itl_p99`` is the 99th percentile of the request's own gaps.
+    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown of a stream that came in lumps.
     """
     arrays = request_arrays(requests, token_events)
     due = np.flatnonzero(arrays.scheduled_in(window_ns))
     order = due[np.argsort(arrays.scheduled_ns[due], kind="stable")]
-    intervals = arrays.output_tokens - 1
+    intervals = arrays.intervals
     tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
     seconds = {
         "ttft": (arrays.first_ns - arrays.scheduled_ns) / 1e9,
@@ -125,7 +125,7 @@ def judge(values: LimitValues, slo: Slo) -> Verdicts:
 
 def _itl_p99(arrays: RequestArrays) -> Floats:
     found = np.full(arrays.ok.size, np.nan)
-    for block in arrays.blocks():
+    for block in () if arrays.buffered else arrays.blocks():
         found[block.request] = _p99_of_rows(block) / 1e6
     return found
 

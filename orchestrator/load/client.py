@@ -205,7 +205,7 @@ class Driver:
         if not self._open and not self._waiting:
             return True
         last_ns = self._queue.last_ns(now - self._start_ns)
-        return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_timeout_s * 1e9)
+        return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_s * 1e9)
 
     def _beat(self, now: int, late_ns: int) -> None:
         """What needs no better precision than the heartbeat."""

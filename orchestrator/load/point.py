@@ -43,12 +43,17 @@ class LoadPoint:
     seed: int = 0
     max_in_flight: int | None = None  # over all clients; a due request then waits, and its latency says so
     request_timeout_s: float = 600.0
-    drain_timeout_s: float = 120.0  # after the last scheduled instant; what is still open then is a row `timeout`
+    drain_timeout_s: float | None = None  # after the last due instant; open then: a row `timeout`. None: as for one
     tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
     count_text: bool = False  # the engine tells no counts: keep replies and count them with the tokenizer after the run
     vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
     measurement_id: str = ""
     attempt_id: str = ""
+
+    @property
+    def drain_s(self) -> float:
+        """How long after the last due instant answers are waited for: by default as long as for any other."""
+        return self.request_timeout_s if self.drain_timeout_s is None else self.drain_timeout_s
 
 
 @dataclass(frozen=True, slots=True)

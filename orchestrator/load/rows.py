@@ -60,6 +60,7 @@ class Rows:
             response.parsed.input_tokens,
             request.output_tokens,
             response.output_tokens,
+            response.hidden_tokens,
             response.counted,
             response.source,
             response.parsed.cached_tokens,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.load.response import InFlight
-from orchestrator.load.response.http import END_MARK, BadHttp, since_event_chunk, unwrap_chunks
+from orchestrator.load.response.http import END_MARK, TRAILERS_MARK, BadHttp, since_event_chunk, unwrap_chunks
 from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Connection, Endpoint, Poller
 from orchestrator.results.outcomes import ErrorClass
 
@@ -101,11 +101,10 @@ class Transport:
     def sweep(self, now_ns: int) -> None:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
         connections that are not accepted."""
-        for connection in [c for c in self._connections.values() if c.connecting]:
+        for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
             if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
-                self._end(
-                    connection, ErrorClass.CONNECT, f"not connected within {CONNECT_TIMEOUT_NS // 1_000_000_000} s"
-                )
+                what = "not connected" if connection.connecting else "the TLS handshake was not over"
+                self._end(connection, ErrorClass.CONNECT, f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s")
         for fd, (flight, *_) in list(self._streams.items()):
             parts = flight.parts
             if not parts or flight.times[-1] == flight.swept_ns or flight.times[-1] > now_ns - SWEEP_AFTER_NS:
@@ -113,7 +112,7 @@ class Transport:
                     self._end(self._connections[fd], ErrorClass.GARBAGE, f"a response over {MAX_RESPONSE_BYTES} bytes")
                 continue
             flight.swept_ns = flight.times[-1]
-            if flight.head is not None and flight.head.chunked and b"\r\n0" in b"".join(parts[-16:]):
+            if flight.head is not None and flight.head.chunked and flight.may_end():
                 self._finish_if_whole(fd, flight)
 
     def close(self) -> None:
@@ -197,9 +196,7 @@ class Transport:
                 connection.connected()
             ready = connection.handshake() if connection.handshaking else True
         except OSError as error:
-            self._poller.unregister(connection.fd)
-            del self._connections[connection.fd]
-            connection.sock.close()
+            self._drop(connection)
             self._not_connected(connection, error)
             return
         if not ready:
@@ -238,9 +235,10 @@ class Transport:
             flight.received += len(data)
         if len(flight.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
-            flight.mark = END_MARK if head.chunked else b""
+            # a last chunk, and perhaps trailers; a stream whose own lines end so would be looked at with every read
+            flight.mark = b"" if not head.chunked else END_MARK if data.endswith(b"\r\n\r\n\r\n") else TRAILERS_MARK
         if head.chunked:
-            if b"".join(flight.parts[-5:]).endswith(END_MARK):
+            if flight.may_end():
                 self._finish_if_whole(fd, flight)
         elif head.length is not None and flight.received >= head.length:
             self._finish(fd, flight, reusable=flight.received == head.length)
@@ -280,7 +278,7 @@ class Transport:
         elif head is None:
             self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the headers")
         elif head.chunked or head.length is not None:
-            if head.chunked and b"\r\n0" in b"".join(flight.parts[-16:]):
+            if head.chunked and flight.may_end():
                 self._finish_if_whole(fd, flight)
             if fd in self._streams:
                 self._end(self._connections[fd], ErrorClass.TRUNCATED, "the connection was closed within the response")

@@ -2,6 +2,8 @@
 
 ``invalid``: what was measured is not what was asked (lengths, lost clients, nothing answered).
 ``client_bound``: the client was too slow, the figures are its own; repeat with more clients.
+``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
+token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's.
 ``engine_bound_backlog``: the engine fell behind for the whole window; latencies depend on how long one looks.
 """
 
@@ -16,18 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
-from orchestrator.results.outcomes import ErrorClass, Status
+from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_SEND_LAG_MS = 10.0  # an order under the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
-MAX_COALESCED_SHARE = 0.2  # of content events, when the client is busy as well
+WINDOWS = 3  # end-to-end times: a shorter window's throughput depends on where it begins and ends
+MIN_SLOWER = 1.25  # end-to-end times of the window's last quarter over those of its first, where a queue builds up
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
+MAX_FAILED = 0.05
 MIN_GROWTH = 0.05  # of the arrivals of a quarter window, in each quarter
 MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
+REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
 # What spoils a point when its evidence is over the limit: figure, limit, sentence.
 Limits = tuple[tuple[str, float, str], ...]
@@ -47,6 +52,22 @@ CLIENT_BOUND: Limits = (
     # above it queues build up in the client
     ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
 )
+LENGTHS: Limits = (
+    (
+        "input_length_error",
+        MAX_LENGTH_ERROR,
+        "prompts were off by {0:.1%} from the length asked for, by the engine's count",
+    ),
+)
+# What a reader must know although it spoils nothing.
+NOTES: Limits = (
+    ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
+    ("refused_share", 0.5, "{0:.1%} of requests were refused: the load is more than the server takes"),
+    ("output_length_error", MAX_LENGTH_ERROR, "answers were off by {0:.1%} from the length asked for"),
+    ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
+    ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
+    ("cached_share", 0, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
+)
 
 Floats = NDArray[np.float64]
 
@@ -63,25 +84,17 @@ class Verdict:
 def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint) -> Verdict:
     """The verdict on one point from its rows (all clients') and what the clients know of themselves."""
     rows = _Rows(requests, point)
-    evidence = _evidence(rows, stats)
-    notes: list[str] = []  # what a reader must know although it spoils nothing
+    evidence = _evidence(rows, stats, point)
     found = {
         "invalid": _invalid(rows, evidence),
         "client_bound": _client_bound(evidence),
+        "stream_buffered": _buffered(evidence),
         "engine_bound_backlog": _backlog(rows, evidence, point),
     }
-    if point.max_in_flight is not None and evidence["capped_share"] > 0:
-        share = evidence["capped_share"]
-        notes.append(f"{share:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
-    if evidence["input_length_error"] > MAX_LENGTH_ERROR:
-        error = evidence["input_length_error"]
-        said = f"prompts were off by {error:.1%} from the length asked for, by the engine's count"
-        if point.dialect.prompt_token_ids:
-            found["invalid"].append(said)
-        else:
-            notes.append(said + "; they were sent as text")
+    if point.dialect.prompt_token_ids:
+        found["invalid"] += _over(LENGTHS, evidence)
     validity = next((name for name, reasons in found.items() if reasons), "valid")
-    return Verdict(validity, [*chain(*found.values()), *notes], evidence)
+    return Verdict(validity, [*chain(*found.values()), *_notes(rows, evidence, point)], evidence)
 
 
 class _Rows:
@@ -95,21 +108,48 @@ class _Rows:
         self.sent_s = self.column("sent_ns") / 1e9
         self.done_s = self.column("done_ns") / 1e9
         self.status = np.array(table.column("status").to_pylist(), dtype=object)[measured]
-        self.error_class = np.array(table.column("error_class").to_pylist(), dtype=object)[measured]
+        self.error_class = np.array(table.column("error_class").to_pylist(), dtype=object)[measured].astype(str)
+        self.source = np.array(table.column("token_count_source").to_pylist(), dtype=object)[measured]
+        self.stay_s = self.done_s - self.scheduled_s
+        first = np.argsort(table.column("scheduled_ns").to_numpy())[: max(4, len(table) // 20)]
+        stays = table.column("done_ns").to_numpy()[first] - table.column("scheduled_ns").to_numpy()[first]
+        self.first_stay_s = float(np.median(stays)) / 1e9 if len(table) else 0.0  # of the run's first, warm-up included
         # the time in which requests are due, which is not the window of throughput: that has the answers too
         self.due_from_s = point.warmup_s
         last = float(self.scheduled_s.max()) if len(self) else point.warmup_s
         self.due_until_s = last if point.duration_s is None else point.warmup_s + point.duration_s
 
+    def open_by_quarter(self) -> Floats:
+        """Mean number of open requests in each quarter of the window."""
+        edges = np.linspace(self.due_from_s, self.due_until_s, 33)
+        before = [np.searchsorted(np.sort(self._all(name)), edges) for name in ("scheduled_ns", "done_ns")]
+        quarters: Floats = (before[0] - before[1])[1:].reshape(4, 8).mean(axis=1)
+        return quarters
+
+    def stay_by_quarter(self) -> Floats:
+        """Median time from due to done of the requests that were due in each quarter; NaN where there were none."""
+        edges = np.linspace(self.due_from_s, self.due_until_s, 5)[1:4]
+        quarter = np.searchsorted(edges, self.scheduled_s, side="right")
+        stays = [self.stay_s[quarter == which] for which in range(4)]
+        return np.array([np.median(stay) if len(stay) else np.nan for stay in stays])
+
+    def _all(self, name: str) -> Floats:
+        """Seconds, of warm-up requests too: they are still open when the window begins."""
+        return np.asarray(self._table.column(name).to_numpy() / 1e9, dtype=np.float64)
+
     def __len__(self) -> int:
         return int(np.count_nonzero(self._measured))
+
+    def share_of_ok(self, which: NDArray[np.bool_]) -> float:
+        ok = self.status == Status.OK
+        return float(np.mean(which[ok])) if ok.any() else 0.0
 
     def column(self, name: str) -> Floats:
         values = self._table.column(name).to_numpy(zero_copy_only=False)
         return np.array(values[self._measured], dtype=np.float64)
 
 
-def _evidence(rows: _Rows, stats: Sequence[ClientStats]) -> dict[str, float]:
+def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
     """The figures behind the verdict; of several clients the worst."""
     due_s = max(rows.due_until_s - rows.due_from_s, 1e-9)
     sent = int(np.count_nonzero(rows.sent_s <= rows.due_until_s + MAX_SEND_LAG_MS / 1e3))
@@ -125,7 +165,7 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats]) -> dict[str, float]:
         "client_errors": float(np.count_nonzero(rows.error_class == ErrorClass.CLIENT)),
         "sent_minus_scheduled_p99_ms": float(np.nanquantile(lag_ms, 0.99)) if sent else 0.0,
         "send_lag_p99_ms": own_lag_ms,
-        "capped_share": float(np.mean(~(lag_ms <= own_lag_ms + MAX_SEND_LAG_MS))) if len(rows) else 0.0,
+        "capped_share": _capped(lag_ms, own_lag_ms, point),
         "loop_lag_p99_ms": max((s.loop_lag_p99_ms for s in stats), default=0.0),
         "loop_lag_max_ms": max((s.loop_lag_max_ms for s in stats), default=0.0),
         "client_cpu_share": max((s.cpu_s / s.wall_s for s in stats if s.wall_s > 0), default=0.0),
@@ -136,15 +176,46 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats]) -> dict[str, float]:
         "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
         "count_mismatch_share": _count_mismatch(rows),
         "input_length_error": _input_error(rows),
+        "output_length_error": _output_error(rows, point),
+        "failed_share": float(np.mean(rows.status != Status.OK)) if len(rows) else 0.0,
+        "refused_share": float(np.mean(np.isin(rows.error_class, REFUSED))) if len(rows) else 0.0,
+        "uncounted_share": rows.share_of_ok(rows.source == "chunks"),
+        "hidden_share": _part(rows, "hidden_tokens", "output_tokens"),
+        "cached_share": _part(rows, "cached_tokens", "input_tokens"),
+        "e2e_p95_s": float(np.nanquantile(rows.stay_s, 0.95)) if len(rows) else 0.0,
+        "in_flight_mean": float(rows.stay_s.sum() / due_s),
     }
+
+
+def _capped(lag_ms: Floats, own_lag_ms: float, point: LoadPoint) -> float:
+    """Share of requests that waited for others to end, because so many may be in flight."""
+    asked = point.max_in_flight is not None and len(lag_ms) > 0
+    return float(np.mean(~(lag_ms <= own_lag_ms + MAX_SEND_LAG_MS))) if asked else 0.0
+
+
+def _part(rows: _Rows, name: str, of: str) -> float:
+    """Sum of a column over that of another, where both are told."""
+    some, all_of = rows.column(name), rows.column(of)
+    told = ~np.isnan(some) & ~np.isnan(all_of)
+    return float(some[told].sum() / max(all_of[told].sum(), 1.0))
+
+
+def _output_error(rows: _Rows, point: LoadPoint) -> float:
+    """Mean relative error of the lengths of answers, where the engine has no way to keep them."""
+    asked, came = rows.column("output_tokens_asked"), rows.column("output_tokens")
+    known = ~np.isnan(came) & (rows.status == Status.OK) & (rows.source != "chunks")
+    if point.dialect.length_control != "none" or not known.any():
+        return 0.0
+    return float(np.abs(came[known] - asked[known]).mean() / asked[known].mean())
 
 
 def _count_mismatch(rows: _Rows) -> float:
     """Share of ok requests whose usage and whose own exact count of the stream disagree."""
     counted, said = rows.column("output_tokens_counted"), rows.column("output_tokens")
-    exact = np.isin(rows._table.column("token_count_source").to_pylist(), ["token_ids", "continuous_usage", "native"])
-    both = exact[rows._measured] & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
-    return float(np.mean(counted[both] != said[both])) if both.any() else 0.0
+    exact = np.isin(rows.source.astype(str), ["token_ids", "continuous_usage", "native"])
+    both = exact & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
+    streamed = said - np.nan_to_num(rows.column("hidden_tokens"))
+    return float(np.mean(counted[both] != streamed[both])) if both.any() else 0.0
 
 
 def _input_error(rows: _Rows) -> float:
@@ -175,29 +246,69 @@ def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
 
 def _client_bound(evidence: dict[str, float]) -> list[str]:
     shared = evidence["coalesced_share"]
-    if evidence["client_cpu_share"] <= BUSY_CPU_SHARE or shared <= MAX_COALESCED_SHARE:
+    if evidence["client_cpu_share"] <= BUSY_CPU_SHARE or shared <= BUFFERED_SHARE:
         return _over(CLIENT_BOUND, evidence)
     said = f"{shared:.0%} of events shared a read with another while the client was busy"
     return [*_over(CLIENT_BOUND, evidence), said]
 
 
+def _buffered(evidence: dict[str, float]) -> list[str]:
+    shared = evidence["coalesced_share"]
+    if shared <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
+        return []
+    return [
+        f"{shared:.0%} of events came together with the one before while the client was idle: something between engine "
+        "and client gathers them (a proxy?); there is no TPOT and no ITL to see"
+    ]
+
+
+def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    """What a reader must know although it spoils nothing."""
+    notes, capped = _over(NOTES, evidence), evidence["capped_share"]
+    if capped:
+        notes.append(f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
+    if not point.dialect.prompt_token_ids:
+        notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
+    if point.duration_s is None:
+        return notes
+    if point.warmup_s == 0:
+        notes.append("no warm-up: the window begins before the engine is under load")
+    e2e_s = evidence["e2e_p95_s"]
+    if point.duration_s < WINDOWS * e2e_s:
+        notes.append(
+            f"the window ({point.duration_s:g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
+            "throughput depends on where it begins and ends"
+        )
+    quarters = rows.open_by_quarter()
+    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
+        notes.append(
+            f"requests in flight were not steady: from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
+        )
+    return notes
+
+
 def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """Open loop: do requests come in faster than they are answered, all through the window?"""
-    if point.level.control != "request_rate" or len(rows) < 8:
+    """Open loop: do requests come in faster than they are answered, all through the window?
+
+    Until answers are as many as requests, a pipe fills: open requests grow to rate x end-to-end time whatever the
+    engine. It falls behind when they grow beyond that, and those that come later stay longer.
+    """
+    if point.level.control != "request_rate" or len(rows) < 8 or np.isinf(point.level.value):
         return []
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
         reasons.append(f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time")
-    edges = np.linspace(rows.due_from_s, rows.due_until_s, 33)
-    open_now = np.searchsorted(np.sort(rows.scheduled_s), edges) - np.searchsorted(np.sort(rows.done_s), edges)
-    quarters = open_now[1:].reshape(4, 8).mean(axis=1)
+    quarters = rows.open_by_quarter()
     growth = np.diff(quarters)[1:]  # the first quarter also fills the pipe
     arrivals = len(rows) / 4
     evidence["open_requests_first_quarter"] = float(quarters[0])
     evidence["open_requests_last_quarter"] = float(quarters[3])
-    if bool((growth > MIN_GROWTH * arrivals).all()) and float(growth.sum()) > 2 * np.sqrt(max(quarters[1], 1.0)):
+    early, late = rows.stay_by_quarter()[[0, 3]]
+    evidence["e2e_first_quarter_s"], evidence["e2e_last_quarter_s"] = float(early), float(late)
+    grows = bool((growth > MIN_GROWTH * arrivals).all()) and float(growth.sum()) > 2 * np.sqrt(max(quarters[1], 1.0))
+    if grows and late > MIN_SLOWER * early and quarters[3] > evidence["offered_rate"] * rows.first_stay_s:
         reasons.append(
-            f"open requests grew from {quarters[1]:.0f} to {quarters[3]:.0f} within the window: "
-            "the engine does not keep up with this rate"
+            f"open requests grew from {quarters[1]:.0f} to {quarters[3]:.0f} within the window, end-to-end times from "
+            f"{early:.1f} s to {late:.1f} s: the engine does not keep up with this rate"
         )
     return reasons

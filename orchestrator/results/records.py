@@ -56,6 +56,7 @@ class RequestRow(AttemptKey):
     input_tokens: A[I32 | None, "prompt length the engine reported"] = None
     output_tokens_asked: A[I32, "output length asked for"]
     output_tokens: A[I32 | None, "N of all formulas: the engine's count where it gives one, else ours"] = None
+    hidden_tokens: A[I32 | None, "of output_tokens: thought and never streamed; null: the engine does not tell"] = None
     output_tokens_counted: A[I32 | None, "our own count from the stream"] = None
     token_count_source: A[str | None, "usage | token_ids | continuous_usage | native | tokenizer | chunks"] = None
     cached_tokens: A[I32 | None, "prompt tokens the engine took from its prefix cache"] = None
@@ -97,7 +98,7 @@ class PointHead(AttemptKey):
     reason: A[str | None, "one plain sentence when failed"] = None
     failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = None
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
-    validity: A[str, "valid | client_bound | engine_bound_backlog | invalid | unmeasured"]
+    validity: A[str, "valid | client_bound | stream_buffered | engine_bound_backlog | invalid | unmeasured"]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
@@ -218,7 +219,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 2  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 3  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

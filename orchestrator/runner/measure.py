@@ -229,7 +229,7 @@ class Measurer:
     ) -> tuple[Failure | None, bool]:
         """Until every client reported, something failed or the user stopped it: why it ended early, and whether so."""
         limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
-        limit_s += point.drain_timeout_s + 2 * SETTLE_S
+        limit_s += point.drain_s + 2 * SETTLE_S
         aborted = False
         while True:
             try:

@@ -218,7 +218,9 @@ class LoadRules(Strict):
     warmup_s: Annotated[Duration, Field(ge=0)] = Field(default=10.0, alias="warmup")
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
-    drain_timeout_s: Annotated[Duration, Field(ge=0)] = Field(default=120.0, alias="drain_timeout")
+    drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(
+        default=None, alias="drain_timeout"
+    )  # as request_timeout
 
 
 class Slo(Strict):

@@ -88,6 +88,13 @@ def recorded(name: str) -> bytes:
     return (STREAMS / f"{name}.http").read_bytes()
 
 
+def recorded_body(name: str) -> bytes:
+    """Of a recording that holds the body without its chunks."""
+    head, _, body = recorded(name).partition(b"\r\n\r\n")
+    assert b"200 OK" in head
+    return HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
 PLAIN = Dialect("", "", length_control="generation_config", done_marker=False)
 NATIVE = Dialect("", "", done_marker=False)
 OC, CHAT = "openai_completions", "openai_chat"
@@ -110,7 +117,7 @@ CASES = {
     "vllm completions, usage": Case(recorded("vllm-completions-usage"), OC, ONES, "usage", 6, "length"),
     "vllm chat, token ids": Case(recorded("vllm-chat-token_ids"), CHAT, ONES, "token_ids", 6, "length", input=30),
     "vllm chat, usage": Case(recorded("vllm-chat-usage"), CHAT, ONES, "usage", 6, "length", input=30),
-    "vllm refuses ids in a stream": refused(recorded("vllm-completions-refused_ids"), OC, "invalid", "stream_error"),
+    "vllm refuses ids in a stream": refused(recorded("vllm-completions-refused_ids"), OC, "error", "http_4xx"),
     "vllm refuses a long prompt": refused(recorded("vllm-completions-too_long"), OC, "error", "http_4xx"),
     "transformers completions": Case(
         recorded("transformers-completions"), OC, ONES, "usage", 6, "length", input=14, dialect=PLAIN
@@ -120,6 +127,47 @@ CASES = {
     "chat with all kinds of deltas": Case(DELTAS, CHAT, [1, 1, 1], "usage", 3, "tool_calls"),
     "tgi": Case(TGI, "tgi", [1, 1, 1], "native", 3, "length", dialect=NATIVE),
     "tgi error": refused(TGI_ERROR, "tgi", "invalid", "stream_error", 1),
+    "tgi overloaded": refused(recorded_body("tgi-overloaded_generate"), "tgi", "error", "http_429"),
+    "tgi refuses a long prompt": refused(recorded_body("tgi-too_long_generate"), "tgi", "error", "http_4xx"),
+    "tgi overloaded, completions": refused(recorded_body("tgi-overloaded_completions"), OC, "error", "http_429"),
+    "tgi overloaded, chat": refused(recorded_body("tgi-overloaded_completions"), CHAT, "error", "http_429"),
+    "tgi refuses a long prompt, completions": refused(
+        recorded_body("tgi-too_long_completions"), OC, "error", "http_4xx"
+    ),
+    "overloaded within an answer": Case(
+        sse({"choices": [{"text": " a"}]}, {"error": {"message": "overloaded"}}),
+        OC,
+        [1],
+        "chunks",
+        1,
+        None,
+        "invalid",
+        "stream_error",
+        input=None,
+    ),
+    "sglang's queue is full": Case(
+        sse(
+            sglang("", 0, finish_reason={"type": "abort", "message": "The request queue is full.", "status_code": 503})
+        ),
+        "sglang_generate",
+        [],
+        "",
+        0,
+        "abort",
+        "error",
+        "http_429",
+    ),
+    "given up by the engine": Case(
+        sse({"choices": [{"text": " a", "finish_reason": "abort", "token_ids": [1]}]}),
+        OC,
+        [1],
+        "token_ids",
+        1,
+        "abort",
+        "invalid",
+        "stream_error",
+        input=None,
+    ),
     "llama.cpp error": refused(sse('error: {"message": "lost"}', done=False), CHAT, "invalid", "stream_error"),
     "sglang": Case(SGLANG, "sglang_generate", [1, 2, 1], "native", 4, "length"),
     "sglang aborted": ABORTED,

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.metrics import figures, observe, steady_window_ns
+from orchestrator.analysis.slo import judge as judge_slo
+from orchestrator.analysis.slo import limit_values
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Target
+from orchestrator.load.validity import judge
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.load import Lengths, Level, Slo
 from tests.integration.load_server import (
     DONE,
     END,
@@ -100,6 +104,20 @@ ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
     "500 without a body": (saying(plain("500 Internal Server Error", b"")), ("error", "http_5xx")),
     "404": (saying(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
     "a redirect": (saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")), ("invalid", "garbage")),
+    "overloaded within a stream": (
+        saying(
+            HEAD, chunk(event({"error": {"message": "Model is overloaded", "http_status_code": 422}})), chunk(DONE), END
+        ),
+        ("error", "http_429"),
+    ),
+    "compressed": (
+        saying(HEAD.replace(b"chunked\r\n", b"chunked\r\nContent-Encoding: gzip\r\n"), chunk(b"\x1f\x8b\x08"), END),
+        ("invalid", "garbage"),
+    ),
+    "given up": (
+        saying(HEAD, *map(chunk, [*GOOD[:-3], token(finish="abort"), *GOOD[-2:]]), END),
+        ("invalid", "stream_error"),
+    ),
     "a 100 first": (saying(b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, CHUNKS, END), ("ok", None)),
     "not HTTP": (saying(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), ("invalid", "garbage")),
     "random bytes": (saying(bytes(range(256)) * 20), ("invalid", "garbage")),
@@ -147,6 +165,96 @@ def test_every_answer_is_one_row_of_its_class(name: str) -> None:
     for row in found:
         assert row["done_ns"] >= row["sent_ns"] >= row["scheduled_ns"]
         assert (row["error"] is None) == (row["status"] == "ok")
+
+
+def test_what_a_server_says_instead_of_an_answer_is_in_the_row() -> None:
+    for name, said in {
+        "a redirect": "it is at /elsewhere",
+        "compressed": "Content-Encoding gzip",
+        "given up": "abort",
+    }.items():
+        assert said in rows(ANSWERS[name][0], 1)[0]["error"]
+
+
+def lumps(events: int, wait_s: float = 0.02) -> Behaviour:
+    """A good answer of which so many events come in one write."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(HEAD)
+        parts = list(map(chunk, stream(request)))
+        for at in range(0, len(parts), events):
+            await asyncio.sleep(wait_s)
+            writer.write(b"".join(parts[at : at + events]))
+            await writer.drain()
+        writer.write(END)
+
+    return behave
+
+
+@pytest.mark.parametrize("events", [8, 1000])
+def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
+    """A proxy that gathers eight events, or the whole answer: no TPOT and no ITL of zero wins anything."""
+    with serving(lumps(events)) as server:
+        given = point(server.port, 8, tokens=32)
+        found = run(given)
+    said = judge(found.requests, [found.stats], given)
+    assert said.validity == "stream_buffered"
+    window = steady_window_ns(0.0, None, found.requests)
+    shown = figures(observe(found.requests, found.token_events, window))
+    assert (shown.tpot_ms, shown.itl_ms, shown.decode_throughput) == (None, None, None)
+    assert shown.ttft_ms is not None and shown.output_token_throughput
+    values = limit_values(found.requests, found.token_events, window)
+    for limit in ({"tpot": 10.0}, {"itl_p99": 10.0}):
+        assert not judge_slo(values, Slo(**limit)).met.any()
+    assert judge_slo(values, Slo(ttft=10.0)).met.all()
+
+
+def test_a_stream_of_single_events_is_not_buffered() -> None:
+    with serving(lumps(1, 0.002)) as server:
+        given = point(server.port, 4, tokens=16)
+        found = run(given)
+    assert judge(found.requests, [found.stats], given).validity == "valid"
+    shown = figures(observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests)))
+    assert shown.tpot_ms is not None and shown.tpot_ms.p50 > 1.5
+
+
+def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens() -> None:
+    """16 tokens shown, 10 ms apart, of 176: the time per token is not a tenth of that."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(HEAD)
+        for at in range(16):
+            await asyncio.sleep(0.01)
+            writer.write(chunk(token(finish="length" if at == 15 else None)))
+            await writer.drain()
+        counted = {"prompt_tokens": 8, "completion_tokens": 176, "completion_tokens_details": {"reasoning_tokens": 160}}
+        writer.write(chunk(event({"choices": [], "usage": counted})) + chunk(DONE) + END)
+
+    with serving(behave) as server:
+        given = point(server.port, 4, tokens=176)
+        found = run(given)
+    assert found.requests["hidden_tokens"].to_pylist() == [160] * 4
+    shown = figures(observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests)))
+    assert shown.tpot_ms is not None and shown.tpot_ms.p50 >= 10.0
+    assert shown.itl_ms is not None and shown.itl_ms.p50 >= 9.0
+    assert shown.output_tokens is not None and shown.output_tokens.mean == 176
+    assert any("never streamed" in said for said in judge(found.requests, [found.stats], given).reasons)
+
+
+def test_trailers_end_an_answer_at_once() -> None:
+    """The connection is free for the next request when the last byte is here, not a quarter of a second later."""
+    began = time.monotonic()
+    assert only(rows(ANSWERS["trailers"][0], 6, concurrency=1)) == ("ok", None)
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_long_answer_is_no_failure_of_the_time_to_drain() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(0.6)
+        await answer_well(request, reader, writer)
+
+    assert only(rows(behave, 2, request_timeout_s=5.0, drain_timeout_s=None)) == ("ok", None)
+    assert only(rows(behave, 2, request_timeout_s=0.3, drain_timeout_s=None)) == ("timeout", "timeout")
 
 
 def test_a_refused_connection_is_a_row_and_backs_off() -> None:

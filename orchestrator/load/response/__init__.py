@@ -24,7 +24,7 @@ import numpy as np
 from orchestrator.load.requests import Request
 from orchestrator.load.response.http import BadHttp, Body, Head, parse_head, split, unwrap
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import UNKNOWN, Parsed, Wire
+from orchestrator.load.wire import UNKNOWN, Parsed, Wire, error_class
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.dialect import Dialect
 
@@ -58,6 +58,7 @@ class Response:
     coalesced_chunks: int = 0
     coalesced_reads: int = 0
     output_tokens: int | None = None
+    hidden_tokens: int | None = None  # of these, never streamed
     counted: int | None = None
     source: str | None = None
     gaps_us: array[int] | None = None  # int32
@@ -65,7 +66,8 @@ class Response:
 
     @property
     def itl_kind(self) -> str | None:
-        one_each = self.tokens_per_chunk is None and self.output_tokens == self.chunks
+        shown = (self.output_tokens or 0) - (self.hidden_tokens or 0)
+        one_each = self.tokens_per_chunk is None and shown == self.chunks
         return None if not self.chunks else "token" if one_each else "chunk"
 
     def fail(self, error_class: ErrorClass, error: str) -> None:
@@ -103,6 +105,10 @@ class InFlight:
     sent_ns: int | None = None  # first byte handed to the socket
     first_byte_ns: int | None = None
     ended_ns: int = 0
+
+    def may_end(self) -> bool:
+        """Whether the last reads of a chunked body look as if they held its end."""
+        return b"\r\n0" in b"\r\n" + b"".join(self.parts[-16:])
 
     def read_head(self) -> bool:
         """Takes the head off what has come so far. False: not all of it is here. Raises BadHttp."""
@@ -169,7 +175,10 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
     except BadHttp as error:
         response.fail(ErrorClass.GARBAGE, str(error))
         body = None
-    if body is not None and head.chunked and not body.complete and response.error_class is None:
+    coding = head.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        response.fail(ErrorClass.GARBAGE, f"Content-Encoding {coding}, although only identity was asked for")
+    elif body is not None and head.chunked and not body.complete and response.error_class is None:
         response.fail(ErrorClass.GARBAGE, "the response went on after what looked like its end")
     elif body is not None and head.status == 200 and _is_stream(response, body.content):
         payloads = _payloads(flight, body)
@@ -212,6 +221,7 @@ def _count(response: Response) -> None:
     response.counted = counted or None
     response.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else response.counted
     response.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)
+    response.hidden_tokens = _hidden(response)
     assert len(tokens) == len(response.event_ns), "one count and one instant for every event"
     if not chunks:
         return
@@ -231,23 +241,33 @@ def _count(response: Response) -> None:
         response.tokens_per_chunk = array("h", np.minimum(held[content], _MAX_CHUNK_TOKENS).astype(np.int16).tobytes())
 
 
+def _hidden(response: Response) -> int | None:
+    """Reasoning tokens that were counted and not streamed; None where the engine tells of none."""
+    parsed, total = response.parsed, response.output_tokens or 0
+    if parsed.reasoning_tokens is None:
+        return None
+    hidden = total - (response.counted or 0) if parsed.source else 0 if parsed.reasoned else parsed.reasoning_tokens
+    return max(0, min(hidden, parsed.reasoning_tokens, total - response.chunks))
+
+
 def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) -> None:
     """An answer that is not 200, with what its body says, or a body without events: an error object, mostly."""
     said = body[: 4 * MAX_ERROR].decode("utf-8", "replace").strip()
     text = f"HTTP {head.status} {head.reason}: {said}".strip(": ")
-    if head.status == 429:
-        response.fail(ErrorClass.HTTP_429, text)
-    elif 400 <= head.status < 500:
-        response.fail(ErrorClass.HTTP_4XX, text)
+    if 400 <= head.status < 500:
+        response.fail(error_class(None, said, head.status), text)
     elif head.status >= 500:
         response.fail(ErrorClass.HTTP_5XX, text)
+    elif "location" in head.headers:
+        where = head.headers["location"]
+        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where}; give that URL")
     elif head.status != 200:
-        response.fail(ErrorClass.GARBAGE, f"{text} {head.headers.get('location', '')}".strip())
+        response.fail(ErrorClass.GARBAGE, text)
     elif response.error_class is None:
         found = Parsed()
         wire.read([body], found)
         if found.error is not None:
-            response.fail(ErrorClass.STREAM_ERROR, found.error)
+            response.fail(found.error_class, found.error)
         response.fail(ErrorClass.GARBAGE, f"no event stream: {said[:200]}")
 
 
@@ -259,7 +279,9 @@ def judge_stream(response: Response, asked: int, dialect: Dialect) -> None:
     parsed, output_tokens = response.parsed, response.output_tokens
     counted = output_tokens is not None and (parsed.source is not None or parsed.output_tokens is not None)
     if parsed.error is not None:
-        response.fail(ErrorClass.STREAM_ERROR, parsed.error)
+        response.fail(parsed.error_class, parsed.error)
+    elif parsed.finish_reason in ("abort", "error"):
+        response.fail(ErrorClass.STREAM_ERROR, f"the engine gave it up: finish_reason {parsed.finish_reason}")
     elif parsed.garbage is not None:
         response.fail(ErrorClass.GARBAGE, parsed.garbage)
     elif not (response.done or parsed.ended) and (dialect.done_marker or parsed.finish_reason is None):

@@ -15,6 +15,7 @@ from itertools import accumulate
 MAX_HEAD_BYTES = 256 * 1024
 MAX_CHUNK_LINE_BYTES = 4096
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
+TRAILERS_MARK = END_MARK[1:]  # and with them
 LAST_READS = 16  # looked at for one whole chunk
 
 

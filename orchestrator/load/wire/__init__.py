@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import orjson
 
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.registry import Registry
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
 UNKNOWN = -1  # an event with content whose number of tokens the stream does not say
@@ -28,17 +30,20 @@ class Parsed:
     input_tokens: int | None = None  # as the engine reported them
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    reasoned: bool = False  # what the model thought was streamed
     finish_reason: str | None = None
     error: str | None = None  # an error object within the stream
+    error_class: ErrorClass = ErrorClass.STREAM_ERROR
     ended: bool = False  # the marker of the end was there
     garbage: str | None = None  # the first thing that is not this wire's
     texts: list[str] | None = None  # the reply, collected only where the next turn needs it
     token_ids: list[int] | None = None
 
-    def fail(self, error: str) -> None:
+    def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """An error object of the stream; the first one counts."""
         if self.error is None:
-            self.error = error[:500]
+            self.error, self.error_class = error[:500], error_class
 
 
 class Wire(Protocol):
@@ -112,6 +117,27 @@ def error_text(event: Any) -> str | None:
     return f"{kind}: {error}" if kind else str(error)
 
 
+def error_class(event: Any, said: str, status: int = 0) -> ErrorClass:
+    """The class of an error object. A server that answered 200 before it looked at the request refuses it in there: its
+    own status for that counts like one of HTTP (TGI says 422 also when it is overloaded, and only in words)."""
+    inner = event.get("error") if isinstance(event, dict) else None
+    objects = [one for one in (inner, event) if isinstance(one, dict)]
+    names = ("http_status_code", "status_code", "code", "status")
+    codes = {str(one[name]) for one in objects for name in names if name in one}
+    status = next((int(code) for code in sorted(codes) if re.fullmatch("[45][0-9][0-9]", code)), status)
+    words = said.lower()
+    if status == 429 or any(said in words for said in ("overloaded", "too many requests", "queue is full")):
+        return ErrorClass.HTTP_429
+    if 400 <= status < 500 or "input validation" in words:
+        return ErrorClass.HTTP_4XX
+    return ErrorClass.STREAM_ERROR
+
+
+def refuse(event: Any, said: str, parsed: Parsed) -> None:
+    """Takes in an error object of a stream: a refusal when nothing came before it."""
+    parsed.fail(said, ErrorClass.STREAM_ERROR if any(parsed.tokens) else error_class(event, said))
+
+
 def decode(payloads: list[bytes]) -> list[Any]:
     """The JSON value of each payload; one that is no JSON comes as its bytes."""
     try:
@@ -145,12 +171,18 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     prompt_tokens, total = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
     if prompt_tokens is not None:
         parsed.input_tokens = prompt_tokens
-    details = usage.get("prompt_tokens_details")
-    if isinstance(details, dict) and (cached := count(details.get("cached_tokens"))) is not None:
+    if (cached := _detail(usage, "prompt_tokens_details", "cached_tokens")) is not None:
         parsed.cached_tokens = cached
+    if (thought := _detail(usage, "completion_tokens_details", "reasoning_tokens")) is not None:
+        parsed.reasoning_tokens = thought
     if total is not None:
         parsed.output_tokens = total
     return total
+
+
+def _detail(usage: dict[str, Any], name: str, of: str) -> int | None:
+    details = usage.get(name)
+    return count(details.get(of)) if isinstance(details, dict) else None
 
 
 def odd_event(event: Any, parsed: Parsed) -> None:
@@ -158,6 +190,6 @@ def odd_event(event: Any, parsed: Parsed) -> None:
     parsed.tokens.append(0)
     said = error_text(event)
     if said is not None:
-        parsed.fail(said)
+        refuse(event, said, parsed)
     elif parsed.garbage is None:
         parsed.garbage = f"not an event of this API: {str(event)[:200]}"

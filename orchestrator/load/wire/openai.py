@@ -19,7 +19,9 @@ from orchestrator.spec.dialect import Dialect
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"]')
 
-Piece = Callable[[dict[str, Any]], str | None]  # a choice's new text; "": content without text; None: no content
+Piece = Callable[
+    [dict[str, Any], Parsed], str | None
+]  # a choice's new text; "": content without text; None: no content
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
     return fields | length_fields(output_tokens, dialect)
 
 
-def _text(choice: dict[str, Any]) -> str | None:
+def _text(choice: dict[str, Any], parsed: Parsed) -> str | None:
     text = choice["text"]
     return text if isinstance(text, str) else None
 
@@ -77,18 +79,16 @@ def _messages(prompt: Prompt) -> dict[str, Any]:
     return {"messages": [{"role": message.role, "content": message.text} for message in prompt.messages]}
 
 
-_OTHER = ("reasoning_content", "reasoning", "refusal")
-
-
-def _delta(choice: dict[str, Any]) -> str | None:
-    """Text of a delta: the answer, else what the model thought, refused or called. A role alone is no content."""
+def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
+    """Text of a delta: the answer, else what the model refused, thought or called. A role alone is no content."""
     delta = choice["delta"]
-    text = delta.get("content")
+    text = delta.get("content") or delta.get("refusal")
     if text:
         return str(text)
-    for name in _OTHER:
-        if delta.get(name):
-            return str(delta[name])
+    thought = delta.get("reasoning_content") or delta.get("reasoning")
+    if thought:
+        parsed.reasoned = True
+        return str(thought)
     calls = delta.get("tool_calls") or ([delta["function_call"]] if delta.get("function_call") else [])
     return "".join(_called(call) for call in calls) or None
 
@@ -125,10 +125,10 @@ def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
                 if usage:
                     read_usage(usage, parsed)
             else:
-                text = piece(choice)
+                text = piece(choice, parsed)
                 count = _grown(usage, text, parsed) if usage else UNKNOWN if text else 0
             if texts is not None:
-                _collect(piece(choice), ids, parsed)
+                _collect(piece(choice, parsed), ids, parsed)
         except (KeyError, TypeError, AttributeError, IndexError):
             odd_event(event, parsed)
             continue

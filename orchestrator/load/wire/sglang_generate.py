@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event
+from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event, refuse
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -50,7 +50,8 @@ def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
     kind = reason.get("type") if isinstance(reason, dict) else reason
     parsed.finish_reason = str(kind)
     if kind == "abort":
-        parsed.fail(f"aborted by the engine: {reason.get('message', '') if isinstance(reason, dict) else ''}")
+        said = f"aborted by the engine: {reason.get('message', '') if isinstance(reason, dict) else ''}"
+        refuse({"error": reason}, said, parsed)
 
 
 def _collect(event: dict[str, Any], parsed: Parsed) -> None:

@@ -170,6 +170,31 @@ def test_usage_with_cached_tokens_reaches_the_row() -> None:
     assert (found.parsed.input_tokens, found.parsed.cached_tokens) == (8, 6)
 
 
+@pytest.mark.parametrize(
+    ("thought", "ids", "hidden"), [(None, None, 6), ("Hm", None, 0), (None, [1], 6), (None, [1, 2, 3, 4], 0)]
+)
+def test_tokens_that_were_thought_and_never_streamed_are_known(
+    thought: str | None, ids: list[int] | None, hidden: int
+) -> None:
+    """Two answer events of a chat; usage says 8 tokens (or what the ids and 6 more say), 6 of them thought."""
+    shown = 2 if ids is None else 2 * len(ids)
+    total = 8 if ids is None or len(ids) == 1 else shown
+    more = {} if ids is None else {"token_ids": ids}
+    first = {"reasoning_content": thought} if thought else {"content": "a"}
+    choices = [{"delta": first, **more}, {"delta": {"content": "b"}, "finish_reason": "stop", **more}]
+    details = {"completion_tokens": total, "completion_tokens_details": {"reasoning_tokens": 6}}
+    events = [{"choices": [choice]} for choice in choices] + [{"choices": [], "usage": details}]
+    made = in_flight((0, HEAD), (1000, chunk(event(events[0]))), (2000, chunk(event(events[1]))), asked=total)
+    made.parts.append(chunk(event(events[2])) + chunk(DONE) + END)
+    made.times.append(3000)
+    for _ in finish(made, WIRES["openai_chat"], DIALECT):
+        pass
+    found = made.response
+    assert (found.status, found.output_tokens, found.hidden_tokens) == ("ok", total, hidden)
+    shown_each = found.output_tokens - hidden == found.chunks
+    assert found.itl_kind == ("token" if shown_each and ids in (None, [1]) else "chunk")
+
+
 def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
     """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes are not ours."""
     inside = chunk(token()) + END

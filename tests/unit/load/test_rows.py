@@ -28,7 +28,7 @@ def filled() -> Rows:
         flight = InFlight(Entry(index, index, 0, 10 * index), Request(0, b"", "measure", 100, 4))
         flight.sent_ns, flight.ended_ns = START + 20 * index, START + 1000 * index
         response = flight.response
-        response.parsed = Parsed([1] * 4, "token_ids", 100, 4, 60, "length")
+        response.parsed = Parsed([1] * 4, "token_ids", 100, 4, 60, finish_reason="length")
         response.first_token_ns, response.chunks, response.output_tokens = START + 50 * index, 4, 4
         response.http_status = 200
         if index != 5:

@@ -39,6 +39,7 @@ def table(rows: int = 400, rate: float = 20.0, service_s: Any = 1.0, warmup: int
 
 
 OPEN = point(value=20.0, duration_s=20.0)
+WARM = replace(OPEN, warmup_s=5.0, duration_s=15.0)
 
 
 def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Verdict:
@@ -46,7 +47,7 @@ def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Ve
 
 
 def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
-    found = verdict(table())
+    found = verdict(table(warmup=100), of=WARM)
     assert (found.validity, found.reasons) == ("valid", [])
     assert found.evidence["offered_rate"] == pytest.approx(20.0)
     assert found.evidence["achieved_over_offered"] == 1.0
@@ -67,10 +68,13 @@ def test_one_slow_client_of_two_makes_a_point_client_bound(change: dict[str, flo
     assert said in found.reasons[0]
 
 
-def test_shared_reads_accuse_only_a_busy_client() -> None:
+def test_shared_reads_accuse_a_busy_client_and_what_is_before_an_idle_one() -> None:
     shared = table(coalesced_chunks=[5] * 400)
-    assert verdict(shared).validity == "valid"  # an engine may write several events at once
+    found = verdict(shared)
+    assert found.validity == "stream_buffered"
+    assert "50% of events" in found.reasons[0]
     assert verdict(shared, replace(CALM, cpu_s=55.0)).validity == "client_bound"
+    assert verdict(table(coalesced_chunks=[1] * 400)).validity == "valid"
 
 
 def test_no_socket_left_is_the_clients_doing() -> None:
@@ -88,6 +92,55 @@ def test_a_growing_backlog_is_the_engines_doing() -> None:
 def test_a_full_pipe_is_no_backlog() -> None:
     """Long answers: open requests grow while the first ones run, then stay."""
     assert verdict(table(service_s=5.0)).validity == "valid"
+
+
+@pytest.mark.parametrize("warmup", [0, 40])
+def test_a_pipe_longer_than_the_window_is_said_and_is_no_backlog(warmup: int) -> None:
+    """An infinitely fast server whose answers take 10 s, at 10 requests/s for 12 s."""
+    long = point(value=10.0, warmup_s=warmup / 10, duration_s=12.0)
+    found = verdict(table(120 + warmup, 10.0, 10.1, warmup), of=long)
+    assert found.validity == "valid"
+    said = "; ".join(found.reasons)
+    assert "the window (12 s) is shorter than 3 end-to-end times (p95 10.1 s)" in said
+    assert ("in flight were not steady" in said) == ("no warm-up" in said) == (warmup == 0)
+
+
+@pytest.mark.parametrize("capacity", [18.0, 10.0, 2.0])
+@pytest.mark.parametrize("warmup", [0, 100])
+def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) -> None:
+    """One server that answers so many per second, one after another."""
+    rows = 1200
+    over = 1.0 + np.arange(rows) / capacity - np.arange(rows) / 20.0
+    found = verdict(
+        table(rows, 20.0, over, warmup), of=replace(OPEN, warmup_s=warmup / 20, duration_s=60 - warmup / 20)
+    )
+    assert found.validity == "engine_bound_backlog"
+    assert "end-to-end times from" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"status": ["error"] * 40 + ["ok"] * 360}, "10.0% of requests failed"),
+        (
+            {"status": ["error"] * 240 + ["ok"] * 160, "error_class": ["http_429"] * 240 + [None] * 160},
+            "60.0% of requests were refused",
+        ),
+        ({"token_count_source": ["chunks"] * 400}, "100.0% of answers came without token counts"),
+        ({"output_tokens": [40] * 400, "hidden_tokens": [30] * 400}, "75.0% of output tokens were never streamed"),
+        ({"cached_tokens": [50] * 400}, "50.0% of prompt tokens came from the engine's prefix cache"),
+    ],
+)
+def test_what_a_reader_must_know_is_said(columns: dict[str, Any], said: str) -> None:
+    found = verdict(table(warmup=0, **columns))
+    assert found.validity == "valid"
+    assert any(said in reason for reason in found.reasons), found.reasons
+
+
+def test_answers_that_nobody_can_make_long_enough_are_said_to_be_short() -> None:
+    free = replace(OPEN, dialect=replace(OPEN.dialect, length_control="none"))
+    assert any("answers were off by 50.0%" in said for said in verdict(table(output_tokens=[5] * 400), of=free).reasons)
+    assert not any("answers" in said for said in verdict(table(), of=free).reasons)
 
 
 def test_noise_of_a_stable_queue_is_no_backlog() -> None:
@@ -136,7 +189,7 @@ def test_prompts_of_the_wrong_length_are_invalid_as_ids_and_noted_as_text() -> N
 def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
     turns = [0, 1] * 200
     templated = table(input_tokens=[125, 143] * 200, turn=turns, session=range(400))
-    assert verdict(templated).reasons == []
+    assert verdict(templated, of=replace(OPEN, warmup_s=1e-9)).reasons == []
 
 
 def test_only_the_measured_part_is_judged() -> None:
