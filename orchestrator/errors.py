@@ -59,6 +59,10 @@ class FailureKind(StrEnum):
         return member
 
     # read from an engine's log, causes before what they lead to (engines/failures.py)
+    GPU_FAULT = "gpu_fault", _INFRA, "a GPU of the node is faulty, lost, held by others or not set up"
+    HUB = "hub", _INFRA, "the model hub did not answer, or let nobody in for now"
+    NODE_LIMIT = "node_limit", _INFRA, "the node has no memory, files or threads left for it"
+    NO_ADDRESS = "no_address", _INFRA, "an address it was given is not one of the node's"
     GPU_DIRTY = "gpu_dirty", _INFRA, "another process still holds memory of the GPU"
     OOM_KV = "oom_kv", _BAD, "there is no room left for the KV cache"
     OOM_LOAD = "oom_load", _BAD, "it ran out of memory"
@@ -66,7 +70,7 @@ class FailureKind(StrEnum):
     BAD_QUANT = "bad_quant", _BAD, "the quantization does not fit the model or the device"
     BAD_MODEL = "bad_model", _BAD, "this engine does not know this kind of model"
     NO_MODEL = "no_model", _BAD, "the model cannot be found or read"
-    DISK_FULL = "disk_full", _INFRA, "a disk of the node is full"
+    DISK_FULL = "disk_full", _INFRA, "a disk of the node, or its quota there, is full"
     IMAGE_PULL = "image_pull", _INFRA, "the container image could not be started"
     NO_EXECUTABLE = "no_executable", _BAD, "the engine's program is not there or cannot be executed"
     NO_COMPILER = "no_compiler", _BAD, "it compiles kernels and found no C++ compiler on the node"

@@ -12,9 +12,8 @@ from typing import Any
 import orjson
 
 from orchestrator.emulator.batch import refusal
+from orchestrator.emulator.flags import Options
 from orchestrator.emulator.model import Replica
-from orchestrator.emulator.profile import Profile
-from orchestrator.spec.settings import EngineSettings
 
 Json = dict[str, Any]
 Prompt = list[int] | bytes
@@ -41,15 +40,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Everything the server was told at start."""
+    """What is served: how the process was started, and what follows from it."""
 
-    model: str  # served name
-    settings: EngineSettings
-    profile: Profile
+    options: Options
     replica: Replica
     vocab_size: int
-    api_key: str | None = None
-    max_concurrent_requests: int = 128  # TGI's limit: 429, at once
     count_tokens: Callable[[str], int] = four_bytes
 
     def check(self, prompt_tokens: int, output_tokens: int) -> None:
@@ -204,7 +199,7 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAIAnswer:
     tokens = serving.count_tokens(text) + 4 * len(messages)
     given = _whole(value, "max_completion_tokens", 0) or _whole(value, "max_tokens", 0)
     room = serving.replica.limits.max_model_len - tokens
-    limit = given or max(1, min(serving.profile.default_output_tokens, room))
+    limit = given or max(1, min(serving.options.profile.default_output_tokens, room))
     answer = _openai(value, serving, tokens, limit, text.encode(), chat=True)
     answer.finish_reason = "length" if given else "stop"
     return answer
@@ -225,7 +220,7 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
     except Refused as refused:
         raise Refused(f"Input validation error: {refused}", 422, "validation") from None
     return TgiAnswer(
-        *(uuid.uuid4().hex, serving.model, tokens, limit, text.encode(), serving.vocab_size),
+        *(uuid.uuid4().hex, serving.options.model, tokens, limit, text.encode(), serving.vocab_size),
         stream=bool(value.get("stream")) if stream is None else stream,
         details=bool(parameters.get("details")),
         in_list=stream is None,
@@ -245,7 +240,7 @@ def _object(body: bytes) -> Json:
 def _openai_body(body: bytes, serving: Serving) -> Json:
     value = _object(body)
     model = value.get("model")
-    if model is not None and model != serving.model:
+    if model is not None and model != serving.options.model:
         raise Refused(f"The model `{model}` does not exist.", 404, "NotFoundError")
     if _whole(value, "n", 1) != 1 or value.get("echo") or value.get("best_of", 1) not in {None, 1}:
         raise Refused("the emulator gives one completion per request, without echo")
@@ -260,7 +255,7 @@ def _openai(value: Json, serving: Serving, tokens: int, limit: int, prompt: Prom
     include = bool(options.get("include_usage"))
     request_id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
     return OpenAIAnswer(
-        *(request_id, serving.model, tokens, limit, prompt, serving.vocab_size),
+        *(request_id, serving.options.model, tokens, limit, prompt, serving.vocab_size),
         stream=bool(value.get("stream")),
         chat=chat,
         include_usage=include,

@@ -55,7 +55,7 @@ class Generation:
             self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)")
             os._exit(0)  # vLLM's exit status when it dies at run time
         if self._fault == "stall":
-            self._app.active[self].stall(self._app.serving.profile.faults.stall_s)
+            self._app.active[self].stall(self._app.serving.options.profile.faults.stall_s)
             self._fault = None
         elif self._fault == "cut" and self._index >= max(1, self._answer.output_tokens // 2):
             self._connection.abort()
@@ -76,7 +76,6 @@ class Counters:
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    rejected: int = 0
     finished: int = 0
     ttft_s: float = 0.0  # of all that finished
     queued_s: float = 0.0
@@ -91,7 +90,7 @@ class App:
         self.requests = 0
         self.active: dict[Generation, Pacer] = {}
         self._tgi_active: set[Generation] = set()
-        self.pacers = [Pacer(Batch(serving.replica), loop) for _ in range(serving.settings.data_parallel_size)]
+        self.pacers = [Pacer(Batch(serving.replica), loop) for _ in range(serving.options.settings.data_parallel_size)]
         self.prefix = PrefixCache(serving.replica.limits.kv_tokens)
         pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {
@@ -129,7 +128,7 @@ class App:
 
     def _authorized(self, request: HttpRequest) -> bool:
         """As vLLM: the key guards /v1; here also what else generates."""
-        key = self.serving.api_key
+        key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
             return True
         return hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {key}".encode())
@@ -147,7 +146,7 @@ class App:
             self._admit(tgi)
             answer = parse(request.body, self.serving)
             self.requests += 1
-            fault = _fault_of(self.requests, self.serving.profile.faults)
+            fault = _fault_of(self.requests, self.serving.options.profile.faults)
             if fault == "error":
                 raise Refused("emulated fault error_every", 500, "InternalServerError")
         except Refused as refused:
@@ -155,7 +154,7 @@ class App:
             body = {"error": str(refused), "error_type": refused.kind} if tgi else {"error": openai}
             connection.respond(refused.status, body)
             return
-        if self.serving.settings.enable_prefix_caching is not False:
+        if self.serving.options.settings.enable_prefix_caching is not False:
             answer.cached_tokens = self.prefix.lookup(answer.prompt)
         answer.prompt = b""  # not kept for as long as the answer takes
         generation = Generation(self, connection, answer, fault)
@@ -168,12 +167,10 @@ class App:
 
     def _admit(self, tgi: bool) -> None:
         """Raises Refused when as many requests are here as the API's limit allows."""
-        queued = self.serving.settings.max_num_queued_reqs
-        if tgi and len(self._tgi_active) >= self.serving.max_concurrent_requests:
-            self.counters.rejected += 1
+        queued = self.serving.options.settings.max_num_queued_reqs
+        if tgi and len(self._tgi_active) >= self.serving.options.max_concurrent_requests:
             raise Refused("Model is overloaded", 429, "overloaded")
         if not tgi and queued is not None and len(self.active) >= queued:
-            self.counters.rejected += 1
             raise Refused("The server's request queue is full", 503, "ServiceUnavailableError")
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -220,7 +217,6 @@ class App:
             "vllm:generation_tokens_total": counters.generation_tokens,
             "vllm:prefix_cache_queries_total": self.prefix.queried_tokens,
             "vllm:prefix_cache_hits_total": self.prefix.hit_tokens,
-            "vllm:admission_rejections_total": counters.rejected,
             "vllm:time_to_first_token_seconds_sum": counters.ttft_s,
             "vllm:time_to_first_token_seconds_count": counters.finished,
             "vllm:request_queue_time_seconds_sum": counters.queued_s,
@@ -229,7 +225,7 @@ class App:
             "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
             "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
         }
-        connection.respond(200, exposition(self.serving.model, values).encode(), "text/plain; version=0.0.4")
+        connection.respond(200, exposition(self.serving.options.model, values).encode(), "text/plain; version=0.0.4")
 
 
 def _answer_with(content: object, _request: HttpRequest, connection: ClientConnection) -> None:
@@ -240,24 +236,19 @@ def _pages(serving: Serving) -> dict[str, object]:
     """What the server says of itself, by path: vLLM's version and models, TGI's info."""
     limits, version = serving.replica.limits, f"{__version__}+emulator"
     card = {
-        "id": serving.model,
+        "id": serving.options.model,
         "object": "model",
         "created": int(time.time()),
         "owned_by": "emulator",
-        "root": serving.model,
+        "root": serving.options.model,
         "max_model_len": limits.max_model_len,
     }
     info = {
-        "model_id": serving.model,
-        "model_pipeline_tag": "text-generation",
-        "max_concurrent_requests": serving.max_concurrent_requests,
-        "max_best_of": 1,
-        "max_stop_sequences": 4,
+        "model_id": serving.options.model,
+        "max_concurrent_requests": serving.options.max_concurrent_requests,
         "max_input_tokens": limits.max_model_len - 1,
         "max_total_tokens": limits.max_model_len,
         "max_batch_total_tokens": limits.kv_tokens,
-        "validation_workers": 1,
-        "max_client_batch_size": 1,
         "router": "emulator",
         "version": version,
     }

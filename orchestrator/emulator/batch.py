@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from orchestrator.emulator.model import DecodeCosts, Limits, Replica
+from orchestrator.emulator.model import Limits, Replica
 
 _NEVER = -1
 BLOCK_TOKENS = 16  # of the prefix cache
@@ -63,7 +63,6 @@ class Batch:
         self.preemptions = 0
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
-        self._decode_costs: dict[int, DecodeCosts] = {}
 
     # --- requests in and out -----------------------------------------------------------------------------------------
 
@@ -195,20 +194,16 @@ class Batch:
 
     def _decode_steps(self, max_steps: int) -> list[Sequence]:
         count = len(self.decoding)
-        costs = self._decode_costs.get(count)
-        if costs is None:
-            costs = self._decode_costs[count] = self.costs.decode(count)
-        compute_s = costs.compute_s + self.context * costs.compute_context_s
-        memory_s = costs.memory_s + self.context * costs.memory_context_s + self.windowed * costs.memory_window_s
-        if compute_s > memory_s:
-            first, growth = costs.fixed_s + compute_s, count * costs.compute_context_s
-        else:
-            first, growth = costs.fixed_s + memory_s, count * costs.memory_context_s
+        costs = self.costs
+        fixed_s, compute_s, memory_s = costs.parts(count, count, self.context, self.context, self.windowed)
+        grows = count / costs.in_flight(count)  # every step reads one more token of each sequence
+        first = fixed_s + max(compute_s, memory_s)
+        growth = grows * (costs.attend_s if compute_s > memory_s else costs.read_s)
         steps = min(
             max_steps,
             self._finish_steps[0] - self.step,
             (self.limits.kv_tokens - self.kv_used) // count,
-            _until_crossing(compute_s - memory_s, count * (costs.compute_context_s - costs.memory_context_s)),
+            _until_crossing(compute_s - memory_s, grows * (costs.attend_s - costs.read_s)),
         )
         if steps > 1 and self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
             steps = min(steps, _steps_in(self.waiting[0].ready_s - self.clock, first, growth))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,11 +23,12 @@ class Options:
     settings: EngineSettings
     hardware: Hardware
     profile: Profile
+    model: str  # the name that requests carry
+    api_key: str | None = field(default=None, repr=False)
     host: str = "127.0.0.1"
     port: int = 8000
-    served_name: str = ""
     headless: bool = False  # a rank above 0 of a multi-node replica: holds its place, serves nothing
-    max_concurrent_requests: int = 128
+    max_concurrent_requests: int = 128  # TGI's limit: 429, at once
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,9 +82,10 @@ def options_of(arguments: argparse.Namespace) -> Options:
             settings=settings,
             hardware=Hardware.model_validate(config.get("hardware", hardware)),
             profile=with_faults(load_profile(settings.profile), arguments.fault),
+            model=arguments.served_model_name or settings.served_model_name or settings.model,
+            api_key=os.environ.get(API_KEY_VARIABLE) or None,
             host=arguments.host,
             port=arguments.port,
-            served_name=arguments.served_model_name,
             headless=arguments.headless,
             max_concurrent_requests=arguments.max_concurrent_requests,
         )

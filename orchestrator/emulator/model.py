@@ -52,16 +52,26 @@ class Costs:
             return 0.0
         return float(1 - (1 - self.experts_per_token / self.num_experts) ** tokens)
 
-    def decode(self, sequences: int) -> DecodeCosts:
-        """The step time of decodes alone, as a function of the context they read."""
-        m = min(self.stages, sequences) or 1
-        return DecodeCosts(
-            fixed_s=self.step_s + self.sequence_s * sequences + self.hop_s + self.hop_token_s * sequences / m,
-            compute_s=sequences * (self.token_s + self.sample_s) / m,
-            compute_context_s=self.attend_s / m,
-            memory_s=self.weights_s + self.experts_s * self.experts_read(sequences / m),
-            memory_context_s=self.read_s / m,
-            memory_window_s=self.window_s / m,
+    def in_flight(self, sequences: int) -> int:
+        """Micro-batches that share the work of a step."""
+        return 1 if self.stages == 1 else min(self.stages, sequences)
+
+    def parts(
+        self, sequences: int, tokens: int, attended: float, read: float, windowed: float
+    ) -> tuple[float, float, float]:
+        """Seconds of a step that are spent in any case, computing, and reading memory; the longer of these two counts.
+
+        ``attended``: pairs of a token and a token of its context; ``read``, ``windowed``: tokens of KV read in layers
+        with full attention and with a sliding window.
+        """
+        m = self.in_flight(sequences)
+        memory_s = self.weights_s + (read * self.read_s + windowed * self.window_s) / m
+        if self.num_experts:
+            memory_s += self.experts_s * self.experts_read(tokens / m)
+        return (
+            self.step_s + self.sequence_s * sequences + self.hop_s + self.hop_token_s * tokens / m,
+            (tokens * self.token_s + sequences * self.sample_s + attended * self.attend_s) / m,
+            memory_s,
         )
 
     def mixed(self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]) -> float:
@@ -73,26 +83,8 @@ class Costs:
             if start:
                 read += start
                 windowed += min(start, self.window)
-        sequences = decodes + len(chunks)
-        m = 1 if self.stages == 1 else min(self.stages, sequences)
-        compute_s = (tokens * self.token_s + sequences * self.sample_s + attended * self.attend_s) / m
-        memory_s = self.weights_s + (read * self.read_s + windowed * self.window_s) / m
-        if self.num_experts:
-            memory_s += self.experts_s * self.experts_read(tokens / m)
-        fixed_s = self.step_s + self.sequence_s * sequences + self.hop_s + self.hop_token_s * tokens / m
-        return fixed_s + (compute_s if compute_s > memory_s else memory_s)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeCosts:
-    """Step time of n decodes: fixed + max(compute + context * …, memory + context * … + windowed * …)."""
-
-    fixed_s: float
-    compute_s: float
-    compute_context_s: float
-    memory_s: float
-    memory_context_s: float
-    memory_window_s: float
+        fixed_s, compute_s, memory_s = self.parts(decodes + len(chunks), tokens, attended, read, windowed)
+        return fixed_s + max(compute_s, memory_s)
 
 
 @dataclass(frozen=True, slots=True)

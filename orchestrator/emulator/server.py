@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator import model
 from orchestrator.emulator.api import Serving, four_bytes
 from orchestrator.emulator.app import App
-from orchestrator.emulator.flags import API_KEY_VARIABLE, Options
+from orchestrator.emulator.flags import Options
 from orchestrator.emulator.profile import device_of, facts_of
 
 if TYPE_CHECKING:
@@ -61,7 +60,8 @@ def main(options: Options) -> int:
         return _hold_place()
     for line in start_lines(facts, device, replica):
         log(line)
-    status: int = uvloop.run(_serve(options, _serving(options, facts, replica)))
+    counter = token_counter(options.settings.tokenizer or options.settings.model)
+    status: int = uvloop.run(_serve(Serving(options, replica, facts.shape.vocab_size, counter)))
     return status
 
 
@@ -98,20 +98,6 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
     ]
 
 
-def _serving(options: Options, facts: ModelFacts, replica: model.Replica) -> Serving:
-    settings = options.settings
-    return Serving(
-        model=options.served_name or settings.served_model_name or settings.model,
-        settings=settings,
-        profile=options.profile,
-        replica=replica,
-        vocab_size=facts.shape.vocab_size,
-        api_key=os.environ.get(API_KEY_VARIABLE) or None,
-        max_concurrent_requests=options.max_concurrent_requests,
-        count_tokens=token_counter(settings.tokenizer or settings.model),
-    )
-
-
 def token_counter(model: str) -> Callable[[str], int]:
     """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one by length."""
     path = Path(model).expanduser() / "tokenizer.json"
@@ -134,8 +120,8 @@ def _hold_place() -> int:
     return 0
 
 
-async def _serve(options: Options, serving: Serving) -> int:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+async def _serve(serving: Serving) -> int:
+    loop, stop, options = asyncio.get_running_loop(), asyncio.Event(), serving.options
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     app = App(serving, loop, log)
@@ -147,7 +133,7 @@ async def _serve(options: Options, serving: Serving) -> int:
     gc.freeze()  # what start-up left behind is never collected, so no pause for it in the middle of a step
     try:
         port = server.sockets[0].getsockname()[1]
-        log(f"serving {serving.model} on http://{options.host}:{port}")
+        log(f"serving {options.model} on http://{options.host}:{port}")
         await stop.wait()
     finally:
         server.close()

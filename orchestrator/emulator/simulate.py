@@ -35,10 +35,6 @@ class Outcome:
     last_token_s: Floats
     preemptions: Ints
 
-    @property
-    def refused(self) -> int:
-        return int(np.isnan(self.last_token_s).sum())
-
 
 def simulate(profile: Profile, settings: EngineSettings, schedule: Trace, hardware: Hardware | None = None) -> Outcome:
     """What a deployment's replicas would do with a schedule: dealt in turn to all replicas and data-parallel ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,10 +13,12 @@ from typing import Any, Literal
 
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-Kind = Literal["value", "switch", "bare", "json", "named", "off"]
+Kind = Literal["value", "switch", "bare", "json", "off"]
 Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
+NO_USE = "no workload asks for LoRA adapters or for guided output, so what is measured would not use it"
+_UNUSED = re.compile(r"lora|adapter|guided|grammar|structured|output_constraint")
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins of engines that would choose by the GPU's memory
 
 
@@ -58,15 +61,19 @@ class Flag:
     """How one field becomes arguments.
 
     value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false (None: nothing);
-    json: ``--x '{…}'``; named: ``--x a=1 b=2``; off: ``--x`` for false.
+    json: ``--x '{…}'``; off: ``--x`` for false.
     """
 
     name: str
     kind: Kind = "value"
     inverse: str | None = None
     choices: tuple[str, ...] = ()  # all values the engine takes, where its source names them
+    # What stands there where it is not the field's own value, from that and all settings; None: the flag is left out.
+    of: Callable[[Any, EngineSettings], Any] | None = None
 
-    def arguments(self, value: Any) -> list[str]:
+    def arguments(self, value: Any, settings: EngineSettings) -> list[str]:
+        if self.of is not None and (value := self.of(value, settings)) is None:
+            return []
         if self.kind == "switch":
             return [self.name if value else "--no-" + self.name.removeprefix("--")]
         if self.kind == "bare":
@@ -76,20 +83,31 @@ class Flag:
             return [] if value else [self.name]
         if self.kind == "json":
             return [self.name, json.dumps(value, separators=(",", ":"), sort_keys=True)]
-        if self.kind == "named":
-            return [self.name, *(f"{name}={one}" for name, one in value.items())]
         return [self.name, str(value)]
 
 
-def mapped(settings: EngineSettings, table: Mapping[str, Flag]) -> list[str]:
+Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field; a field may need several
+
+
+def each(flags: Flags) -> list[tuple[str, Flag]]:
+    """Every flag, with its field, in the table's order."""
+    return [(name, flag) for name, own in flags.items() for flag in (own if isinstance(own, tuple) else (own,))]
+
+
+def mapped(settings: EngineSettings, flags: Flags) -> list[str]:
     """Arguments of the fields that were set, in the table's order."""
-    given = [(flag, getattr(settings, name)) for name, flag in table.items()]
-    return [text for flag, value in given if value is not None for text in flag.arguments(value)]
+    given = [(flag, getattr(settings, name)) for name, flag in each(flags)]
+    return [text for flag, value in given if value is not None for text in flag.arguments(value, settings)]
 
 
-def pairs(values: Mapping[str, Any]) -> list[str]:
-    """``--flag value`` for every value that is not None."""
-    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+def tensor_ranks(enabled: bool, settings: EngineSettings) -> int | None:
+    """``Flag.of`` where expert parallelism is a number: experts are spread over the tensor-parallel ranks."""
+    return settings.tensor_parallel_size if enabled else None
+
+
+def blocks(default: int) -> Callable[[int, EngineSettings], int]:
+    """``Flag.of`` where a KV cache is counted in blocks: tokens in whole ones. ``default``: the engine's block size."""
+    return lambda tokens, settings: -(-tokens // (settings.block_size or default))
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
@@ -107,7 +125,7 @@ def extra_arguments(settings: EngineSettings) -> list[str]:
 
 
 def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> list[str]:
-    """Sentences about ``extra_args`` that name no flag, or one that a field or this program sets.
+    """Sentences about ``extra_args`` that name no flag, one that a field or this program sets, or one without use.
 
     ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program").
     """
@@ -118,6 +136,8 @@ def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> l
             sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
         elif owner := plain.get(_plain(name)):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
+        elif _UNUSED.search(name):
+            sentences.append(f"extra_args: {name}: {NO_USE}")
     return sentences
 
 
@@ -159,6 +179,11 @@ def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
     ]
 
 
+def random_key() -> str:
+    """A fresh API key. It never begins with ``-``: engines that take it as an argument would read it as a flag."""
+    return secrets.token_hex(24)
+
+
 def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
     """Starts an engine that takes its key as an argument only, without the key in any command line.
 
@@ -189,12 +214,18 @@ def nonce_name(settings: EngineSettings, node: Node) -> str:
 
 
 def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
-    """Reads a log: name -> (regular expression with one group, what makes a value of it). The first match counts."""
+    """Reads a log: name -> (regular expression with one group, what makes a value of it).
+
+    What several ranks say differs little: of numbers the largest counts, of texts the first.
+    """
     compiled = {name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()}
 
     def read(log: str) -> dict[str, Any]:
-        found = {name: (pattern.search(log), convert) for name, (pattern, convert) in compiled.items()}
-        return {name: convert(match[1].replace(",", "")) for name, (match, convert) in found.items() if match}
+        found = {
+            name: [convert(text.replace(",", "")) for text in pattern.findall(log)]
+            for name, (pattern, convert) in compiled.items()
+        }
+        return {name: all_[0] if isinstance(all_[0], str) else max(all_) for name, all_ in found.items() if all_}
 
     return read
 

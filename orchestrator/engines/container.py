@@ -46,7 +46,7 @@ def in_container(command: Command, settings: EngineSettings, hardware: Hardware,
 def local_paths(settings: EngineSettings, node: Node) -> list[str]:
     """Absolute paths that the settings name, which the container must see under the same paths."""
     spec = settings.speculative
-    named = (node.model_path, settings.tokenizer, spec and spec.model, *(settings.lora_modules or {}).values())
+    named = (node.model_path, settings.tokenizer, spec and spec.model)
     return [path for path in named if path and os.path.isabs(path)]
 
 

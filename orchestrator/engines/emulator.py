@@ -15,7 +15,7 @@ from orchestrator.emulator.flags import API_KEY_VARIABLE, parser, with_faults
 from orchestrator.emulator.profile import load_profile
 from orchestrator.engines import command, vllm
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import NOT_LAUNCHED, Engine
+from orchestrator.engines.engine import NOT_LAUNCHED, UNUSED, Engine
 from orchestrator.errors import InputError
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -24,7 +24,6 @@ CONFIG = "emulator.json"
 # What the timing model has no term for.
 _UNKNOWN = {
     "speculative": "speculative decoding",
-    **dict.fromkeys(("enable_lora", "lora_modules", "max_loras", "max_lora_rank"), "LoRA"),
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
     "attention_backend": "attention kernels",
@@ -35,19 +34,14 @@ _UNKNOWN = {
 _PART_OF_THIS = dict.fromkeys(
     ("image", "container_runtime", "executable", "engine_version"), "the emulator is part of this program"
 )
-REFUSED = (
-    {field: f"the emulator's model knows nothing of {what}" for field, what in _UNKNOWN.items()}
-    | _PART_OF_THIS
-    | {"url": "use engine: endpoint for a server that already runs", "api_key_env": NOT_LAUNCHED["api_key_env"]}
-)
+REFUSED = {field: f"the emulator's model knows nothing of {what}" for field, what in _UNKNOWN.items()} | _PART_OF_THIS
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    """Fields it knows nothing of, a profile that cannot be read, unknown flags and faults."""
-    found = [f"{field}: {why}" for field, why in REFUSED.items() if field in settings.given()]
+    """A profile that cannot be read, unknown flags and faults."""
     known = {flag for action in parser()._actions for flag in action.option_strings}
     unknown = [flag for flag in settings.extra_args if flag.startswith("-") and flag not in known]
-    found += [f"extra_args: the emulator has no flag {flag}" for flag in unknown]
+    found = [f"extra_args: the emulator has no flag {flag}" for flag in unknown]
     faults = settings.extra_args.get("--fault", [])
     try:
         profile = load_profile(settings.profile)
@@ -77,26 +71,22 @@ ENGINE = Engine(
     title="the emulator",
     emulated=True,
     reset_path="/reset_prefix_cache",
-    metrics={column: name for column, name in vllm.METRICS.items() if not column.startswith("spec_")},
+    metrics={column: name for column, name in vllm.ENGINE.metrics.items() if not column.startswith("spec_")},
     dialects=lambda settings: {
         **openai(prompt_token_ids=True, continuous_usage=True, return_token_ids=True),
         "tgi": TGI_STREAM,
     },
-    taken=frozenset(EngineSettings.model_fields),  # those of REFUSED are refused above
+    taken=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *UNUSED} | {"profile"},
+    refused=REFUSED,
     reserved=("--config", "--host", "--port", "--served-model-name", "--headless", "--help", "-h"),
-    aliases={
-        "--profile": "the field profile",
-        "--model": "the field model",
-        "--accelerator": "the hardware",
-        "--set": "the fields themselves",
-    },
+    aliases={"--accelerator": "the hardware", "--set": "the fields themselves"},
     on_cpus=True,
     several_nodes=True,
     pins=lambda settings, hardware: vllm.batch_pins(settings, False),  # it imitates a GPU wherever it runs
     more_problems=_problems,
     start=_start,
     key_variable=API_KEY_VARIABLE,
-    rules=vllm.RULES,
+    rules=vllm.ENGINE.rules,
     reported=vllm.ENGINE.reported,
-    log=vllm.LOG,
+    log=vllm.ENGINE.log,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.engines.command import Command, Flag, Node, environment, extra_arguments, mapped, nonce_name, taken
+from orchestrator.engines import command
+from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -41,6 +42,25 @@ LACKING = {
     "cpu_offload_gb": "{} keeps all weights on its devices",
     "kv_transfer_config": "{} has no disaggregated prefill",
 }
+# No request makes use of them yet.
+UNUSED = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
+
+
+def named_as_vllm(prefix: str) -> dict[str, str]:
+    """``Engine.metrics`` of an engine that calls these as vLLM does, behind a prefix of its own."""
+    names = {
+        "running": "num_requests_running",
+        "waiting": "num_requests_waiting",
+        "queue_time_s_sum": "request_queue_time_seconds_sum",
+        "queue_time_count": "request_queue_time_seconds_count",
+        "ttft_s_sum": "time_to_first_token_seconds_sum",
+        "ttft_count": "time_to_first_token_seconds_count",
+        "spec_draft_tokens_total": "spec_decode_num_draft_tokens_total",
+        "spec_accepted_tokens_total": "spec_decode_num_accepted_tokens_total",
+        "prompt_tokens_total": "prompt_tokens_total",
+        "generation_tokens_total": "generation_tokens_total",
+    }
+    return {column: prefix + name for column, name in names.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +122,8 @@ class ModelRules:
 class Engine:
     """One inference engine. Its functions are pure; nothing of it changes.
 
-    Every field of ``EngineSettings`` is a key of ``flags``, ``written`` or ``refused``, or is in ``taken``; one that is
-    nowhere is refused as unknown to the engine.
+    Every field of ``EngineSettings`` is a key of ``flags`` or ``refused``, or is in ``taken``; one that is nowhere is
+    refused as unknown to the engine. A flag that is named like a field which has a place is that field's.
     """
 
     name: str  # in experiment files
@@ -121,12 +141,11 @@ class Engine:
     metrics: Mapping[str, str] = field(default_factory=dict)
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name that requests carry and /v1/models must list: proof that the server is ours.
-    served_name: Callable[[EngineSettings, Node], str] = nonce_name
+    served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
 
     # its settings
-    flags: Mapping[str, Flag] = field(default_factory=dict)  # field -> flag with the field's value
-    written: Mapping[str, str] = field(default_factory=dict)  # field -> flag that `start` writes
-    taken: Collection[str] = ()  # fields that need no flag, or several
+    flags: Flags = field(default_factory=dict)  # field -> the flags that it becomes
+    taken: Collection[str] = ()  # fields that `start` knows, or that are part of other fields' flags
     refused: Mapping[str, str] = field(default_factory=dict)  # field -> why it has no place
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # field -> all that it may be
     reserved: tuple[str, ...] = ()  # flags that this program sets
@@ -175,31 +194,36 @@ class Engine:
         settings = settings.model_copy(update=pins)
         own = self.start(settings, hardware, node)
         notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
-        command = replace(
+        made = replace(
             own,
-            argv=(*own.argv, *mapped(settings, self.flags), *extra_arguments(settings)),
-            env=environment(settings, hardware, node) | own.env | settings.env,
+            argv=(*own.argv, *command.mapped(settings, self.flags), *command.extra_arguments(settings)),
+            env=command.environment(settings, hardware, node) | own.env | settings.env,
             secrets={self.key_variable: api_key} if self.key_variable else {},
             grace_s=self.follower_grace_s if node.rank else None,
             notes=notes + own.notes,
         )
-        return in_container(command, settings, hardware, node)
+        return in_container(made, settings, hardware, node)
 
     def _without_place(self, settings: EngineSettings) -> list[str]:
-        known = {*self.flags, *self.written, *self.taken} | (EVERYWHERE if self.launches else set())
-        known |= {"speculative"} if self.drafts else set()
-        why = (LACKING | NOT_LAUNCHED if self.launches else {}) | dict(self.refused)
+        why = dict.fromkeys(UNUSED, command.NO_USE)
+        why |= (LACKING | NOT_LAUNCHED if self.launches else {}) | dict(self.refused)
         otherwise = "{} has no such setting" if self.launches else "{} already runs; nothing of it can be set here"
-        missing = [name for name in settings.given() if name not in known]
+        missing = [name for name in settings.given() if name not in self._known()]
         return [f"{name}: {why.get(name, otherwise).replace('{}', self.title)}" for name in missing]
 
+    def _known(self) -> set[str]:
+        """The fields that have a place."""
+        return ({*self.flags, *self.taken} | (EVERYWHERE if self.launches else set())) - self.refused.keys()
+
     def _given_twice(self, settings: EngineSettings) -> list[str]:
-        flags = {name: flag.name for name, flag in self.flags.items()} | dict(self.written)
-        owners = {flag: f"the field {name}" for name, flag in flags.items()} | dict(self.aliases)
-        return taken(self.title, settings, owners | dict.fromkeys(self.reserved, "this program"))
+        flags = [(name, "--" + name) for name in self._known()] + [
+            (name, flag.name) for name, flag in command.each(self.flags)
+        ]
+        owners = {flag: f"the field {name}" for name, flag in flags} | dict(self.aliases)
+        return command.taken(self.title, settings, owners | dict.fromkeys(self.reserved, "this program"))
 
     def _unknown_values(self, settings: EngineSettings) -> list[str]:
-        allowed = {name: flag.choices for name, flag in self.flags.items() if flag.choices} | dict(self.values)
+        allowed = {name: flag.choices for name, flag in command.each(self.flags) if flag.choices} | dict(self.values)
         return [
             f"{name}: {value!r} is none of {', '.join(values)}; {self.title} has no other"
             for name, values in allowed.items()
@@ -207,7 +231,6 @@ class Engine:
         ]
 
     def _node_problems(self, settings: EngineSettings) -> list[str]:
-        if settings.nnodes == 1 or self.several_nodes:
+        if settings.nnodes == 1 or self.several_nodes or "nnodes" in self.refused:
             return []
-        why = self.refused.get("nnodes", f"{self.title} runs on one node, so nnodes must be 1, not {settings.nnodes}")
-        return [f"nnodes: {why}"]
+        return [f"nnodes: {self.title} runs on one node, so nnodes must be 1, not {settings.nnodes}"]

@@ -2,26 +2,53 @@
 
 Exit statuses say little: vLLM exits 0 when it dies at run time, SGLang kills itself with SIGKILL, a worker that meets
 an illegal instruction shows only in its parent's log. Signatures are those of the engines' own messages.
+
+A line that informs or warns is no cause, and of a death while serving only what was written after readiness counts.
+What a node or a hub did comes before what followed from it, a reason before a mere refusal, and that before the words
+of those who died of it; among equals the last line counts, since that is the one the engine did not survive.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from orchestrator.engines.engine import LogWords
+from orchestrator.engines.process import READY
 from orchestrator.errors import Failure, FailureKind
+from orchestrator.redaction import plain
 
 Phase = Literal["start", "run"]  # before and after it was ready
 TAIL_LINES = 80
 _CAUSE_CHARACTERS = 240
 
-
 # Messages that are not one engine's own: Python's, torch's, argparse's, the operating system's, container runtimes'.
-# Each engine's file has the rest. Kinds are tried in the order of FailureKind.
+# Each engine's file has the rest.
 COMMON: Mapping[FailureKind, str] = {
+    FailureKind.GPU_FAULT: (
+        r"uncorrectable ECC error|busy or unavailable|system not yet initialized|fallen off the bus|GPU is lost"
+        r"|no CUDA-capable device is detected|Unable to determine the device handle"
+    ),
+    FailureKind.HUB: (
+        r"check your (?:internet )?connection|We couldn't connect to|Max retries exceeded with url"
+        r"|429 (?:Client Error|Too Many Requests)|50\d Server Error.*for url|Temporary failure in name resolution"
+        r"|(?:Timeout|ConnectionError|ConnectError|NameResolutionError)\b.*(?:huggingface|hf\.co|Hub\b)"
+    ),
+    FailureKind.DISK_FULL: r"No space left on device|Disk quota exceeded",
+    FailureKind.NODE_LIMIT: (
+        # in brackets it is torch's, of a size that was asked for
+        r"(?<!\()Cannot allocate memory|Too many open files|pthread_create.*Resource temporarily unavailable"
+        r"|can't start new thread"
+    ),
+    FailureKind.NO_ADDRESS: r"[Cc]annot assign requested address|EADDRNOTAVAIL|AddrNotAvailable",
+    FailureKind.PORT_TAKEN: r"[Aa]ddress already in use|EADDRINUSE|AddrInUse",
+    FailureKind.IMAGE_PULL: (
+        r"Unable to find image|pull access denied|manifest unknown|failed to pull|Cannot connect to the Docker daemon"
+        r"|initializing source docker:|did not resolve to an alias|container-init binary not found"
+        r"|FATAL: +(?:Unable to handle \w+://|While checking container|while extracting|container creation failed)"
+    ),
     FailureKind.OOM_LOAD: (
         r"CUDA out of memory|torch\.OutOfMemoryError|OutOfMemoryError:|CUDA error: out of memory"
         r"|DefaultCPUAllocator: can't allocate memory"
@@ -35,15 +62,8 @@ COMMON: Mapping[FailureKind, str] = {
         r"|does not appear to have a file named|is not a local folder and is not a valid model"
         r"|Can't load the configuration of|No such file or directory: '[^']*config\.json"
     ),
-    FailureKind.DISK_FULL: r"No space left on device",
-    FailureKind.IMAGE_PULL: (
-        r"Unable to find image|pull access denied|manifest unknown|failed to pull|Cannot connect to the Docker daemon"
-        r"|initializing source docker:|did not resolve to an alias|container-init binary not found"
-        r"|FATAL: +(?:Unable to handle \w+://|While checking container|while extracting|container creation failed)"
-    ),
     FailureKind.NO_EXECUTABLE: r"executable file not found in \$PATH",
     FailureKind.NO_COMPILER: r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler",
-    FailureKind.PORT_TAKEN: r"[Aa]ddress already in use|EADDRINUSE",
     FailureKind.ILLEGAL_INSTRUCTION: r"exit code:? -4\b|SIGILL|Illegal instruction",
     FailureKind.DRIVER: r"CUDA driver version is insufficient|no kernel image is available|Found no NVIDIA driver",
     FailureKind.DIST: r"NCCL error|ncclSystemError|Timeout.*ProcessGroup|DistStoreError|DistNetworkError|Gloo connect",
@@ -53,13 +73,16 @@ COMMON: Mapping[FailureKind, str] = {
         r"|AssertionError: .*(?:divisible|must be|must >=|not support|only support|invalid \w+$)"
     ),
 }
-# Only meaningful before an engine serves: later a single request may cause the same messages. Engines also log them in
-# passing, about something they then do another way.
+# All that a later group says may follow from an earlier one.
+_OUTSIDE = frozenset({FailureKind.GPU_FAULT, FailureKind.HUB, FailureKind.DISK_FULL, FailureKind.NODE_LIMIT})
+_FOLLOWING = (FailureKind.DIST, FailureKind.BAD_CONFIG, FailureKind.ENGINE_DEAD)
+_GROUPS = (_OUTSIDE, frozenset(FailureKind) - _OUTSIDE - {*_FOLLOWING}, *(frozenset({kind}) for kind in _FOLLOWING))
+# Only meaningful before an engine serves: later a single request may cause the same messages.
 _START_ONLY = frozenset(
     {
-        *(FailureKind.GPU_DIRTY, FailureKind.OOM_KV, FailureKind.BAD_FLAG, FailureKind.BAD_QUANT),
+        *(FailureKind.GPU_DIRTY, FailureKind.OOM_KV, FailureKind.BAD_FLAG, FailureKind.BAD_QUANT, FailureKind.HUB),
         *(FailureKind.BAD_MODEL, FailureKind.NO_MODEL, FailureKind.PORT_TAKEN, FailureKind.BAD_CONFIG),
-        FailureKind.DRIVER,
+        *(FailureKind.DRIVER, FailureKind.NO_ADDRESS),
     }
 )
 # How it ended says why, where its log has no signature; None: it still runs.
@@ -69,52 +92,49 @@ _WORDLESS = {
     None: FailureKind.NOT_ANSWERING,
 }
 _INTRODUCTION = {"start": "the engine did not start: ", "run": "the engine failed while it served: "}
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # TGI writes colours to files too
 _PYTHON_WARNING = r"\S+\.py:\d+: \w*Warning: "
 # vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", the others' time stamps and levels.
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+( ?[DTPE]P\d+)*\]? )?(E )?"
     r"(- \w+ - ERROR - )?(\[[\w.]+:\d+\] )?"
 )
-
-
 _PYDANTIC = re.compile(r" \[type=\w+, input_value=.*")
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<message>.*))?$")
 _CODE = re.compile(r"raise |File \"|return |[\w.]+ = |[\w.]+\($")
+_SIGNAL = re.compile(r"signal \d+|exit ?code:? -\d+")
 
 
 def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -> Failure:
     """What went wrong. ``log``: the end of what it wrote; ``exit_status``: None when it still runs (it hangs)."""
-    lines = [line for line in _COLOUR.sub("", log).splitlines() if not line.startswith("# ")]
-    tail = "\n".join(lines[-TAIL_LINES:])
-    root = root_exception(lines, words.consequences)
-    for kind, pattern, eligible in _searches(words, phase, lines, hints=(exit_status or 0) >= 0 and root is None):
-        if matching := [line for line in eligible if pattern.search(line)]:
-            said = root if kind is FailureKind.ENGINE_DEAD and root else _best_of(matching)
-            return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {said}", tail)
+    written = plain(log).splitlines()  # TGI writes colours to files too
+    tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
+    if phase == "run" and READY in written:
+        written = written[len(written) - written[::-1].index(READY) :]
+    lines = [line for line in written if not line.startswith("# ")]
+    meant = _meant(words, lines)
+    for group in _GROUPS:
+        # That it dies an engine may say on any level, SGLang on none.
+        eligible = lines if FailureKind.ENGINE_DEAD in group else meant
+        if kind := _last_said(group, words, phase, eligible):
+            matching = [line for line in eligible if _pattern(kind, words).search(line)]
+            root = root_exception(lines, words.consequences) if kind is FailureKind.ENGINE_DEAD else None
+            return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching)}", tail)
     if wordless := _WORDLESS.get(exit_status):
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
     kind = FailureKind.DIED_AT_START if phase == "start" else FailureKind.DIED
-    ended = f"it ended {describe_exit(exit_status)}{_last_words(_meant(words, lines))}"
+    ended = f"it ended {describe_exit(exit_status)}{_last_words(meant)}"
     return Failure(kind, _INTRODUCTION[phase] + ended, tail)
 
 
-def _searches(
-    words: LogWords, phase: Phase, lines: list[str], hints: bool
-) -> Iterator[tuple[FailureKind, re.Pattern[str], list[str]]]:
-    """Every kind with its words and the lines that may hold them. ``hints``: what was said in passing counts too, after
-    all else; not as a refusal of the configuration, whose words are too common."""
-    own = {kind: "|".join(filter(None, (words.failures.get(kind), COMMON.get(kind)))) for kind in FailureKind}
-    patterns = {kind: re.compile(pattern) for kind, pattern in own.items() if pattern}
-    meant = _meant(words, lines)
-    for kind, pattern in patterns.items():
-        if kind not in _START_ONLY:
-            yield kind, pattern, lines
-        elif phase == "start":
-            yield kind, pattern, meant
-    if phase == "start" and hints:
-        for kind in _START_ONLY & patterns.keys() - {FailureKind.BAD_CONFIG, FailureKind.DRIVER}:
-            yield kind, patterns[kind], lines
+def _last_said(group: Collection[FailureKind], words: LogWords, phase: Phase, lines: list[str]) -> FailureKind | None:
+    """The kind of the last line that is of any in this group; of one line the kind that FailureKind has first."""
+    possible = [kind for kind in FailureKind if kind in group and (phase == "start" or kind not in _START_ONLY)]
+    patterns = [(kind, _pattern(kind, words)) for kind in possible]
+    return next((kind for line in reversed(lines) for kind, pattern in patterns if pattern.search(line)), None)
+
+
+def _pattern(kind: FailureKind, words: LogWords) -> re.Pattern[str]:
+    return re.compile("|".join(filter(None, (words.failures.get(kind), COMMON.get(kind)))) or "(?!)")
 
 
 def _meant(words: LogWords, lines: list[str]) -> list[str]:
@@ -162,14 +182,15 @@ def describe_exit(status: int | None) -> str:
 
 
 def _best_of(matching: list[str]) -> str:
-    """The line that says it best: an exception's own rather than the code it shows."""
+    """The line that says it best: one that names a signal, else an exception's own rather than the code it shows."""
+    signals = [line for line in matching if _SIGNAL.search(line)]
     said = [line for line in matching if _EXCEPTION.match(_clean(line)) or not _CODE.match(_clean(line))]
-    return cause((said or matching)[0])
+    return cause((signals or said or matching)[0])
 
 
 def _last_words(lines: list[str]) -> str:
     """The last line that looks like an error, for the sentence."""
     for line in reversed(lines):
-        if re.search(r"[Ee]rror|Exception|[Ff]ailed|fatal", line):
+        if re.search(r"[Ee]rror|Exception|[Ff]ailed|fatal|signal \d+", line):
             return f", saying: {cause(line)}"
     return ""

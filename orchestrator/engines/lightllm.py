@@ -22,59 +22,9 @@ QUANTIZATION = (
     *("ao-int8wo", "ao-fp8w8a16", "ao-fp6w6a16", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128"),
     "triton-fp8w8a8-block128",
 )
-FLAGS = {
-    "trust_remote_code": Flag("--trust_remote_code", "bare"),
-    "tensor_parallel_size": Flag("--tp"),
-    "data_parallel_size": Flag("--dp"),
-    "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
-    "quantization": Flag("--quant_type", choices=QUANTIZATION),
-    "kv_cache_dtype": Flag("--mode", choices=("triton_int8kv", "ppl_int8kv", "triton_fp8kv")),
-    "max_num_seqs": Flag("--running_max_req_size"),
-    "max_num_batched_tokens": Flag("--batch_max_tokens"),
-    "max_model_len": Flag("--max_req_total_len"),
-    "gpu_memory_utilization": Flag("--mem_fraction"),
-    "kv_cache_tokens": Flag("--max_total_token_num"),
-    "enable_chunked_prefill": Flag("--disable_chunked_prefill", "off"),
-    "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
-    "guided_decoding_backend": Flag("--output_constraint_mode", choices=("outlines", "xgrammar", "none")),
-    "enforce_eager": Flag("--disable_cudagraph", "bare"),
-}
-WRITTEN = {
-    "served_model_name": "--model_name",
-    "speculative": "--mtp_mode",
-}
-RESERVED = ("--host", "--port", "--model_dir", "--nnodes", "--node_rank", "--nccl_host", "--nccl_port", "--run_mode")
-REFUSED = {
-    "revision": "LightLLM reads a local folder; fetch the revision there",
-    "block_size": "LightLLM keeps its KV cache token by token",
-    "enable_lora": "LightLLM has no LoRA here",
-    "kv_transfer_config": "LightLLM has --run_mode instead, with processes of its own",
-}
 MAX_MODEL_LEN, CHUNK = 16384, 4096  # its own defaults
 PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
-METRICS = {
-    "running": "lightllm_batch_current_size",
-    "waiting": "lightllm_queue_size",
-    # its lightllm_request_queue_duration_bucket is declared and never filled
-    "prefix_query_tokens_total": "lightllm_request_input_length_sum",
-    "prefix_hit_tokens_total": "lightllm_cache_length_sum",
-    "ttft_s_sum": "lightllm_request_first_token_duration_sum",
-    "ttft_count": "lightllm_request_first_token_duration_count",
-    "prompt_tokens_total": "lightllm_request_input_length_sum",
-    "generation_tokens_total": "lightllm_request_generated_tokens_sum",
-}
 PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
-LOG = LogWords(
-    failures={
-        FailureKind.OOM_KV: (r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"),
-        FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
-        FailureKind.BAD_MODEL: r"Model type .* is not supported",
-        FailureKind.PORT_TAKEN: r"Connection in use: \(|port \d+ has been used",
-        FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
-        FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
-    },
-    passing=r"(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)",  # this line is all it says of a full cache
-)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -89,24 +39,14 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
         *("--model_dir", node.model_path or settings.model, "--model_name", command.nonce_name(settings, node)),
         *("--host", node.bind, "--port", str(node.port), "--nccl_port", str(node.master_port)),
-        *_features(settings),
         *_nodes(settings, node),
     ]
     return Command(tuple(argv), {"MOE_MODE": "EP"} if settings.enable_expert_parallel else {})
 
 
-def _features(settings: EngineSettings) -> list[str]:
-    spec, tokens = settings.speculative, settings.max_num_batched_tokens
-    chunked = settings.enable_chunked_prefill is not False
-    return command.pairs(
-        {
-            # its own default, never above the batch
-            "--chunked_prefill_size": tokens if chunked and tokens and tokens < CHUNK else None,
-            "--mtp_mode": "deepseekv3" if spec else None,
-            "--mtp_draft_model_dir": spec.model if spec else None,
-            "--mtp_step": spec.num_speculative_tokens if spec else None,
-        }
-    )
+def _chunk(tokens: int, settings: EngineSettings) -> int | None:
+    """Its own default, never above the batch."""
+    return tokens if settings.enable_chunked_prefill is not False and tokens < CHUNK else None
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
@@ -126,8 +66,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         found.append(
             "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
         )
-    if off and settings.guided_decoding_backend not in (None, "none"):
-        found.append(f"guided_decoding_backend: LightLLM needs {' and '.join(off)} on for it")
     longest, tokens = settings.max_model_len or MAX_MODEL_LEN, settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
         found.append(f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split")
@@ -146,22 +84,69 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="lightllm",
     title="LightLLM",
-    metrics=METRICS,
+    metrics={
+        "running": "lightllm_batch_current_size",
+        "waiting": "lightllm_queue_size",
+        # its lightllm_request_queue_duration_bucket is declared and never filled
+        "prefix_query_tokens_total": "lightllm_request_input_length_sum",
+        "prefix_hit_tokens_total": "lightllm_cache_length_sum",
+        "ttft_s_sum": "lightllm_request_first_token_duration_sum",
+        "ttft_count": "lightllm_request_first_token_duration_count",
+        "prompt_tokens_total": "lightllm_request_input_length_sum",
+        "generation_tokens_total": "lightllm_request_generated_tokens_sum",
+    },
     # It has no usage in streams.
     dialects=lambda settings: {
         **openai(prompt_token_ids=True, min_tokens_field=None, include_usage=False),
         "tgi": replace(TGI_STREAM, length_control="ignore_eos", min_tokens_field="min_new_tokens"),
     },
-    flags=FLAGS,
-    written=WRITTEN,
-    taken=("enable_expert_parallel",),
-    refused=REFUSED,
-    reserved=RESERVED,
+    flags={
+        "trust_remote_code": Flag("--trust_remote_code", "bare"),
+        "tensor_parallel_size": Flag("--tp"),
+        "data_parallel_size": Flag("--dp"),
+        "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
+        "quantization": Flag("--quant_type", choices=QUANTIZATION),
+        "kv_cache_dtype": Flag("--mode", choices=("triton_int8kv", "ppl_int8kv", "triton_fp8kv")),
+        "max_num_seqs": Flag("--running_max_req_size"),
+        "max_num_batched_tokens": (Flag("--batch_max_tokens"), Flag("--chunked_prefill_size", of=_chunk)),
+        "max_model_len": Flag("--max_req_total_len"),
+        "gpu_memory_utilization": Flag("--mem_fraction"),
+        "kv_cache_tokens": Flag("--max_total_token_num"),
+        "enable_chunked_prefill": Flag("--disable_chunked_prefill", "off"),
+        "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
+        "enforce_eager": Flag("--disable_cudagraph", "bare"),
+        "speculative": (
+            Flag("--mtp_mode", of=lambda spec, _: "deepseekv3"),
+            Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
+            Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
+        ),
+    },
+    taken=("served_model_name", "enable_expert_parallel"),
+    refused={
+        "revision": "LightLLM reads a local folder; fetch the revision there",
+        "block_size": "LightLLM keeps its KV cache token by token",
+        "kv_transfer_config": "LightLLM has --run_mode instead, with processes of its own",
+    },
+    reserved=(
+        *("--host", "--port", "--model_dir", "--model_name", "--run_mode"),
+        *("--nnodes", "--node_rank", "--nccl_host", "--nccl_port"),
+    ),
     drafts=Drafts(("mtp",), with_model=("mtp",)),
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,
     start=_start,
     reported=_reported,
-    log=LOG,
+    log=LogWords(
+        failures={
+            FailureKind.OOM_KV: (r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"),
+            FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
+            FailureKind.BAD_MODEL: r"Model type .* is not supported",
+            FailureKind.PORT_TAKEN: r"Connection in use: \(|port \d+ has been used",
+            FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
+            FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
+        },
+        # The line that is left out is all it says of a full cache.
+        passing=r"(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)",
+    ),
 )

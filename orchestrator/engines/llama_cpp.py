@@ -17,75 +17,9 @@ from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-FLAGS = {
-    "max_num_seqs": Flag("--parallel"),
-    "kv_cache_tokens": Flag("--ctx-size"),
-    "max_num_batched_tokens": Flag("--batch-size"),
-    "kv_cache_dtype": Flag("--cache-type-k", choices=KV_TYPES),
-    "enable_prefix_caching": Flag("--cache-prompt", "switch"),
-    "load_format": Flag("--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
-}
-WRITTEN = {
-    "served_model_name": "--alias",
-    "tensor_parallel_size": "--split-mode",
-    "speculative": "--spec-type",
-    "lora_modules": "--lora",
-}
-ALIASES = {
-    **dict.fromkeys(("-a",), "the field served_model_name"),
-    **dict.fromkeys(("-c",), "the fields max_model_len and max_num_seqs"),
-    **dict.fromkeys(("-np",), "the field max_num_seqs"),
-    **dict.fromkeys(("-b", "-ub", "--ubatch-size"), "the field max_num_batched_tokens"),
-    **dict.fromkeys(("-ctk", "-ctv", "--cache-type-v"), "the field kv_cache_dtype"),
-    **dict.fromkeys(("-sm",), "the fields tensor_parallel_size and pipeline_parallel_size"),
-    **dict.fromkeys(("-md", "--spec-draft-model", "--spec-draft-n-max"), "the field speculative"),
-}
-RESERVED = (
-    *("--host", "--port", "--api-key", "--api-key-file", "--model", "-m", "-hf", "--hf-repo", "--metrics"),
-    *("--fit", "-fit", "--gpu-layers", "-ngl", "--threads", "-t"),
-)
-REFUSED = {
-    "dtype": "a GGUF file has its own number format",
-    "quantization": "a GGUF file has its own quantization: name another file",
-    "revision": "name a local GGUF file, or repository:quantization as the model",
-    "gpu_memory_utilization": "llama.cpp takes what the context needs; use kv_cache_tokens",
-    "tokenizer": "a GGUF file holds its tokenizer",
-    "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
-    "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
-    "block_size": "llama.cpp keeps its KV cache token by token",
-    "guided_decoding_backend": "llama.cpp has one of its own (GBNF)",
-    "hf_overrides": "use extra_args: {--override-kv: key=type:value}",
-    "cpu_offload_gb": "llama.cpp counts layers; use extra_args: {--n-cpu-moe: n}",
-    "attention_backend": "use extra_args: {--flash-attn: on}",
-}
 CHUNK = 512  # its own default
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
 TYPES = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
-METRICS = {
-    "running": "llamacpp:requests_processing",
-    "waiting": "llamacpp:requests_deferred",
-    "prefix_query_tokens_total": "llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",
-    "prefix_hit_tokens_total": "llamacpp:prompt_tokens_cached_total",
-    "spec_draft_tokens_total": "llamacpp:spec_decode_num_draft_tokens_total",
-    "spec_accepted_tokens_total": "llamacpp:spec_decode_num_accepted_tokens_total",
-    "prompt_tokens_total": "llamacpp:prompt_tokens_total",
-    "generation_tokens_total": "llamacpp:tokens_predicted_total",
-}
-LOG = LogWords(
-    failures={
-        FailureKind.OOM_KV: r"failed to allocate buffer for kv cache",
-        FailureKind.OOM_LOAD: (
-            r"cudaMalloc failed: out of memory"
-            r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer of size)"
-        ),
-        FailureKind.BAD_FLAG: r"error while handling argument",
-        FailureKind.BAD_MODEL: r"[Uu]nknown model architecture",
-        FailureKind.NO_MODEL: r"error loading model|failed to resolve commit for",
-        FailureKind.PORT_TAKEN: r"couldn't bind HTTP server socket",
-        FailureKind.BAD_CONFIG: r"failed to create context with model",
-    },
-    passing=r"[\d.]+ [IWD] ",
-)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
@@ -102,7 +36,6 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *(("--model", model) if model.endswith(".gguf") else ("--hf-repo", model)),
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
-        *_features(settings),
         *("--fit", "off", "--metrics", "--no-webui"),
     ]
     return Command(tuple(argv))
@@ -125,24 +58,6 @@ def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[s
     return ["--gpu-layers", "all", "--split-mode", split]
 
 
-def _features(settings: EngineSettings) -> list[str]:
-    batch = settings.max_num_batched_tokens or CHUNK
-    spec = settings.speculative
-    adapters = ",".join((settings.lora_modules or {}).values())
-    return command.pairs(
-        {
-            "--ubatch-size": min(batch, CHUNK),  # what one pass computes, never above the batch
-            "--cache-type-v": settings.kv_cache_dtype,
-            "--spec-type": TYPES[spec.method] if spec else None,
-            "--spec-draft-model": spec.model if spec else None,
-            "--spec-draft-n-max": spec.num_speculative_tokens if spec and spec.method != "ngram" else None,
-            "--spec-ngram-simple-size-m": spec.num_speculative_tokens if spec and spec.method == "ngram" else None,
-            "--spec-ngram-simple-size-n": spec.prompt_lookup_max if spec else None,
-            "--lora": adapters or None,
-        }
-    )
-
-
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
@@ -153,8 +68,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         )
     if settings.kv_cache_tokens and settings.max_model_len:
         found.append("kv_cache_tokens: llama.cpp's context is max_model_len times max_num_seqs; give one of the two")
-    if settings.enable_lora and not settings.lora_modules:
-        found.append("enable_lora: llama.cpp needs the adapters themselves at start (lora_modules)")
     return found
 
 
@@ -178,15 +91,67 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="llama_cpp",
     title="llama.cpp",
-    metrics=METRICS,
+    metrics={
+        "running": "llamacpp:requests_processing",
+        "waiting": "llamacpp:requests_deferred",
+        "prefix_query_tokens_total": "llamacpp:prompt_tokens_total + llamacpp:prompt_tokens_cached_total",
+        "prefix_hit_tokens_total": "llamacpp:prompt_tokens_cached_total",
+        "spec_draft_tokens_total": "llamacpp:spec_decode_num_draft_tokens_total",
+        "spec_accepted_tokens_total": "llamacpp:spec_decode_num_accepted_tokens_total",
+        "prompt_tokens_total": "llamacpp:prompt_tokens_total",
+        "generation_tokens_total": "llamacpp:tokens_predicted_total",
+    },
     dialects=_dialects,
     served_name=_served_name,
-    flags=FLAGS,
-    written=WRITTEN,
-    taken=("max_model_len", "pipeline_parallel_size", "enable_lora"),
-    refused=REFUSED,
-    reserved=RESERVED,
-    aliases=ALIASES,
+    flags={
+        "max_num_seqs": Flag("--parallel"),
+        "kv_cache_tokens": Flag("--ctx-size"),
+        "max_num_batched_tokens": (
+            Flag("--batch-size"),
+            Flag("--ubatch-size", of=lambda batch, _: min(batch, CHUNK)),  # what one pass computes
+        ),
+        "kv_cache_dtype": (Flag("--cache-type-k", choices=KV_TYPES), Flag("--cache-type-v", choices=KV_TYPES)),
+        "enable_prefix_caching": Flag("--cache-prompt", "switch"),
+        "load_format": Flag("--load-mode", choices=("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")),
+        "speculative": (
+            Flag("--spec-type", of=lambda spec, _: TYPES[spec.method]),
+            Flag("--spec-draft-model", of=lambda spec, _: spec.model),
+            Flag(
+                "--spec-draft-n-max", of=lambda spec, _: None if spec.method == "ngram" else spec.num_speculative_tokens
+            ),
+            Flag(
+                "--spec-ngram-simple-size-m",
+                of=lambda spec, _: spec.num_speculative_tokens if spec.method == "ngram" else None,
+            ),
+            Flag("--spec-ngram-simple-size-n", of=lambda spec, _: spec.prompt_lookup_max),
+        ),
+    },
+    taken=("max_model_len", "served_model_name", "tensor_parallel_size", "pipeline_parallel_size"),
+    refused={
+        "dtype": "a GGUF file has its own number format",
+        "quantization": "a GGUF file has its own quantization: name another file",
+        "revision": "name a local GGUF file, or repository:quantization as the model",
+        "gpu_memory_utilization": "llama.cpp takes what the context needs; use kv_cache_tokens",
+        "tokenizer": "a GGUF file holds its tokenizer",
+        "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
+        "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
+        "block_size": "llama.cpp keeps its KV cache token by token",
+        "hf_overrides": "use extra_args: {--override-kv: key=type:value}",
+        "cpu_offload_gb": "llama.cpp counts layers; use extra_args: {--n-cpu-moe: n}",
+        "attention_backend": "use extra_args: {--flash-attn: on}",
+    },
+    reserved=(
+        *("--host", "--port", "--api-key", "--api-key-file", "--model", "-m", "-hf", "--hf-repo", "--metrics"),
+        *("--fit", "-fit", "--gpu-layers", "-ngl", "--threads", "-t", "--alias", "-a"),
+    ),
+    aliases={
+        "-c": "the fields max_model_len and max_num_seqs",
+        "-np": "the field max_num_seqs",
+        **dict.fromkeys(("-b", "-ub"), "the field max_num_batched_tokens"),
+        **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
+        **dict.fromkeys(("-sm", "--split-mode"), "the fields tensor_parallel_size and pipeline_parallel_size"),
+        "-md": "the field speculative",
+    },
     drafts=Drafts(TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     on_cpus=True,
     pins=_pins,
@@ -195,5 +160,20 @@ ENGINE = Engine(
     key_variable="LLAMA_API_KEY",
     rules=ModelRules(heads_divisible=False, memory_fraction=1.0),
     reported=_reported,
-    log=LOG,
+    log=LogWords(
+        failures={
+            FailureKind.OOM_KV: r"failed to allocate buffer for kv cache",
+            FailureKind.OOM_LOAD: (
+                r"cudaMalloc failed: out of memory"
+                r"|unable to allocate \S+ buffer|failed to allocate (?:compute \w+ buffers|buffer of size)"
+            ),
+            FailureKind.BAD_FLAG: r"error while handling argument",
+            FailureKind.BAD_MODEL: r"[Uu]nknown model architecture",
+            FailureKind.NO_MODEL: r"error loading model|failed to resolve commit for",
+            FailureKind.PORT_TAKEN: r"couldn't bind HTTP server socket",
+            FailureKind.BAD_CONFIG: r"failed to create context with model",
+        },
+        # The line that is left out is all it says of a model that is not on the hub.
+        passing=r"[\d.]+ [IWD] (?!get_repo_files: failed to resolve commit)",
+    ),
 )

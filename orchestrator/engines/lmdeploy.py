@@ -7,83 +7,18 @@ once the model is loaded; its gauges are refreshed every 10 s.
 
 from __future__ import annotations
 
-import re
-
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, parse_bytes
 
-FLAGS = {
-    "revision": Flag("--revision"),
-    "trust_remote_code": Flag("--trust-remote-code", "bare"),
-    "hf_overrides": Flag("--hf-overrides", "json"),
-    "tensor_parallel_size": Flag("--tp"),
-    "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
-    # All but hf need a checkpoint made for them.
-    "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
-    "kv_cache_dtype": Flag(
-        "--quant-policy", choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
-    ),
-    "max_model_len": Flag("--session-len"),
-    "max_num_seqs": Flag("--max-batch-size"),
-    "max_num_batched_tokens": Flag("--max-prefill-token-num"),
-    "max_num_queued_reqs": Flag("--max-concurrent-requests"),
-    "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
-    "gpu_memory_utilization": Flag("--cache-max-entry-count"),  # of what is free after the weights
-    "lora_modules": Flag("--adapters", "named"),
-    "block_size": Flag("--cache-block-seq-len"),
-    "enforce_eager": Flag("--eager-mode", "bare"),
-    "distributed_executor_backend": Flag("--distributed-executor-backend"),
-}
-WRITTEN = {
-    "served_model_name": "--model-name",
-    "kv_cache_tokens": "--num-gpu-blocks",
-    "enable_expert_parallel": "--ep",
-    "speculative": "--speculative-algorithm",
-}
-RESERVED = ("--server-name", "--server-port", "--api-keys", "--nnodes", "--node-rank", "--dist-init-addr", "--dp")
-REFUSED = {
-    "data_parallel_size": "LMDeploy needs a proxy of its own for it; use replicas",
-    "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
-    "attention_backend": "LMDeploy chooses its kernels by the GPU",
-    "max_loras": "LMDeploy serves the adapters it is given (lora_modules)",
-    "max_lora_rank": "LMDeploy takes the rank from the adapters",
-    "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
-}
 BLOCK = 64
-PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "lora_modules")
+PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend")
 # turbomind then describes its cache at the start and once in so many steps, that is never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
-CACHE_SIZE = re.compile(r"\[cache\] region=(\d+(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)\b")  # src/turbomind/memory/stats.cc
-UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
-METRICS = {
-    "running": "lmdeploy:num_requests_running",
-    "waiting": "lmdeploy:num_requests_waiting",
-    "kv_usage": "lmdeploy:gpu_cache_usage_perc",
-    "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",  # told with the next one
-    "prefix_hit_tokens_total": "lmdeploy:cached_tokens_total",
-    "queue_time_s_sum": "lmdeploy:request_queue_time_seconds_sum",
-    "queue_time_count": "lmdeploy:request_queue_time_seconds_count",
-    "ttft_s_sum": "lmdeploy:time_to_first_token_seconds_sum",
-    "ttft_count": "lmdeploy:time_to_first_token_seconds_count",
-    "spec_draft_tokens_total": "lmdeploy:spec_decode_num_draft_tokens_total",
-    "spec_accepted_tokens_total": "lmdeploy:spec_decode_num_accepted_tokens_total",
-    "prompt_tokens_total": "lmdeploy:prompt_tokens_total",
-    "generation_tokens_total": "lmdeploy:generation_tokens_total",
-}
-LOG = LogWords(
-    failures={
-        FailureKind.OOM_KV: r"No enough gpu memory for (?:kv cache|state cache|runtime)",
-        FailureKind.BAD_QUANT: r"mismatched quant (?:method|group size)|unsupported quant[_ ]config",
-        FailureKind.BAD_MODEL: r"turbomind does not support",
-        FailureKind.NO_MODEL: r"Could not find model architecture from config",
-    },
-    passing=r"\d{4}-\S+ \S+ - \w+ - (INFO|WARNING|DEBUG) |\[TM\]\[(INFO|WARNING|DEBUG)\]",  # the last is turbomind's
-)
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -93,30 +28,14 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--server-name", node.bind, "--server-port", str(node.port)),
         *("--model-name", command.nonce_name(settings, node)),
         *([] if "--backend" in settings.extra_args else ["--backend", "turbomind"]),
-        *_features(settings),
         *command.rendezvous(settings, node),
     ]
     waits = "a full queue makes requests wait; LMDeploy never refuses one"
     return Command(tuple(argv), CACHE_LINE, notes=(waits,) if settings.max_num_queued_reqs else ())
 
 
-def _features(settings: EngineSettings) -> list[str]:
-    spec, tokens = settings.speculative, settings.kv_cache_tokens
-    return command.pairs(
-        {
-            "--num-gpu-blocks": -(-tokens // (settings.block_size or BLOCK)) if tokens else None,
-            "--ep": settings.tensor_parallel_size if settings.enable_expert_parallel else None,
-            "--speculative-algorithm": ALGORITHMS[spec.method] if spec else None,
-            "--speculative-draft-model": spec.model if spec else None,
-            "--speculative-num-draft-tokens": spec.num_speculative_tokens if spec else None,
-        }
-    )
-
-
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = _backend_problems(settings)
-    if settings.enable_lora and not settings.lora_modules:
-        found.append("enable_lora: LMDeploy needs the adapters themselves at start (lora_modules)")
     if settings.max_num_queued_reqs == 0:
         found.append("max_num_queued_reqs: 0 would let no request in")
     return found
@@ -135,31 +54,58 @@ def _backend_problems(settings: EngineSettings) -> list[str]:
     return found
 
 
-def _reported(log: str) -> Reported:
-    """turbomind says the size of its cache, not what a token takes of it; pytorch says both, but only at the log
-    level where it also writes lines per request (pytorch/engine/executor/base.py)."""
-    found: dict[str, float | int | str] = {}
-    if match := CACHE_SIZE.search(log):
-        found["kv_cache_bytes"] = round(float(match[1]) * (1 << UNITS[match[2]]))
-    if "Fallback to pytorch engine because" in log:  # lmdeploy/archs.py
-        found["backend"] = "pytorch"
-    return found
-
-
 ENGINE = Engine(
     name="lmdeploy",
     title="LMDeploy",
-    metrics=METRICS,
+    metrics=named_as_vllm("lmdeploy:")
+    | {
+        "kv_usage": "lmdeploy:gpu_cache_usage_perc",
+        "prefix_query_tokens_total": "lmdeploy:request_prompt_tokens_sum",  # told with the next one
+        "prefix_hit_tokens_total": "lmdeploy:cached_tokens_total",
+    },
     dialects=lambda settings: {
         "completions": Dialect("openai_completions", "/v1/completions", min_tokens_field=None),
         "chat": Dialect("openai_chat", "/v1/chat/completions", min_tokens_field="min_new_tokens"),
     },
-    flags=FLAGS,
-    written=WRITTEN,
-    taken=("enable_lora", "guided_decoding_backend"),
-    refused=REFUSED,
-    values={"guided_decoding_backend": ("xgrammar",)},
-    reserved=RESERVED,
+    flags={
+        "revision": Flag("--revision"),
+        "trust_remote_code": Flag("--trust-remote-code", "bare"),
+        "hf_overrides": Flag("--hf-overrides", "json"),
+        "tensor_parallel_size": Flag("--tp"),
+        "enable_expert_parallel": Flag("--ep", of=command.tensor_ranks),
+        "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
+        # All but hf need a checkpoint made for them.
+        "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
+        "kv_cache_dtype": Flag(
+            "--quant-policy", choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
+        ),
+        "max_model_len": Flag("--session-len"),
+        "max_num_seqs": Flag("--max-batch-size"),
+        "max_num_batched_tokens": Flag("--max-prefill-token-num"),
+        "max_num_queued_reqs": Flag("--max-concurrent-requests"),
+        "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
+        "gpu_memory_utilization": Flag("--cache-max-entry-count"),  # of what is free after the weights
+        "kv_cache_tokens": Flag("--num-gpu-blocks", of=command.blocks(BLOCK)),
+        "block_size": Flag("--cache-block-seq-len"),
+        "enforce_eager": Flag("--eager-mode", "bare"),
+        "distributed_executor_backend": Flag("--distributed-executor-backend"),
+        "speculative": (
+            Flag("--speculative-algorithm", of=lambda spec, _: ALGORITHMS[spec.method]),
+            Flag("--speculative-draft-model", of=lambda spec, _: spec.model),
+            Flag("--speculative-num-draft-tokens", of=lambda spec, _: spec.num_speculative_tokens),
+        ),
+    },
+    refused={
+        "data_parallel_size": "LMDeploy needs a proxy of its own for it; use replicas",
+        "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
+        "attention_backend": "LMDeploy chooses its kernels by the GPU",
+        "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
+    },
+    taken=("served_model_name",),
+    reserved=(
+        *("--server-name", "--server-port", "--api-keys", "--model-name"),
+        *("--nnodes", "--node-rank", "--dist-init-addr", "--dp"),
+    ),
     drafts=Drafts(ALGORITHMS, with_model=("eagle", "eagle3")),
     several_nodes=True,
     pins=lambda settings, hardware: command.BATCH,
@@ -172,6 +118,25 @@ ENGINE = Engine(
         stored_methods=frozenset({"fp8", "mxfp4"}),
         min_capability={"awq": 70, "gptq": 70},
     ),
-    reported=_reported,
-    log=LOG,
+    # turbomind says the size of its cache, not what a token takes of it; pytorch says both, but only at the log level
+    # where it also writes lines per request (pytorch/engine/executor/base.py).
+    reported=command.reading(
+        {
+            "kv_cache_bytes": (
+                r"\[cache\] region=([\d.]+(?:B|[KMGT]iB))\b",
+                parse_bytes,
+            ),  # src/turbomind/memory/stats.cc
+            "backend": (r"Fallback to (pytorch) engine because", str),  # lmdeploy/archs.py
+        }
+    ),
+    log=LogWords(
+        failures={
+            FailureKind.OOM_KV: r"No enough gpu memory for (?:kv cache|state cache|runtime)",
+            FailureKind.BAD_QUANT: r"mismatched quant (?:method|group size)|unsupported quant[_ ]config",
+            FailureKind.BAD_MODEL: r"turbomind does not support",
+            FailureKind.NO_MODEL: r"Could not find model architecture from config",
+        },
+        # the last is turbomind's
+        passing=r"\d{4}-\S+ \S+ - \w+ - (INFO|WARNING|DEBUG) |\[TM\]\[(INFO|WARNING|DEBUG)\]",
+    ),
 )

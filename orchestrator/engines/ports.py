@@ -51,14 +51,12 @@ class Ports:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on ``port`` on any address of this node."""
-    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "::")):
-        try:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind((address, port))
-        except OSError as error:
-            if family == socket.AF_INET or error.errno == 98:  # a node without IPv6 is fine
-                return False
+    """Whether nobody listens on ``port`` on any address of this node, IPv4 or, where it has that, IPv6."""
+    dual = socket.has_dualstack_ipv6()
+    try:
+        socket.create_server(
+            ("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual
+        ).close()
+    except OSError:
+        return False
     return True

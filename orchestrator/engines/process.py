@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import shlex
 import signal
@@ -23,31 +22,26 @@ from orchestrator.engines import ownership
 from orchestrator.engines.command import Command
 from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.errors import EngineFailure, Failure, FailureKind
+from orchestrator.redaction import HIDDEN, is_secret, redacted, secrets_of
 
 LOG_NAME = "engine.log"
+READY = "# ready"  # a line of its log, by mark_ready
 _GUARD_START_S = 30.0
-# The specification arrives on stdin, so that nothing of it is in argv. The first fork lets the launcher end at once:
-# the guard is then nobody's child. Modules come from where the owner has them.
+# The specification is in memory of its own, so that nothing of it is in argv. The first fork lets the launcher end at
+# once: the guard is then nobody's child. Modules come from where the owner has them.
 _LAUNCHER = """
 import json, os, sys
 if os.fork():
     os._exit(0)
 os.setsid()
-size = int(os.read(0, 12))
-text = b""
-while len(text) < size:
-    part = os.read(0, size - len(text))
-    if not part:
-        os._exit(1)
-    text += part
-spec = json.loads(text)
+with open(int(sys.argv[1])) as file:
+    spec = json.load(file)
 sys.path[:] = spec["path"]
 from orchestrator.engines.guard import main
 main(spec)
 """
 # Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
 _FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW", re.IGNORECASE)
 _FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
 
 
@@ -106,16 +100,21 @@ class EngineProcess:
             self._read_events(0)
             return self._exit_status
 
+    def mark_ready(self) -> None:
+        """Note in its log that it serves from here on: what stands above is no reason for a later death."""
+        with open(self.log_path, "a") as log:
+            log.write(f"\n{READY}\n")
+
     def log_tail(self, lines: int = 1000) -> str:
         """The last lines it wrote, without its secrets. The cause of a death stands far above its end."""
         return self.redact(tail(self.log_path, lines))
 
     def redact(self, text: str) -> str:
-        """``text`` without this command's secrets."""
-        for secret in self.command.secrets.values():
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        """``text`` without the secrets that the engine knows: its key, and those of its environment."""
+        return redacted(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
+
+    def _environment(self) -> dict[str, str]:
+        return inherited(os.environ, self.command) | self.command.env | self.command.secrets
 
     def stop(self) -> StopReport:
         """SIGTERM, the grace, SIGKILL, until no process is left. Calling it again returns the same report."""
@@ -126,11 +125,10 @@ class EngineProcess:
 
     def _specification(self, locks: Path) -> dict[str, Any]:
         tags = {ownership.LAUNCH: self.launch_id, ownership.LOCKS: str(locks), ownership.GUARD: self._tag}
-        env = inherited(os.environ, self.command) | self.command.env | self.command.secrets
         return {
             "path": sys.path,
             "argv": list(self.command.argv),
-            "env": env | tags | ownership.KEEP,
+            "env": self._environment() | tags | ownership.KEEP,
             "cwd": str(self.workdir),
             "log": str(self.log_path),
             "grace_s": self.grace_s,
@@ -139,28 +137,27 @@ class EngineProcess:
         }
 
     def _launch_guard(self, specification: dict[str, Any]) -> None:
-        text = json.dumps(specification).encode()
         theirs_in, self._stdin = os.pipe()
         self._events, theirs_out = os.pipe()
         try:
-            with open(self.log_path, "ab") as log:
-                log.write(header(self.command).encode())
+            with open(os.memfd_create("specification"), "w+") as given, open(self.log_path, "ab") as log:
+                json.dump(specification, given)
+                given.seek(0)
+                log.write(self.redact(header(self.command)).encode())
                 log.flush()
                 launcher = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _LAUNCHER],
+                    [sys.executable, "-I", "-c", _LAUNCHER, str(given.fileno())],
                     stdin=theirs_in,
                     stdout=theirs_out,
                     stderr=log,  # a traceback of the guard belongs beside the engine's own
                     env=clean_environment(os.environ, sys.executable),
                     cwd="/",
+                    pass_fds=[given.fileno()],
                 )
             launcher.wait(_GUARD_START_S)
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
-        # A broken pipe is noticed below: the guard reports nothing.
-        with contextlib.suppress(BrokenPipeError), open(self._stdin, "wb", closefd=False) as pipe:
-            pipe.write(f"{len(text):12d}".encode() + text)
 
     def _not_started(self, event: dict[str, Any] | None) -> Failure:
         if event is None:
@@ -226,7 +223,7 @@ class EngineProcess:
 def header(command: Command) -> str:
     """First lines of an engine's log: the command, and what was decided for it. No secrets, not even those that a user
     put into ``env``."""
-    shown = {name: "***" if _SECRET.search(name) else value for name, value in sorted(command.env.items())}
+    shown = {name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())}
     lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
     return "".join(f"# {line}\n" for line in [*lines, *command.notes])
 

@@ -73,6 +73,8 @@ def wait_ready(
     while True:
         ready = watch.check(clock() - started)
         if ready is not None:
+            if expected.process is not None:
+                expected.process.mark_ready()
             return ready
         if (log := watch.log(TAIL_LINES)) != last_log:
             last_log, last_change = log, clock()

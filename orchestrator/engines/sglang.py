@@ -12,7 +12,7 @@ from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 # fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and the w8a8 kinds quantize a 16-bit checkpoint while it loads
 # (catalog/parameters.py says which need one made for them).
@@ -31,110 +31,15 @@ LOAD_FORMATS = (
     *("mistral", "layered", "remote", "remote_instance", "fastsafetensors", "instanttensor", "runai_streamer"),
     *("expert_pack", "flash_rl"),
 )
-FLAGS = {
-    "revision": Flag("--revision"),
-    "tokenizer": Flag("--tokenizer-path"),
-    "trust_remote_code": Flag("--trust-remote-code", "bare"),
-    "hf_overrides": Flag("--json-model-override-args", "json"),
-    "tensor_parallel_size": Flag("--tp-size"),
-    "pipeline_parallel_size": Flag("--pp-size"),
-    "data_parallel_size": Flag("--dp-size"),
-    "dtype": Flag("--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
-    "quantization": Flag("--quantization", choices=QUANTIZATION),
-    "kv_cache_dtype": Flag("--kv-cache-dtype", choices=KV_TYPES),
-    "max_model_len": Flag("--context-length"),
-    "max_num_seqs": Flag("--max-running-requests"),
-    "max_num_batched_tokens": Flag("--max-prefill-tokens"),
-    "max_num_queued_reqs": Flag("--max-queued-requests"),
-    "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
-    "enable_prefix_caching": Flag("--disable-radix-cache", "off"),
-    "stream_interval": Flag("--stream-interval"),
-    "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
-    "kv_cache_tokens": Flag("--max-total-tokens"),
-    "block_size": Flag("--page-size"),
-    "guided_decoding_backend": Flag("--grammar-backend", choices=("xgrammar", "outlines", "llguidance", "none")),
-    "load_format": Flag("--load-format", choices=LOAD_FORMATS),
-    "enable_lora": Flag("--enable-lora", "bare"),
-    "lora_modules": Flag("--lora-paths", "named"),
-    "max_loras": Flag("--max-loras-per-batch"),
-    "max_lora_rank": Flag("--max-lora-rank"),
-    "attention_backend": Flag("--attention-backend"),
-}
-WRITTEN = {
-    "served_model_name": "--served-model-name",
-    "enable_chunked_prefill": "--chunked-prefill-size",
-    "enable_expert_parallel": "--ep-size",
-    "enforce_eager": "--cuda-graph-backend-decode",
-    "cpu_offload_gb": "--cpu-offload-gb",
-    "speculative": "--speculative-algorithm",
-}
-RESERVED = (
-    *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
-    *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"),
-)
-ALIASES = {
-    "--tensor-parallel-size": "the field tensor_parallel_size",
-    "--pipeline-parallel-size": "the field pipeline_parallel_size",
-    "--data-parallel-size": "the field data_parallel_size",
-    "--cuda-graph-backend-prefill": "the field enforce_eager",
-}
 ALGORITHMS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
-METRICS = {
-    # Every pipeline stage tells the same requests; with priorities each is told under its own once more.
-    "running": 'sglang:num_running_reqs{pp_rank="0",priority=""}',
-    "waiting": 'sglang:num_queue_reqs{pp_rank="0",priority=""}',
-    "kv_usage": "sglang:token_usage",
-    "preemptions_total": 'sglang:num_retracted_requests_total{pp_rank="0"}',
-    "prefix_query_tokens_total": "sglang:prompt_tokens_total",  # counts cached tokens too
-    "prefix_hit_tokens_total": "sglang:cached_tokens_total",
-    "queue_time_s_sum": 'sglang:queue_time_seconds_sum{pp_rank="0"}',
-    "queue_time_count": 'sglang:queue_time_seconds_count{pp_rank="0"}',
-    "ttft_s_sum": "sglang:time_to_first_token_seconds_sum",
-    "ttft_count": "sglang:time_to_first_token_seconds_count",
-    "prompt_tokens_total": "sglang:prompt_tokens_total",
-    "generation_tokens_total": "sglang:generation_tokens_total",
-}
 # "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00 GB, V size: 1.00 GB"
 CACHE = re.compile(r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M)
-RULES = ModelRules(
-    refuses_longer=True,
-    longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
-    memory_fraction=0.88,
-    method_of_checkpoint=True,
-    min_capability={  # server_args.py
-        **dict.fromkeys(("w8a8_fp8", "modelopt_fp8"), 89),
-        **dict.fromkeys(("w4afp8", "petit_nvfp4"), 90),
-        **dict.fromkeys(("awq", "awq_marlin", "mxfp4", "gptq_marlin"), 80),
-        **dict.fromkeys(("gptq", "gguf"), 60),
-        **dict.fromkeys(("bitsandbytes", "compressed-tensors"), 70),
-        "w8a8_int8": 75,
-        "nvfp4_online": 100,
-    },
-)
-LOG = LogWords(
-    failures={
-        FailureKind.GPU_DIRTY: r"Some GPUs may be occupied by other processes",
-        FailureKind.OOM_KV: (
-            r"Not enough memory\. Please try to increase --mem-fraction-static"
-            r"|SWA pool \(\d+ tokens\) cannot hold even one request"
-        ),
-        FailureKind.OOM_LOAD: r"(?:Prefill|Decode) out of memory",
-        FailureKind.BAD_QUANT: (
-            r"does not match the quantization|not supported for the current GPU\. Minimum capability"
-            r"|is not supported for quantization method|For quantized MoE models, please make sure"
-        ),
-        FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
-        FailureKind.NO_MODEL: r"Cannot find any model weights with",
-        FailureKind.PORT_TAKEN: r"at \d+ is not available in \d+ seconds",
-        FailureKind.BAD_CONFIG: r"only supports sm\d+",
-        FailureKind.ENGINE_DEAD: (
-            r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ \(pid=\d+\) crashed"
-            r"|could finish the model loading|Initialization failed\. warmup error"
-        ),
-    },
-    # It names no level; what ends it is a traceback, without a time, or its HTTP server's ERROR.
-    passing=r"\[\d{4}-\d\d-\d\d [^]]+\] (?!(\[\d+\] \[)?(ERROR|CRITICAL)\b)",
-    consequences=r"could finish the model loading",
+SAID = command.reading(
+    {
+        "kv_cache_tokens": (r"\bmax_total_num_tokens=(\d+)", int),
+        "max_model_len": (r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
+        "weight_bytes": (r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", command.gib),
+    }
 )
 
 
@@ -143,7 +48,6 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),
         *("--host", node.bind, "--port", str(_port(node)), "--served-model-name", _served_name(settings, node)),
-        *_features(settings),
         *command.rendezvous(settings, node),
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
     ]
@@ -159,26 +63,18 @@ def _port(node: Node) -> int:
     return node.extra_ports[0] if node.rank and node.extra_ports else node.port
 
 
-def _features(settings: EngineSettings) -> list[str]:
-    """Of drafts a chain of k is a tree of width 1: k steps, and k + 1 tokens verified with the last accepted one."""
-    chunk = -1 if settings.enable_chunked_prefill is False else settings.max_num_batched_tokens
-    graphs = "disabled" if settings.enforce_eager else None
-    spec = settings.speculative
-    chain, tokens = (spec.method != "ngram", spec.num_speculative_tokens) if spec else (False, 0)
-    return command.pairs(
-        {
-            "--chunked-prefill-size": chunk,
-            "--ep-size": settings.tensor_parallel_size if settings.enable_expert_parallel else None,
-            "--cuda-graph-backend-decode": graphs,
-            "--cuda-graph-backend-prefill": graphs,
-            "--cpu-offload-gb": int(settings.cpu_offload_gb) if settings.cpu_offload_gb else None,
-            "--speculative-algorithm": ALGORITHMS[spec.method] if spec else None,
-            "--speculative-draft-model-path": spec.model if spec else None,
-            "--speculative-num-steps": tokens if chain else None,
-            "--speculative-eagle-topk": 1 if chain else None,
-            "--speculative-num-draft-tokens": tokens + int(chain) if spec else None,
-        }
-    )
+def _eager(on: bool, settings: EngineSettings) -> str | None:
+    return "disabled" if on else None
+
+
+def _chain(spec: Speculative, settings: EngineSettings) -> int | None:
+    """Drafts that are one chain of k tokens: a tree of width 1, of k steps."""
+    return spec.num_speculative_tokens if spec.method != "ngram" else None
+
+
+def _verified(spec: Speculative, settings: EngineSettings) -> int:
+    """Tokens verified at a time: those of a chain with the last accepted one."""
+    return spec.num_speculative_tokens + (spec.method != "ngram")
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
@@ -187,8 +83,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         found.append("data_parallel_size: SGLang runs data-parallel ranks on one node only; use replicas")
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
         found.append(f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}")
-    if settings.lora_modules and not settings.enable_lora:
-        found.append("lora_modules: needs enable_lora: true")
     page, tokens = settings.block_size, settings.max_num_batched_tokens
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
         found.append(f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang")
@@ -197,17 +91,10 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
 
 def _reported(log: str) -> Reported:
     # managers/scheduler.py, model_executor/model_runner.py, mem_cache/memory_pool.py and kv_pool_runtime.py
-    found: dict[str, float | int | str] = {}
-    if match := re.search(r"\bmax_total_num_tokens=(\d+), .*\bcontext_len=(\d+)", log):
-        found |= {"kv_cache_tokens": int(match[1]), "max_model_len": int(match[2])}
-    if sizes := re.findall(r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", log):
-        found["weight_bytes"] = command.gib(max(map(float, sizes)))
     caches: dict[str, float] = {}  # by rank; a hybrid model and a draft have one more each
     for rank, sizes_of_one in CACHE.findall(log):
         caches[rank] = caches.get(rank, 0.0) + sum(map(float, re.findall(r"size: ([\d.]+) GB", sizes_of_one)))
-    if caches:
-        found["kv_cache_bytes"] = command.gib(max(caches.values()))
-    return found
+    return SAID(log) | ({"kv_cache_bytes": command.gib(max(caches.values()))} if caches else {})
 
 
 ENGINE = Engine(
@@ -215,14 +102,71 @@ ENGINE = Engine(
     title="SGLang",
     ready_path="/ready",  # /health would generate a token at every poll
     reset_path="/flush_cache",
-    metrics=METRICS,
+    metrics={
+        # Every pipeline stage tells the same requests; with priorities each is told under its own once more.
+        "running": 'sglang:num_running_reqs{pp_rank="0",priority=""}',
+        "waiting": 'sglang:num_queue_reqs{pp_rank="0",priority=""}',
+        "kv_usage": "sglang:token_usage",
+        "preemptions_total": 'sglang:num_retracted_requests_total{pp_rank="0"}',
+        "prefix_query_tokens_total": "sglang:prompt_tokens_total",  # counts cached tokens too
+        "prefix_hit_tokens_total": "sglang:cached_tokens_total",
+        "queue_time_s_sum": 'sglang:queue_time_seconds_sum{pp_rank="0"}',
+        "queue_time_count": 'sglang:queue_time_seconds_count{pp_rank="0"}',
+        "ttft_s_sum": "sglang:time_to_first_token_seconds_sum",
+        "ttft_count": "sglang:time_to_first_token_seconds_count",
+        "prompt_tokens_total": "sglang:prompt_tokens_total",
+        "generation_tokens_total": "sglang:generation_tokens_total",
+    },
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True) | {"native": SGLANG_GENERATE},
     served_name=_served_name,
-    flags=FLAGS,
-    written=WRITTEN,
+    flags={
+        "revision": Flag("--revision"),
+        "tokenizer": Flag("--tokenizer-path"),
+        "trust_remote_code": Flag("--trust-remote-code", "bare"),
+        "hf_overrides": Flag("--json-model-override-args", "json"),
+        "tensor_parallel_size": Flag("--tp-size"),
+        "pipeline_parallel_size": Flag("--pp-size"),
+        "data_parallel_size": Flag("--dp-size"),
+        "enable_expert_parallel": Flag("--ep-size", of=command.tensor_ranks),
+        "dtype": Flag("--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
+        "quantization": Flag("--quantization", choices=QUANTIZATION),
+        "kv_cache_dtype": Flag("--kv-cache-dtype", choices=KV_TYPES),
+        "max_model_len": Flag("--context-length"),
+        "max_num_seqs": Flag("--max-running-requests"),
+        "max_num_batched_tokens": (
+            Flag("--max-prefill-tokens"),
+            Flag(
+                "--chunked-prefill-size", of=lambda size, given: -1 if given.enable_chunked_prefill is False else size
+            ),
+        ),
+        "max_num_queued_reqs": Flag("--max-queued-requests"),
+        "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
+        "enable_prefix_caching": Flag("--disable-radix-cache", "off"),
+        "stream_interval": Flag("--stream-interval"),
+        "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
+        "kv_cache_tokens": Flag("--max-total-tokens"),
+        "block_size": Flag("--page-size"),
+        "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, given: int(size) or None),
+        "enforce_eager": (
+            Flag("--cuda-graph-backend-decode", of=_eager),
+            Flag("--cuda-graph-backend-prefill", of=_eager),
+        ),
+        "load_format": Flag("--load-format", choices=LOAD_FORMATS),
+        "attention_backend": Flag("--attention-backend"),
+        "speculative": (
+            Flag("--speculative-algorithm", of=lambda spec, given: ALGORITHMS[spec.method]),
+            Flag("--speculative-draft-model-path", of=lambda spec, given: spec.model),
+            Flag("--speculative-num-steps", of=_chain),
+            Flag("--speculative-eagle-topk", of=lambda spec, given: 1 if _chain(spec, given) else None),
+            Flag("--speculative-num-draft-tokens", of=_verified),
+        ),
+    },
+    taken=("served_model_name", "enable_chunked_prefill"),
     refused={"kv_transfer_config": "SGLang has --disaggregation-mode instead; use extra_args"},
-    reserved=RESERVED,
-    aliases=ALIASES,
+    reserved=(
+        *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
+        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"),
+    ),
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
     several_nodes=True,
     pins=lambda settings, hardware: command.BATCH,
@@ -230,7 +174,45 @@ ENGINE = Engine(
     start=_start,
     key_variable=command.KEY_VARIABLE,
     follower_grace_s=0.5,  # a follower ignores SIGTERM and waits for rank 0's word
-    rules=RULES,
+    rules=ModelRules(
+        refuses_longer=True,
+        longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+        memory_fraction=0.88,
+        method_of_checkpoint=True,
+        min_capability={  # server_args.py
+            **dict.fromkeys(("w8a8_fp8", "modelopt_fp8"), 89),
+            **dict.fromkeys(("w4afp8", "petit_nvfp4"), 90),
+            **dict.fromkeys(("awq", "awq_marlin", "mxfp4", "gptq_marlin"), 80),
+            **dict.fromkeys(("gptq", "gguf"), 60),
+            **dict.fromkeys(("bitsandbytes", "compressed-tensors"), 70),
+            "w8a8_int8": 75,
+            "nvfp4_online": 100,
+        },
+    ),
     reported=_reported,
-    log=LOG,
+    log=LogWords(
+        failures={
+            FailureKind.GPU_DIRTY: r"Some GPUs may be occupied by other processes",
+            FailureKind.OOM_KV: (
+                r"Not enough memory\. Please try to increase --mem-fraction-static"
+                r"|SWA pool \(\d+ tokens\) cannot hold even one request"
+            ),
+            FailureKind.OOM_LOAD: r"(?:Prefill|Decode) out of memory",
+            FailureKind.BAD_QUANT: (
+                r"does not match the quantization|not supported for the current GPU\. Minimum capability"
+                r"|is not supported for quantization method|For quantized MoE models, please make sure"
+            ),
+            FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
+            FailureKind.NO_MODEL: r"Cannot find any model weights with",
+            FailureKind.PORT_TAKEN: r"at \d+ is not available in \d+ seconds",
+            FailureKind.BAD_CONFIG: r"only supports sm\d+",
+            FailureKind.ENGINE_DEAD: (
+                r"Received sigquit|SIGQUIT received|watchdog timeout .*soft=False|Subprocess \S+ \(pid=\d+\) crashed"
+                r"|could finish the model loading|Initialization failed\. warmup error"
+            ),
+        },
+        # It names no level; what ends it is a traceback, without a time, or its HTTP server's ERROR.
+        passing=r"\[\d{4}-\d\d-\d\d [^]]+\] (?!(\[\d+\] \[)?(ERROR|CRITICAL)\b)",
+        consequences=r"could finish the model loading",
+    ),
 )

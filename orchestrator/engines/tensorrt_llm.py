@@ -9,13 +9,12 @@ Those of 1.3 are asked for as well: what a release does not have stays null.
 from __future__ import annotations
 
 import json
-import re
 from functools import reduce
 from typing import Any
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
@@ -42,67 +41,13 @@ TABLE = {
     "stream_interval": "stream_interval",
     "scheduling_policy": "scheduler_config.capacity_scheduler_policy",
     "attention_backend": "attn_backend",
-    "guided_decoding_backend": "guided_decoding_backend",
     "load_format": "load_format",
-}
-TAKEN = (*TABLE, "enable_expert_parallel", "enforce_eager", "speculative", "enable_lora", "max_lora_rank")
-RESERVED = ("--host", "--port", "--backend", "--config", "--extra_llm_api_options")
-# Its command line has these too; the file would contradict them, or they it.
-ON_THE_COMMAND_LINE = {
-    "--tp_size": "tensor_parallel_size",
-    "--tensor_parallel_size": "tensor_parallel_size",
-    "--pp_size": "pipeline_parallel_size",
-    "--pipeline_parallel_size": "pipeline_parallel_size",
-    "--ep_size": "enable_expert_parallel",
-    "--moe_expert_parallel_size": "enable_expert_parallel",
-    "--max_batch_size": "max_num_seqs",
-    "--max_num_tokens": "max_num_batched_tokens",
-    "--max_seq_len": "max_model_len",
-    "--free_gpu_memory_fraction": "gpu_memory_utilization",
-    "--kv_cache_free_gpu_memory_fraction": "gpu_memory_utilization",
-    "--enable_chunked_prefill": "enable_chunked_prefill",
-    "--tokenizer": "tokenizer",
-    "--revision": "revision",
-    "--trust_remote_code": "trust_remote_code",
-}
-REFUSED = {
-    "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
-    "served_model_name": "trtllm-serve answers to the model's own name",
-    "nnodes": "TensorRT-LLM spans nodes only under mpirun or srun, which place the ranks themselves",
-    "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
 }
 DECODING = {"draft_model": "Draft_Target", "ngram": "NGram", "eagle3": "Eagle3", "mtp": "MTP"}
 # It refuses unknown fields of a request.
 FIELDS = (
     *("model", "stream", "stream_options", "max_tokens", "ignore_eos", "min_tokens"),
     *("temperature", "top_p", "seed", "stop"),
-)
-METRICS = {
-    "running": "trtllm_num_requests_running",
-    "waiting": "trtllm_num_requests_waiting",
-    "kv_usage": "trtllm_kv_cache_utilization",
-    "prefix_query_tokens_total": "trtllm_prompt_tokens_total",
-    "prefix_hit_tokens_total": "trtllm_prompt_cached_tokens_total",
-    "queue_time_s_sum": "trtllm_request_queue_time_seconds_sum",
-    "queue_time_count": "trtllm_request_queue_time_seconds_count",
-    "ttft_s_sum": "trtllm_time_to_first_token_seconds_sum",
-    "ttft_count": "trtllm_time_to_first_token_seconds_count",
-    "spec_draft_tokens_total": "trtllm_spec_decode_num_draft_tokens_total",
-    "spec_accepted_tokens_total": "trtllm_spec_decode_num_accepted_tokens_total",
-    "prompt_tokens_total": "trtllm_prompt_tokens_total",
-    "generation_tokens_total": "trtllm_generation_tokens_total",
-}
-LOG = LogWords(
-    failures={
-        FailureKind.OOM_KV: r"component could not be created: KV cache",
-        FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
-        FailureKind.BAD_FLAG: r"No such option|Error: Invalid value for",
-        FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
-        FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
-        FailureKind.ENGINE_DEAD: r"Executor worker returned error",
-    },
-    passing=r"(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]",
-    consequences=r"Executor worker returned error",
 )
 
 
@@ -112,9 +57,8 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
         *("--extra_llm_api_options", CONFIG),  # the name that old and new releases know
     ]
-    return Command(
-        tuple(argv), files={CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}
-    )  # is YAML
+    text = json.dumps(configuration(settings), indent=1, sort_keys=True)  # is YAML
+    return Command(tuple(argv), files={CONFIG: text})
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -133,8 +77,6 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
     if settings.enforce_eager:
         document["cuda_graph_config"] = None
-    if settings.enable_lora:
-        document["lora_config"] = {"max_lora_rank": settings.max_lora_rank} if settings.max_lora_rank else {}
     if settings.speculative:
         document["speculative_config"] = _speculative(settings.speculative)
     return document
@@ -152,46 +94,65 @@ def _speculative(spec: Speculative) -> dict[str, Any]:
     return found
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    return ["max_lora_rank: needs enable_lora: true"] if settings.max_lora_rank and not settings.enable_lora else []
-
-
-def _reported(log: str) -> Reported:
-    # It makes a small cache first to see what a step needs, then the one it serves with: the last counts.
-    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
-    found: dict[str, float | int | str] = {}
-    if sizes := re.findall(r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", log):
-        found["weight_bytes"] = command.gib(max(map(float, sizes)))
-    for gib, tokens in re.findall(r"Allocated ([\d.]+) GiB for max tokens in paged KV cache \((\d+)\)", log):
-        found |= {"kv_cache_tokens": int(tokens), "kv_cache_bytes": command.gib(gib)}
-    for length in re.findall(r"\bmax_seq_len=(\d+), max_num_requests=", log):
-        found["max_model_len"] = int(length)
-    return found
-
-
 ENGINE = Engine(
     name="tensorrt_llm",
     title="TensorRT-LLM",
     metrics_path="/prometheus/metrics",
-    metrics=METRICS,
+    metrics=named_as_vllm("trtllm_")
+    | {
+        "kv_usage": "trtllm_kv_cache_utilization",
+        "prefix_query_tokens_total": "trtllm_prompt_tokens_total",
+        "prefix_hit_tokens_total": "trtllm_prompt_cached_tokens_total",
+    },
     dialects=lambda settings: openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True),
     served_name=_served_name,
-    taken=TAKEN,
-    refused=REFUSED,
+    taken=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
+    refused={
+        "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
+        "served_model_name": "trtllm-serve answers to the model's own name",
+        "nnodes": "TensorRT-LLM spans nodes only under mpirun or srun, which place the ranks themselves",
+        "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
+    },
     values={
         "scheduling_policy": ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH"),
-        "guided_decoding_backend": ("xgrammar", "llguidance"),
         "load_format": ("auto", "dummy"),
     },
-    reserved=RESERVED,
-    aliases={flag: f"the field {field}" for flag, field in ON_THE_COMMAND_LINE.items()},
+    reserved=("--host", "--port", "--backend", "--config", "--extra_llm_api_options"),
+    # Its command line has these too; the file would contradict them, or they it.
+    aliases={"--" + path.rpartition(".")[2]: f"the field {field}" for field, path in TABLE.items()}
+    | {
+        "--tp_size": "the field tensor_parallel_size",
+        "--pp_size": "the field pipeline_parallel_size",
+        "--ep_size": "the field enable_expert_parallel",
+        "--moe_expert_parallel_size": "the field enable_expert_parallel",
+        "--kv_cache_free_gpu_memory_fraction": "the field gpu_memory_utilization",
+    },
     drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     pins=lambda settings, hardware: command.BATCH,
-    more_problems=_problems,
     start=_start,
     rules=ModelRules(
         of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 100, "awq": 80, "gptq": 80}
     ),
-    reported=_reported,
-    log=LOG,
+    # It makes a small cache first, to see what a step needs, then the one it serves with.
+    # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
+    reported=command.reading(
+        {
+            "weight_bytes": (r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB", command.gib),
+            "kv_cache_bytes": (r"Allocated ([\d.]+) GiB for max tokens in paged KV cache", command.gib),
+            "kv_cache_tokens": (r"for max tokens in paged KV cache \((\d+)\)", int),
+            "max_model_len": (r"\bmax_seq_len=(\d+), max_num_requests=", int),
+        }
+    ),
+    log=LogWords(
+        failures={
+            FailureKind.OOM_KV: r"component could not be created: KV cache",
+            FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
+            FailureKind.BAD_FLAG: r"No such option|Error: Invalid value for",
+            FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
+            FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
+            FailureKind.ENGINE_DEAD: r"Executor worker returned error",
+        },
+        passing=r"(\[\S+\] )?\[TRT-LLM\] (\[RANK \d+\] )?\[[IWD]\]|\[TensorRT-LLM\]\[(INFO|WARNING)\]",
+        consequences=r"Executor worker returned error",
+    ),
 )

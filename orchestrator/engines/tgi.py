@@ -16,66 +16,8 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a checkpoint made for them
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4")
-FLAGS = {
-    "revision": Flag("--revision"),
-    "trust_remote_code": Flag("--trust-remote-code", "bare"),
-    "tensor_parallel_size": Flag("--num-shard"),  # its own default is every GPU it sees
-    "dtype": Flag("--dtype", choices=("float16", "bfloat16")),
-    "quantization": Flag("--quantize", choices=PREQUANTIZED + WHILE_LOADING),
-    "kv_cache_dtype": Flag("--kv-cache-dtype", choices=("fp8_e4m3fn", "fp8_e5m2")),
-    "max_model_len": Flag("--max-total-tokens"),
-    "max_input_len": Flag("--max-input-tokens"),
-    "max_num_seqs": Flag("--max-batch-size"),
-    "max_num_batched_tokens": Flag("--max-batch-prefill-tokens"),
-    "max_num_queued_reqs": Flag("--max-concurrent-requests"),
-    "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
-}
-WRITTEN = {
-    "enforce_eager": "--cuda-graphs",
-    "speculative": "--speculate",
-    "lora_modules": "--lora-adapters",
-}
-# The first three by environment only.
-TAKEN = (
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "attention_backend",
-    "enable_lora",
-    "guided_decoding_backend",
-)
-RESERVED = (
-    *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
-    *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
-)
-REFUSED = {
-    "served_model_name": "TGI answers to any name",
-    "load_format": "TGI reads safetensors only",
-    "kv_cache_tokens": "TGI 3 ignores --max-batch-total-tokens with its flash attention; use gpu_memory_utilization",
-    "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
-    "block_size": "TGI chooses the block size by its attention kernels",
-}
 # It derives the first from the GPU; the second is 128 and answers 429 at once, where other engines queue.
 PINS = {"max_num_batched_tokens": 8192, "max_num_queued_reqs": 10000}
-METRICS = {
-    "running": "tgi_batch_current_size",
-    "waiting": "tgi_queue_size",
-    "queue_time_s_sum": "tgi_request_queue_duration_sum",
-    "queue_time_count": "tgi_request_queue_duration_count",
-    "spec_accepted_tokens_total": "tgi_request_skipped_tokens_sum",  # tokens beyond the first of every step
-    "prompt_tokens_total": "tgi_request_input_length_sum",
-    "generation_tokens_total": "tgi_request_generated_tokens_sum",
-}
-LOG = LogWords(
-    failures={
-        FailureKind.OOM_KV: r"Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)",
-        FailureKind.BAD_QUANT: r"quantization is not supported for AutoModel",
-        FailureKind.BAD_MODEL: r"Unsupported model type",
-        FailureKind.NO_MODEL: r"DownloadError|No local weights found in",
-        FailureKind.BAD_CONFIG: r"ArgumentValidation|NotEnoughCUDADevices",
-        FailureKind.ENGINE_DEAD: r"Shard \d+ (?:crashed|failed to start)|Webserver Crashed",
-    },
-    passing=r"\d{4}-\S+ +(INFO|WARN|DEBUG) ",
-)
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -84,7 +26,6 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *(command.program(settings, "text-generation-launcher"), "--model-id", _served_name(settings, node)),
         *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
         *("--master-port", str(node.master_port), "--shard-uds-path", f"/tmp/tgi-{node.launch_id}-{node.port}"),  # noqa: S108
-        *_features(settings),
         *("--usage-stats", "off"),
     ]
     return Command(tuple(argv), _switches(settings))
@@ -92,17 +33,6 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
     return node.model_path or settings.model
-
-
-def _features(settings: EngineSettings) -> list[str]:
-    adapters = ",".join(f"{name}={path}" for name, path in (settings.lora_modules or {}).items())
-    return command.pairs(
-        {
-            "--cuda-graphs": 0 if settings.enforce_eager else None,
-            "--speculate": settings.speculative.num_speculative_tokens if settings.speculative else None,
-            "--lora-adapters": adapters or None,
-        }
-    )
 
 
 def _switches(settings: EngineSettings) -> dict[str, str]:
@@ -127,23 +57,52 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     spec = settings.speculative
     if spec and spec.model:
         found.append("speculative: TGI takes no model; medusa heads come with the model itself")
-    if settings.enable_lora and not settings.lora_modules:
-        found.append("enable_lora: TGI needs the adapters themselves at start (lora_modules)")
     return found
 
 
 ENGINE = Engine(
     name="tgi",
     title="TGI",
-    metrics=METRICS,
+    metrics={
+        "running": "tgi_batch_current_size",
+        "waiting": "tgi_queue_size",
+        "queue_time_s_sum": "tgi_request_queue_duration_sum",
+        "queue_time_count": "tgi_request_queue_duration_count",
+        "spec_accepted_tokens_total": "tgi_request_skipped_tokens_sum",  # tokens beyond the first of every step
+        "prompt_tokens_total": "tgi_request_input_length_sum",
+        "generation_tokens_total": "tgi_request_generated_tokens_sum",
+    },
     dialects=lambda settings: openai(length_control="none", min_tokens_field=None) | {"tgi": TGI_STREAM},
     served_name=_served_name,
-    flags=FLAGS,
-    written=WRITTEN,
-    taken=TAKEN,
-    refused=REFUSED,
-    values={"attention_backend": ("flashinfer", "flashdecoding", "paged"), "guided_decoding_backend": ("outlines",)},
-    reserved=RESERVED,
+    flags={
+        "revision": Flag("--revision"),
+        "trust_remote_code": Flag("--trust-remote-code", "bare"),
+        "tensor_parallel_size": Flag("--num-shard"),  # its own default is every GPU it sees
+        "dtype": Flag("--dtype", choices=("float16", "bfloat16")),
+        "quantization": Flag("--quantize", choices=PREQUANTIZED + WHILE_LOADING),
+        "kv_cache_dtype": Flag("--kv-cache-dtype", choices=("fp8_e4m3fn", "fp8_e5m2")),
+        "max_model_len": Flag("--max-total-tokens"),
+        "max_input_len": Flag("--max-input-tokens"),
+        "max_num_seqs": Flag("--max-batch-size"),
+        "max_num_batched_tokens": Flag("--max-batch-prefill-tokens"),
+        "max_num_queued_reqs": Flag("--max-concurrent-requests"),
+        "gpu_memory_utilization": Flag("--cuda-memory-fraction"),
+        "enforce_eager": Flag("--cuda-graphs", of=lambda on, _: 0 if on else None),
+        "speculative": Flag("--speculate", of=lambda spec, _: spec.num_speculative_tokens),
+    },
+    taken=("enable_prefix_caching", "enable_chunked_prefill", "attention_backend"),  # by environment only
+    refused={
+        "served_model_name": "TGI answers to any name",
+        "load_format": "TGI reads safetensors only",
+        "kv_cache_tokens": "TGI 3 ignores --max-batch-total-tokens with flash attention; use gpu_memory_utilization",
+        "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
+        "block_size": "TGI chooses the block size by its attention kernels",
+    },
+    values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
+    reserved=(
+        *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
+        *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
+    ),
     drafts=Drafts(("ngram", "medusa")),
     pins=lambda settings, hardware: PINS,
     more_problems=_problems,
@@ -152,5 +111,18 @@ ENGINE = Engine(
     rules=ModelRules(repeats_kv_heads=False),
     # backends/v3/src/lib.rs, after its warm-up; the number is that of all slots of the KV cache
     reported=command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)}),
-    log=LOG,
+    log=LogWords(
+        failures={
+            FailureKind.OOM_KV: r"Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)",
+            FailureKind.BAD_QUANT: r"quantization is not supported for AutoModel",
+            FailureKind.BAD_MODEL: r"Unsupported model type",
+            FailureKind.NO_MODEL: r"DownloadError|No local weights found in",
+            FailureKind.BAD_CONFIG: r"ArgumentValidation|NotEnoughCUDADevices",
+            FailureKind.ENGINE_DEAD: (
+                r"Shard process was signaled to shutdown with signal \d+|Shard \d+ (?:crashed|failed to start)"
+                r"|Webserver Crashed"
+            ),
+        },
+        passing=r"\d{4}-\S+ +(INFO|WARN|DEBUG) ",
+    ),
 )

@@ -12,29 +12,7 @@ from orchestrator.engines.engine import Engine, LogWords, ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-FLAGS = {
-    "dtype": Flag("--dtype"),
-    "quantization": Flag("--quantization"),
-    "trust_remote_code": Flag("--trust-remote-code", "switch"),
-    "attention_backend": Flag("--attn-implementation"),
-    "gpu_memory_utilization": Flag("--cb-max-memory-percent"),  # of the memory that is free after loading
-    "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
-    "enforce_eager": Flag("--no-cb-use-cuda-graph", "bare", inverse="--cb-use-cuda-graph"),
-}
-WRITTEN = {
-    "kv_cache_tokens": "--cb-num-blocks",
-    "block_size": "--cb-block-size",
-}
-RESERVED = ("--host", "--port", "--device", "--continuous-batching", "--cb-use-cuda-graph", "--model-timeout")
-REFUSED = {
-    "tensor_parallel_size": "transformers serve has no tensor parallelism",
-    "max_model_len": "transformers serve takes what the model takes and has no limit of its own",
-    "max_input_len": "transformers serve takes what the model takes and has no limit of its own",
-    "max_num_seqs": "transformers serve limits a batch by tokens only (max_num_batched_tokens)",
-    "speculative": "transformers serve has no speculative decoding",
-    "served_model_name": "transformers serve answers to the model's own name only",
-}
-BLOCK = 256
+BLOCK = 256  # its cache is counted in blocks: their size must be said with kv_cache_tokens
 # On a CPU it would take most of the node's memory for the KV cache and an attention mask as large again, and its first
 # request would wait minutes for that.
 CPU_PINS = {"kv_cache_tokens": 16384, "max_num_batched_tokens": 1024}
@@ -43,21 +21,18 @@ FIELDS = (
     *("model", "stream", "max_tokens", "generation_config"),
     *("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias"),
 )
-LOG = LogWords(passing=r"\S+\.py:\d+: \w*Warning: ")
+
+
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    pins = CPU_PINS if hardware.is_cpu else {}
+    return pins | ({"block_size": BLOCK} if settings.kv_cache_tokens or pins else {})
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
-    tokens, block = settings.kv_cache_tokens, settings.block_size
     argv = [
         *(command.program(settings, "transformers"), "serve", _served_name(settings, node)),
         *("--continuous-batching", "--device", "cpu" if hardware.is_cpu else "cuda:0"),
         *("--host", node.bind, "--port", str(node.port)),
-        *command.pairs(
-            {
-                "--cb-num-blocks": -(-tokens // (block or BLOCK)) if tokens else None,
-                "--cb-block-size": block or (BLOCK if tokens else None),
-            }
-        ),
     ]
     return Command(tuple(argv), {"HF_HUB_DISABLE_TELEMETRY": "1"} | (_cores(node) if hardware.is_cpu else {}))
 
@@ -96,16 +71,31 @@ ENGINE = Engine(
         allowed_fields=FIELDS,
     ),
     served_name=_served_name,
-    flags=FLAGS,
-    written=WRITTEN,
+    flags={
+        "dtype": Flag("--dtype"),
+        "quantization": Flag("--quantization", choices=("bnb-4bit", "bnb-8bit")),  # others come with the checkpoint
+        "trust_remote_code": Flag("--trust-remote-code", "switch"),
+        "attention_backend": Flag("--attn-implementation"),
+        "gpu_memory_utilization": Flag("--cb-max-memory-percent"),  # of the memory that is free after loading
+        "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
+        "kv_cache_tokens": Flag("--cb-num-blocks", of=command.blocks(BLOCK)),
+        "block_size": Flag("--cb-block-size"),
+        "enforce_eager": Flag("--no-cb-use-cuda-graph", "bare", inverse="--cb-use-cuda-graph"),
+    },
     taken=("revision", "enable_prefix_caching", "enable_chunked_prefill"),
-    refused=REFUSED,
-    values={"quantization": ("bnb-4bit", "bnb-8bit")},  # others come with the checkpoint
-    reserved=RESERVED,
+    refused={
+        "tensor_parallel_size": "transformers serve has no tensor parallelism",
+        "max_model_len": "transformers serve takes what the model takes and has no limit of its own",
+        "max_input_len": "transformers serve takes what the model takes and has no limit of its own",
+        "max_num_seqs": "transformers serve limits a batch by tokens only (max_num_batched_tokens)",
+        "speculative": "transformers serve has no speculative decoding",
+        "served_model_name": "transformers serve answers to the model's own name only",
+    },
+    reserved=("--host", "--port", "--device", "--continuous-batching", "--cb-use-cuda-graph", "--model-timeout"),
     on_cpus=True,
-    pins=lambda settings, hardware: CPU_PINS if hardware.is_cpu else {},
+    pins=_pins,
     rules=ModelRules(of_free_memory=True),
     more_problems=_problems,
     start=_start,
-    log=LOG,
+    log=LogWords(passing=r"\S+\.py:\d+: \w*Warning: "),
 )

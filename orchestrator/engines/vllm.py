@@ -5,74 +5,14 @@ Every flag emitted here is checked against the real parser (tests/contract/test_
 
 from __future__ import annotations
 
-import json
-
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-FLAGS = {
-    "revision": Flag("--revision"),
-    "tokenizer": Flag("--tokenizer"),
-    "trust_remote_code": Flag("--trust-remote-code", "switch"),
-    "hf_overrides": Flag("--hf-overrides", "json"),
-    "tensor_parallel_size": Flag("--tensor-parallel-size"),
-    "pipeline_parallel_size": Flag("--pipeline-parallel-size"),
-    "enable_expert_parallel": Flag("--enable-expert-parallel", "switch"),
-    "distributed_executor_backend": Flag("--distributed-executor-backend"),
-    "dtype": Flag("--dtype"),
-    "quantization": Flag("--quantization"),
-    "kv_cache_dtype": Flag("--kv-cache-dtype"),
-    "max_model_len": Flag("--max-model-len"),
-    "max_num_seqs": Flag("--max-num-seqs"),
-    "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
-    "max_num_queued_reqs": Flag("--max-num-queued-reqs"),
-    "scheduling_policy": Flag("--scheduling-policy"),
-    "enable_chunked_prefill": Flag("--enable-chunked-prefill", "switch"),
-    "enable_prefix_caching": Flag("--enable-prefix-caching", "switch"),
-    "stream_interval": Flag("--stream-interval"),
-    "gpu_memory_utilization": Flag("--gpu-memory-utilization"),
-    "kv_cache_memory_bytes": Flag("--kv-cache-memory-bytes"),
-    "cpu_offload_gb": Flag("--cpu-offload-gb"),
-    "enforce_eager": Flag("--enforce-eager", "switch"),
-    "load_format": Flag("--load-format"),
-    "enable_lora": Flag("--enable-lora", "switch"),
-    "lora_modules": Flag("--lora-modules", "named"),
-    "max_loras": Flag("--max-loras"),
-    "max_lora_rank": Flag("--max-lora-rank"),
-    "attention_backend": Flag("--attention-backend"),
-    "kv_transfer_config": Flag("--kv-transfer-config", "json"),
-}
-# They need more than their own value: _start.
-WRITTEN = {
-    "data_parallel_size": "--data-parallel-size",
-    "served_model_name": "--served-model-name",
-    "kv_cache_tokens": "--num-gpu-blocks-override",
-    "block_size": "--block-size",
-    "speculative": "--speculative-config",
-    "guided_decoding_backend": "--structured-outputs-config",
-}
-RESERVED = (
-    *("--host", "--port", "--uds", "--api-key", "--model"),
-    *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
-    *("--data-parallel-size-local", "--data-parallel-start-rank"),
-    *("--data-parallel-address", "--data-parallel-rpc-port"),
-)
-ALIASES = {
-    "-tp": "the field tensor_parallel_size",
-    "-pp": "the field pipeline_parallel_size",
-    "-dp": "the field data_parallel_size",
-    "-ep": "the field enable_expert_parallel",
-    "-q": "the field quantization",
-    "-sc": "the field speculative",
-    "-n": "this program",
-    "-r": "this program",
-}
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # vLLM chooses these by the memory of the GPU it finds; two GPUs would then run two configurations. These are its
 # choices for GPUs of 70 GiB and more, and for one CPU rank.
 BATCH = {
@@ -81,72 +21,7 @@ BATCH = {
 }
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
-BLOCK = {False: 16, True: 128}
-METRICS = {
-    "running": "vllm:num_requests_running",
-    "waiting": "vllm:num_requests_waiting",
-    "kv_usage": "vllm:kv_cache_usage_perc",
-    "preemptions_total": "vllm:num_preemptions_total",
-    "prefix_hit_tokens_total": "vllm:prefix_cache_hits_total",
-    "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
-    "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
-    "queue_time_count": "vllm:request_queue_time_seconds_count",
-    "ttft_s_sum": "vllm:time_to_first_token_seconds_sum",
-    "ttft_count": "vllm:time_to_first_token_seconds_count",
-    "spec_draft_tokens_total": "vllm:spec_decode_num_draft_tokens_total",
-    "spec_accepted_tokens_total": "vllm:spec_decode_num_accepted_tokens_total",
-    "prompt_tokens_total": "vllm:prompt_tokens_total",
-    "generation_tokens_total": "vllm:generation_tokens_total",
-}
-REPORTED: command.Patterns = {
-    "engine_version": (r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
-    "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", int),
-    "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x", float),
-    "max_model_len": (r"Using max model len ([\d,]+)", int),
-    "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
-    "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
-    "kv_cache_bytes": (r"Available KV cache memory: ([\d.]+) GiB", command.gib),
-    "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
-    "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
-    "quantization_kernel": (r"Using (\S+) (?:kernel )?for (?:\w+)LinearMethod", str),
-}
-RULES = ModelRules(
-    experts_divisible=False,
-    partition_variable="VLLM_PP_LAYER_PARTITION",
-    refuses_longer=True,
-    longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-    whole_prompts=True,
-    memory_fraction=DEFAULT_UTILIZATION,
-    method_of_checkpoint=True,
-    min_capability={  # quantization/*.py: get_min_capability
-        **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
-        **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
-        **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
-        **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
-        **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
-        **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
-    },
-)
-LOG = LogWords(
-    failures={
-        FailureKind.GPU_DIRTY: r"Free memory on device .* less than desired",
-        FailureKind.OOM_KV: (
-            r"No available memory for the cache blocks|To serve at least one request"
-            r"|Available memory on node .* less than desired|allocation is less than requested memory for kv"
-        ),
-        FailureKind.BAD_QUANT: (
-            r"Unknown quantization method|Cannot find the config file for|does not match the quantization"
-            r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]"
-            r"|is not supported for quantization method"
-        ),
-        FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
-        FailureKind.NO_MODEL: r"Invalid repository ID or local directory|Cannot find any model weights with",
-        FailureKind.BAD_CONFIG: r"Value error, ",
-        FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
-    },
-    passing=r"(\([^)]*pid=\d+[^)]*\) )?(INFO|WARNING|DEBUG)\b",
-    consequences=r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed",
-)
+BLOCK = {False: 16, True: 128}  # it counts KV in blocks: their size must be said with kv_cache_tokens
 
 
 def batch_pins(settings: EngineSettings, cpu: bool) -> dict[str, int]:
@@ -164,14 +39,13 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     said = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
     if hardware.is_cpu and not said:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
-    return pins
+    return pins | ({"block_size": BLOCK[hardware.is_cpu]} if settings.kv_cache_tokens else {})
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "vllm"), "serve", node.model_path or settings.model),
         *_server(settings, node),
-        *_features(settings, hardware),
         *_nodes(settings, node),
         *("--generation-config", "vllm"),  # sampling defaults of a model would change lengths and speed
         *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
@@ -184,21 +58,6 @@ def _server(settings: EngineSettings, node: Node) -> list[str]:
     names = dict.fromkeys((command.nonce_name(settings, node), settings.served_model_name))
     listen = ["--host", node.bind, "--port", str(node.port)] if node.rank == 0 else []
     return [*listen, "--served-model-name", *filter(None, names)]
-
-
-def _features(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    tokens, spec, backend = settings.kv_cache_tokens, settings.speculative, settings.guided_decoding_backend
-    # It counts KV in blocks, so tokens need the block size said as well.
-    block = settings.block_size or (BLOCK[hardware.is_cpu] if tokens else None)
-    drafting = {} if spec is None else {"--speculative-config": spec.model_dump_json(exclude_none=True)}
-    return command.pairs(
-        {
-            "--block-size": block,
-            "--num-gpu-blocks-override": -(-tokens // block) if tokens and block else None,
-            "--structured-outputs-config": json.dumps({"backend": backend}) if backend else None,
-            **drafting,
-        }
-    )
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
@@ -252,10 +111,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         )
     if settings.quantization in ("gguf", "bitsandbytes"):
         found.append(f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)")
-    if settings.max_lora_rank is not None and settings.max_lora_rank not in LORA_RANKS:
-        found.append(
-            f"max_lora_rank: vLLM takes one of {', '.join(map(str, LORA_RANKS))}, not {settings.max_lora_rank}"
-        )
     batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
     if batched and sequences and batched < sequences:
         found.append(f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})")
@@ -265,8 +120,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         found.append(f"kv_cache_memory_bytes: {CPU_KV_VARIABLE} in env wins over it; give one of them")
     if hardware.is_cpu and settings.cpu_offload_gb:
         found.append("cpu_offload_gb: there is nothing to offload from on a CPU")
-    if settings.lora_modules and not settings.enable_lora:
-        found.append("lora_modules: needs enable_lora: true")
     return found
 
 
@@ -274,14 +127,61 @@ ENGINE = Engine(
     name="vllm",
     title="vLLM",
     reset_path="/reset_prefix_cache",
-    metrics=METRICS,
+    metrics=named_as_vllm("vllm:")
+    | {
+        "kv_usage": "vllm:kv_cache_usage_perc",
+        "preemptions_total": "vllm:num_preemptions_total",
+        "prefix_hit_tokens_total": "vllm:prefix_cache_hits_total",
+        "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
+    },
     # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True),
-    flags=FLAGS,
-    written=WRITTEN,
-    values={"scheduling_policy": ("fcfs", "priority")},
-    reserved=RESERVED,
-    aliases=ALIASES,
+    flags={
+        "revision": Flag("--revision"),
+        "tokenizer": Flag("--tokenizer"),
+        "trust_remote_code": Flag("--trust-remote-code", "switch"),
+        "hf_overrides": Flag("--hf-overrides", "json"),
+        "tensor_parallel_size": Flag("--tensor-parallel-size"),
+        "pipeline_parallel_size": Flag("--pipeline-parallel-size"),
+        "enable_expert_parallel": Flag("--enable-expert-parallel", "switch"),
+        "distributed_executor_backend": Flag("--distributed-executor-backend"),
+        "dtype": Flag("--dtype"),
+        "quantization": Flag("--quantization"),
+        "kv_cache_dtype": Flag("--kv-cache-dtype"),
+        "max_model_len": Flag("--max-model-len"),
+        "max_num_seqs": Flag("--max-num-seqs"),
+        "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
+        "max_num_queued_reqs": Flag("--max-num-queued-reqs"),
+        "scheduling_policy": Flag("--scheduling-policy", choices=("fcfs", "priority")),
+        "enable_chunked_prefill": Flag("--enable-chunked-prefill", "switch"),
+        "enable_prefix_caching": Flag("--enable-prefix-caching", "switch"),
+        "stream_interval": Flag("--stream-interval"),
+        "gpu_memory_utilization": Flag("--gpu-memory-utilization"),
+        "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
+        "kv_cache_memory_bytes": Flag("--kv-cache-memory-bytes"),
+        "block_size": Flag("--block-size"),
+        "cpu_offload_gb": Flag("--cpu-offload-gb"),
+        "enforce_eager": Flag("--enforce-eager", "switch"),
+        "load_format": Flag("--load-format"),
+        "attention_backend": Flag("--attention-backend"),
+        "kv_transfer_config": Flag("--kv-transfer-config", "json"),
+        "speculative": Flag("--speculative-config", of=lambda spec, _: spec.model_dump_json(exclude_none=True)),
+    },
+    taken=("data_parallel_size", "served_model_name"),
+    reserved=(
+        *("--host", "--port", "--uds", "--api-key", "--model", "-n", "-r"),
+        *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
+        *("--data-parallel-size-local", "--data-parallel-start-rank"),
+        *("--data-parallel-address", "--data-parallel-rpc-port"),
+    ),
+    aliases={
+        "-tp": "the field tensor_parallel_size",
+        "-pp": "the field pipeline_parallel_size",
+        "-dp": "the field data_parallel_size",
+        "-ep": "the field enable_expert_parallel",
+        "-q": "the field quantization",
+        "-sc": "the field speculative",
+    },
     drafts=Drafts(
         ("draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"),
         with_model=("draft_model", "eagle", "eagle3", "medusa"),
@@ -294,7 +194,55 @@ ENGINE = Engine(
     start=_start,
     key_variable="VLLM_API_KEY",
     follower_grace_s=0.5,  # left alone a follower waits 10 s for its own worker and then kills it
-    rules=RULES,
-    reported=command.reading(REPORTED),
-    log=LOG,
+    rules=ModelRules(
+        experts_divisible=False,
+        partition_variable="VLLM_PP_LAYER_PARTITION",
+        refuses_longer=True,
+        longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        whole_prompts=True,
+        memory_fraction=DEFAULT_UTILIZATION,
+        method_of_checkpoint=True,
+        min_capability={  # quantization/*.py: get_min_capability
+            **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
+            **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
+            **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
+            **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
+            **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
+            **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
+        },
+    ),
+    reported=command.reading(
+        {
+            "engine_version": (r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
+            "kv_cache_tokens": (r"KV cache size: ([\d,]+) tokens", int),
+            "max_concurrency": (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x", float),
+            "max_model_len": (r"Using max model len ([\d,]+)", int),
+            "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
+            "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
+            "kv_cache_bytes": (r"Available KV cache memory: ([\d.]+) GiB", command.gib),
+            "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
+            "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
+            "quantization_kernel": (r"Using (\S+) (?:kernel )?for (?:\w+)LinearMethod", str),
+        }
+    ),
+    log=LogWords(
+        failures={
+            FailureKind.GPU_DIRTY: r"Free memory on device .* less than desired",
+            FailureKind.OOM_KV: (
+                r"No available memory for the cache blocks|To serve at least one request"
+                r"|Available memory on node .* less than desired|allocation is less than requested memory for kv"
+            ),
+            FailureKind.BAD_QUANT: (
+                r"Unknown quantization method|Cannot find the config file for|does not match the quantization"
+                r"|not supported for the current GPU\. Minimum capability|weight quantization block_[nk]"
+                r"|is not supported for quantization method"
+            ),
+            FailureKind.BAD_MODEL: r"Model architectures .* are not supported",
+            FailureKind.NO_MODEL: r"Invalid repository ID or local directory|Cannot find any model weights with",
+            FailureKind.BAD_CONFIG: r"Value error, ",
+            FailureKind.ENGINE_DEAD: r"EngineDeadError|died unexpectedly|EngineCore encountered",
+        },
+        passing=r"(\([^)]*pid=\d+[^)]*\) )?(INFO|WARNING|DEBUG)\b",
+        consequences=r"EngineDeadError|Engine core initialization failed|WorkerProc initialization failed",
+    ),
 )

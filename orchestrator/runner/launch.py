@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.catalog.accelerators import find
 from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
 from orchestrator.engines import ENGINES
-from orchestrator.engines.command import Node
+from orchestrator.engines.command import Node, random_key
 from orchestrator.engines.readiness import Expected, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, PlacementError, ResultsError
 from orchestrator.load.point import Target
@@ -129,7 +128,7 @@ class Launch:
             launch_id=self.row.launch_id,
             model_path=settings.model,
         )
-        key = secrets.token_urlsafe(24)
+        key = random_key()
         for rank, agent in enumerate(placement.agents):
             extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
             allocation = agent.allocation

@@ -40,8 +40,17 @@ def failures(name: str) -> list[Line]:
 
 def starts(name: str) -> dict[str, tuple[dict[str, Any], str]]:
     """Logs of starts: what is to be read out of them, and the log."""
+    return _logs(name, "start*.log")
+
+
+def deaths(name: str) -> dict[str, tuple[dict[str, Any], str]]:
+    """Whole logs of engines that failed: ``phase``, exit ``status``, the ``kind`` and words ``said`` of it; the log."""
+    return _logs(name, "died-*.log")
+
+
+def _logs(name: str, pattern: str) -> dict[str, tuple[dict[str, Any], str]]:
     found = {}
-    for path in sorted((FOLDER / name).glob("start*.log")):
+    for path in sorted((FOLDER / name).glob(pattern)):
         _, expected, log = path.read_text().split("\n", 2)
         found[path.stem] = (json.loads(expected.removeprefix("# ")), log)
     return found

@@ -17,6 +17,7 @@ LINES = [
     for name in LOGGED
     for line in (*recorded.failures(name), *(recorded.failures(recorded.COMMON) if name == "vllm" else ()))
 ]
+DEATHS = [pytest.param(name, death, id=f"{name} {death}") for name in LOGGED for death in recorded.deaths(name)]
 
 
 def test_what_is_recorded_is_of_an_engine() -> None:
@@ -37,6 +38,15 @@ def test_what_an_engine_said_before_is_recognized(name: str, line: recorded.Line
     assert "[type=" not in found.sentence and "\n" not in found.sentence
     assert "2026" not in found.sentence and "0.00.0" not in found.sentence, "time stamps"
     assert re.sub(r"\x1b\[\d*m", "", line.text) in found.log_tail
+
+
+@pytest.mark.parametrize(("name", "death"), DEATHS)
+def test_a_whole_log_of_a_death_tells_its_cause_whatever_was_warned_of_before(name: str, death: str) -> None:
+    told, log = recorded.deaths(name)[death]
+    found = classify(ENGINES[name].log, told["phase"], log, told["status"])
+    assert (found.kind, told["said"] in found.sentence) == (told["kind"], True), found.sentence
+    assert "\x1b" not in found.sentence + found.log_tail
+    assert found.log_tail.strip().splitlines()[-1].strip() != ""
 
 
 @pytest.mark.parametrize("name", LOGGED)

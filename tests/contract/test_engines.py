@@ -55,7 +55,7 @@ def told(command: Command) -> tuple[Any, ...]:
 
 
 # Where the sample is what an engine does anyway and has no flag for, another value must make the difference.
-ANYWAY = {("lmdeploy", "enable_prefix_caching"): True, ("lmdeploy", "guided_decoding_backend"): "outlines"}
+ANYWAY = {("lmdeploy", "enable_prefix_caching"): True}
 LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches]
 
 

@@ -23,12 +23,15 @@ from orchestrator.emulator.api import (
 )
 from orchestrator.emulator.app import exposition
 from orchestrator.emulator.batch import PrefixCache
+from orchestrator.emulator.flags import Options
 from orchestrator.emulator.profile import Profile
 from orchestrator.engines import ENGINES
+from orchestrator.spec.settings import Hardware
 from orchestrator.telemetry.engine_metrics import normalize
 from tests.unit.emulator.builders import a_replica, settings
 
-SERVING = Serving("m", settings(), Profile(), a_replica(kv_cache_tokens=5000), vocab_size=1000)
+OPTIONS = Options(settings(), Hardware(name="emulated"), Profile(), "m")
+SERVING = Serving(OPTIONS, a_replica(kv_cache_tokens=5000), vocab_size=1000)
 
 
 def body(**fields: Any) -> bytes:

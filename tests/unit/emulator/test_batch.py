@@ -77,8 +77,7 @@ def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token
     batch = Batch(replica)
     sequence = batch.submit(1.0, prompt_tokens=100, output_tokens=3)
     run(batch)
-    decode = replica.costs.decode(1)
-    steps = [decode.fixed_s + decode.memory_s + context * decode.memory_context_s for context in (100, 101)]
+    steps = [replica.costs.mixed(1, context, 0.0, []) for context in (100, 101)]
     assert sequence.first_token_s == pytest.approx(1.5 + replica.costs.mixed(0, 0, 0.0, [(0, 100)]))
     assert sequence.last_token_s - sequence.first_token_s == pytest.approx(sum(steps))
 

@@ -78,7 +78,7 @@ def test_the_command_names_its_config_and_keeps_the_key_out_of_argv(tmp_path: Pa
     for name, text in command.files.items():
         (tmp_path / name).write_text(text)
     options = options_of(parser().parse_args(command.argv[3:]))
-    assert (options.port, options.served_name, options.headless) == (
+    assert (options.port, options.model, options.headless) == (
         21234,
         EMULATOR.served_name(settings(), node),
         False,

@@ -11,9 +11,7 @@ from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settin
 
 
 def decode_s(costs: Costs, sequences: int, context: int) -> float:
-    one = costs.decode(sequences)
-    memory_s = one.memory_s + context * one.memory_context_s
-    return one.fixed_s + max(one.compute_s + context * one.compute_context_s, memory_s)
+    return costs.mixed(sequences, context, 0.0, [])
 
 
 def test_a_small_decode_takes_the_time_to_read_the_weights_once() -> None:
@@ -33,11 +31,6 @@ def test_a_long_prefill_takes_its_flops_over_the_peak() -> None:
     head = model.shape.vocab_size * model.shape.hidden_size
     flops = 2 * (model.active_parameters - head) * 2048 + 2 * head + 4 * 32 * 4096 * 2048 * 1024
     assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(flops / 1e14, rel=1e-6)
-
-
-def test_a_step_without_prefill_costs_the_same_in_both_formulas() -> None:
-    costs = a_replica(tensor_parallel_size=2, pipeline_parallel_size=2).costs
-    assert costs.mixed(10, 5000, 0.0, []) == pytest.approx(decode_s(costs, 10, 5000))
 
 
 def test_tensor_parallelism_divides_the_work_and_adds_communication() -> None:

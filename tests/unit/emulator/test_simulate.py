@@ -42,7 +42,7 @@ def test_requests_that_do_not_fit_are_refused_and_marked() -> None:
     one = schedule(1, 3)
     mixed = Trace(one.arrival_s, np.array([10, 9000, 10]), one.output_tokens)
     outcome = run(a_replica(), mixed)
-    assert outcome.refused == 1
+    assert np.isnan(outcome.last_token_s).sum() == 1
     assert np.isnan(outcome.first_token_s).tolist() == [False, True, False]
 
 
@@ -82,5 +82,5 @@ def test_fifty_thousand_requests_take_seconds_at_most() -> None:
     )
     started_s = time.process_time()
     outcome = simulate(load_profile("H100-80GB/Llama-3.1-8B"), EngineSettings(engine="emulator", model="any"), load)
-    assert outcome.refused == 0
+    assert not np.isnan(outcome.last_token_s).any()
     assert time.process_time() - started_s < 4  # benchmarks/emulator.py measures it: under 1 s on a quiet core

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.command import Command, Flag, Node, reading
+from orchestrator.engines.command import Command, Flag, Node, random_key, reading
 from orchestrator.engines.engine import Drafts, Engine, LogWords
 from orchestrator.engines.failures import classify
 from orchestrator.errors import FailureKind
@@ -17,17 +17,25 @@ from tests.command_lines import by_flag
 
 GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 CPU = Hardware(name="cpu")
+
+
+def _half(value: int, settings: EngineSettings) -> int | None:
+    return value // 2 if settings.dtype == "half" else None
+
+
 ACME = Engine(
     name="acme",
     title="Acme",
     dialects=lambda settings: {"completions": Dialect("openai_completions", "/v1/completions")},
-    flags={"max_num_seqs": Flag("--batch"), "dtype": Flag("--type", choices=("half", "float"))},
-    written={"tensor_parallel_size": "--ranks"},
-    taken=("enable_lora",),
+    flags={
+        "max_num_seqs": (Flag("--batch"), Flag("--half-batch", of=_half)),
+        "dtype": Flag("--type", choices=("half", "float")),
+    },
+    taken=("tensor_parallel_size", "speculative"),
     refused={"tokenizer": "Acme has no tokenizer"},
     values={"load_format": ("dummy",)},
     reserved=("--port",),
-    aliases={"-b": "the field max_num_seqs"},
+    aliases={"-b": "the field max_num_seqs", "--ranks": "the field tensor_parallel_size"},
     drafts=Drafts(("ngram",)),
     pins=lambda settings, hardware: {"max_num_seqs": 64},
     start=lambda settings, hardware, node: Command(
@@ -47,7 +55,9 @@ def settings(**given: Any) -> EngineSettings:
 def test_a_command_has_the_engines_own_words_the_flags_of_its_fields_and_extra_args_last() -> None:
     given = settings(dtype="half", extra_args={"--more": ["a", "b"], "--on": True, "--off": False}, env={"ACME": "2"})
     made = ACME.command(given, GPU, Node(port=7, devices=("0", "3")), "k3y")
-    assert by_flag(made.argv) == by_flag("acme --port 7 --ranks 1 --batch 64 --type half --more a b --on")
+    assert by_flag(made.argv) == by_flag(
+        "acme --port 7 --ranks 1 --batch 64 --half-batch 32 --type half --more a b --on"
+    )
     assert made.argv[-4:] == ("--more", "a", "b", "--on")
     assert made.env == {
         "ACME": "2", "CUDA_VISIBLE_DEVICES": "0,3", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1",
@@ -74,6 +84,10 @@ def test_only_what_was_left_open_is_pinned() -> None:
         ({"extra_args": {"--port": 1}}, "extra_args: --port is set by this program; Acme would get it twice"),
         ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
         ({"extra_args": {"--no-ranks": True}}, "--no-ranks is set by the field tensor_parallel_size"),
+        ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
+        ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
+        ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters or for guided output"),
+        ({"extra_args": {"--lora-paths": "a=b"}}, "extra_args: --lora-paths: no workload asks for LoRA adapters"),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
         ({"extra_args": {"more": 1}}, "'more' is no flag; write '--more'"),
         ({"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "Acme has no method mtp; it has ngram"),
@@ -100,3 +114,9 @@ def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
     assert classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
     assert classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
     assert classify(ACME.log, "start", "OSError: Address already in use", 1).kind is FailureKind.PORT_TAKEN
+
+
+def test_no_random_key_looks_like_a_flag() -> None:
+    keys = {random_key() for _ in range(1000)}
+    assert len(keys) == 1000
+    assert not [key for key in keys if not key[0].isalnum() or len(key) < 32]

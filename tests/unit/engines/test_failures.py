@@ -136,7 +136,7 @@ NOTICES = [
     ("lmdeploy", "2026-11-21 18:12:51,123 - lmdeploy - WARNING - base.py:71 - unsupported quant config"),
     ("lmdeploy", "[TM][WARNING][1121.18:12:51.123456][engine.cc:262] unsupported quant config"),
     ("lightllm", "INFO 07-11 11:11:21 [x.py:1] Model type foo is not supported by flash decoding, using triton"),
-    ("llama_cpp", "0.00.004.048 W get_repo_files: failed to resolve commit for acme/tiny"),
+    ("llama_cpp", "0.00.004.048 W llama_model_load: unknown model architecture in a comment, left out"),
     ("transformers", "/x/quantizers/awq.py:12: UserWarning: Can't load the configuration of 'x', using its default"),
 ]
 CAUSES = {
@@ -166,9 +166,46 @@ def test_a_notice_before_the_cause_does_not_hide_it(engine: str, notice: str, li
 
 
 @pytest.mark.parametrize(("engine", "notice"), NOTICES)
-def test_a_notice_counts_when_the_engine_said_nothing_else_and_was_not_killed(engine: str, notice: str) -> None:
-    assert failure("start", f"{notice}\nbye", 1, engine).kind in ("bad_quant", "bad_model", "no_model")
-    assert failure("start", notice, -signal.SIGKILL, engine).kind == "killed"
+@pytest.mark.parametrize("phase", ["start", "run"])
+def test_a_notice_is_no_cause_even_if_the_engine_said_nothing_else(engine: str, notice: str, phase: str) -> None:
+    found = failure(phase, f"{notice}\nbye", 1, engine)
+    assert found.kind == ("died_at_start" if phase == "start" else "died")
+    assert found.sentence.endswith("it ended with status 1")
+    assert failure(phase, notice, -signal.SIGKILL, engine).kind == "killed"
+
+
+def test_of_a_death_while_serving_only_what_was_written_after_readiness_counts() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\n# ready\nserving"
+    assert failure("run", log, 0).kind == "died"
+    assert failure("run", f"{log}\ntorch.OutOfMemoryError: CUDA out of memory", 0).kind == "oom_load"
+    assert failure("run", "CUDA out of memory\n# ready", -signal.SIGKILL).kind == "killed"
+    assert "trying a smaller graph" in failure("run", log, 0).log_tail, "the tail is for people: all of it"
+
+
+def test_of_several_causes_the_last_one_ended_it() -> None:
+    log = (
+        "torch.OutOfMemoryError: CUDA out of memory, trying a smaller graph\nOSError: [Errno 98] Address already in use"
+    )
+    assert failure("start", log, 1).kind == "port_taken"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "gpu_fault"),
+        ("ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out.", "hub"),
+        ("OSError: [Errno 24] Too many open files", "node_limit"),
+    ],
+)
+def test_what_a_node_or_a_hub_did_is_no_fault_of_the_configuration(cause: str, kind: str) -> None:
+    log = f"{cause}\nOSError: Can't load the configuration of 'acme/tiny'\nRuntimeError: NCCL error: unhandled"
+    found = failure("start", log, 1)
+    assert (found.kind, found.failure_class) == (kind, FailureClass.INFRA)
+
+
+def test_a_rank_that_lost_another_one_is_not_why_that_one_died() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory.\nRuntimeError: NCCL error: remote process exited"
+    assert failure("start", log, 1).kind == "oom_load"
 
 
 def test_a_cache_without_room_stands_before_the_death_that_follows_though_it_is_told_as_information() -> None:

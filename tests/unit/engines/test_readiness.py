@@ -40,6 +40,9 @@ class FakeProcess:
         self.talks -= 1
         return self.status if self.lives < 0 else None
 
+    def mark_ready(self) -> None:
+        self.log += "\n# ready"
+
     def log_tail(self, lines: int = 200) -> str:
         return f"{self.log}\n{max(self.talks, 0)}"
 

@@ -31,7 +31,7 @@ def test_golden_on_the_cpu() -> None:
     assert made.env["OMP_PLACES"] == "{0,1}"
     assert made.env["HF_HUB_OFFLINE"] == "1"
     assert made.secrets == {}
-    assert len(made.notes) == 2
+    assert len(made.notes) == 3
 
 
 def test_golden_on_a_gpu_with_everything_set() -> None:

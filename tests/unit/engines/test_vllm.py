@@ -92,8 +92,7 @@ def test_golden_every_feature() -> None:
         max_num_seqs=8, max_num_batched_tokens=64, max_num_queued_reqs=0, scheduling_policy="priority",
         enable_chunked_prefill=False, enable_prefix_caching=True, stream_interval=2, cpu_offload_gb=4,
         speculative={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4},
-        guided_decoding_backend="xgrammar", load_format="dummy", enable_lora=True, lora_modules={"a": "/l/a"},
-        max_loras=2, max_lora_rank=16, attention_backend="FLASH_ATTN", trust_remote_code=True, tokenizer="/tok",
+        load_format="dummy", attention_backend="FLASH_ATTN", trust_remote_code=True, tokenizer="/tok",
         hf_overrides={"num_hidden_layers": 2}, served_model_name="mine", enable_expert_parallel=True,
         distributed_executor_backend="mp", kv_transfer_config={"kv_connector": "X"}, dtype="bfloat16",
         extra_args={"--seed": 7, "--async-scheduling": True, "--off": False, "--middleware": ["a", "b"]},
@@ -105,11 +104,10 @@ def test_golden_every_feature() -> None:
         "--distributed-executor-backend mp --dtype bfloat16 --quantization fp8_per_tensor --kv-cache-dtype fp8 "
         "--max-num-queued-reqs 0 "
         "--scheduling-policy priority --no-enable-chunked-prefill --enable-prefix-caching --stream-interval 2 "
-        "--cpu-offload-gb 4.0 --load-format dummy --enable-lora --max-loras 2 --max-lora-rank 16 "
+        "--cpu-offload-gb 4.0 --load-format dummy "
         '--attention-backend FLASH_ATTN --kv-transfer-config \'{"kv_connector":"X"}\' '
         "--max-num-seqs 8 --max-num-batched-tokens 64 --block-size 32 --num-gpu-blocks-override 32 "
         '--speculative-config \'{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}\' '
-        '--structured-outputs-config \'{"backend": "xgrammar"}\' --lora-modules a=/l/a '
         "--generation-config vllm --disable-uvicorn-access-log --enable-prompt-tokens-details "
         "--seed 7 --async-scheduling --middleware a b"
     )
@@ -194,9 +192,8 @@ def test_the_users_environment_wins() -> None:
         ),
         ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "uni runs one rank"),
         ({"quantization": "gguf"}, "quantization: gguf is no longer part of vLLM"),
-        ({"max_lora_rank": 7}, "max_lora_rank: vLLM takes one of 1, 8, 16"),
         ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "give one of them"),
-        ({"lora_modules": {"a": "b"}}, "lora_modules: needs enable_lora: true"),
+        ({"lora_modules": {"a": "b"}}, "lora_modules: no workload asks for LoRA adapters"),
         ({"scheduling_policy": "lpm"}, "scheduling_policy: 'lpm' is none of fcfs, priority"),
         ({"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "method eagle needs a model"),
         ({"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "m"}}, "method ngram has no model"),

@@ -1,0 +1,49 @@
+"""What others wrote, made fit to be stored and shown: without secrets, colours and control characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+HIDDEN = "***"
+SHORTEST = 6  # characters of a variable's value that is hidden wherever it stands; shorter ones are words and numbers
+_NAME = re.compile(
+    r"(?<![A-Z])(TOKEN|(API|ACCESS)?KEY|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIALS?)(?![A-Z])", re.IGNORECASE
+)
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
+# C0 and C1 but for tab and line feed, and what turns the direction of text around.
+_CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|gh[pousr]_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}"
+    r"|AIza[\w-]{30,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+# A group that stays, and a secret behind it.
+_BEHIND = re.compile(
+    r"(\b(?:Bearer|authorization[\"']?: *[\"']?Basic) +|\w://(?=[^/\s@]+@)|[?&][\w-]*(?:token|key|secret|password|signature|sig|credential)=)"
+    r"([^/\s@]+(?=@)|[^\s&\"'<>]+)",
+    re.IGNORECASE,
+)
+
+
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials in URLs."""
+    text = plain(text)
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return _BEHIND.sub(rf"\1{HIDDEN}", _SHAPES.sub(HIDDEN, text))
+
+
+def plain(text: str) -> str:
+    """Without terminal sequences and control characters; a carriage return ends a line."""
+    return _TERMINAL.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL)
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """The values of those variables whose name says that they are secret, line by line."""
+    named = (value for name, value in environment.items() if is_secret(name))
+    return [line for value in named for line in value.splitlines() if len(line) >= SHORTEST]
+
+
+def is_secret(name: str) -> bool:
+    """Whether the name of a variable or a setting says that its value is secret."""
+    return _NAME.search(name) is not None

@@ -1,0 +1,81 @@
+"""Text of others: no secret, no colour and no control character is left of it, and nothing else is touched."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.engines.command import Command
+from orchestrator.engines.process import EngineProcess
+from orchestrator.redaction import is_secret, plain, redacted, secrets_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("token hf_abcdefghijklmnopqrstuvwx used", "token *** used"),
+        ("key=sk-proj-abcdefghijklmnop0123", "key=***"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer ***"),
+        ('{"authorization": "Basic dXNlcjpwYXNz"}', '{"authorization": "Basic ***"}'),
+        ("GET https://user:pa55@hub.example/x", "GET https://***@hub.example/x"),
+        ("https://ghp_abcdefghijklmnopqrst@host/x.git", "https://***@host/x.git"),
+        ("https://s3/x?X-Amz-Signature=abcd&part=1", "https://s3/x?X-Amz-Signature=***&part=1"),
+        ("AKIAABCDEFGHIJKLMNOP denied", "*** denied"),
+        ("Basic model settings, max_tokens=3, http://host/a@b", "Basic model settings, max_tokens=3, http://host/a@b"),
+        ("half_precision sk-learn hf_hub", "half_precision sk-learn hf_hub"),
+    ],
+)
+def test_known_shapes_of_secrets_are_hidden_and_words_are_not(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+
+
+def test_secrets_that_are_known_are_hidden_the_longest_first() -> None:
+    assert redacted("a secret-one-two here, secret-one there", ["secret-one", "secret-one-two", ""]) == (
+        "a *** here, *** there"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "apikey", "MY_KEY"]
+)
+def test_a_name_says_that_its_value_is_secret(name: str) -> None:
+    assert is_secret(name)
+    assert secrets_of({name: "first-line\nsecond-line\nno"}) == ["first-line", "second-line"]
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH"])
+def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
+    assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b[2m2026\x1b[0m \x1b[33m WARN\x1b[0m", "2026  WARN"),
+        ("\x1b]0;title\x07text\x1b]8;;http://x\x1b\\link", "textlink"),
+        ("10%\r20%\r\n100%\tdone\n", "10%\n20%\n100%\tdone\n"),
+        ("a\x00b\x07c\x9bd\u202ee", "abcde"),
+    ],
+)
+def test_colours_and_control_characters_are_gone(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+@given(st.text())
+def test_no_control_character_is_left_of_any_text(text: str) -> None:
+    assert not [char for char in redacted(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"]
+    assert redacted(redacted(text)) == redacted(text)
+
+
+def test_an_engines_log_hides_what_its_whole_environment_keeps_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "inherited-from-the-node")
+    command = Command(("engine",), {"WANDB_API_KEY": "from-the-file", "MODE": "fast-mode"}, {"ENGINE_API_KEY": "k3y"})
+    process = EngineProcess(command, tmp_path, "01L")
+    process.log_path.write_text("\x1b[31mkeys: inherited-from-the-node, from-the-file, k3y\x1b[0m in fast-mode\n")
+    assert process.log_tail() == "keys: ***, ***, *** in fast-mode"
