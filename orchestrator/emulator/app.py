@@ -52,7 +52,7 @@ class Generation:
     def _act(self) -> bool:
         """Carry out the scripted fault; True when this request is over by it."""
         if self._fault == "die":
-            self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)")
+            self._app.log("EngineDeadError: EngineCore encountered an issue (emulated fault die_at_request)", "ERROR")
             os._exit(0)  # vLLM's exit status when it dies at run time
         if self._fault == "stall":
             self._app.active[self].stall(self._app.serving.options.profile.faults.stall_s)
@@ -84,7 +84,7 @@ class Counters:
 class App:
     """The server's state. One event loop, no locks."""
 
-    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str], None]) -> None:
+    def __init__(self, serving: Serving, loop: asyncio.AbstractEventLoop, log: Callable[[str, str], None]) -> None:
         self.serving, self.log = serving, log
         self.counters = Counters()
         self.requests = 0

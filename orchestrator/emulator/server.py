@@ -53,8 +53,8 @@ def main(options: Options) -> int:
     replica = model.replica(options.settings, facts, device, options.profile.constants)
     failure = _SCRIPTED.get(faults.start or "") or start_failure(device, replica)
     if failure is not None:
-        log(failure)
-        log("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}")
+        log(failure, "ERROR")
+        log("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}", "ERROR")
         return 1
     if faults.start == "hang":
         return _hold_place()
@@ -128,7 +128,7 @@ async def _serve(serving: Serving) -> int:
     try:
         server = await loop.create_server(app.accept, options.host, options.port, backlog=4096)
     except OSError as error:
-        log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}")
+        log(f"OSError: cannot listen on {options.host}:{options.port}: {error.strerror or error}", "ERROR")
         return 1
     gc.freeze()  # what start-up left behind is never collected, so no pause for it in the middle of a step
     try:
