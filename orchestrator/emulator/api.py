@@ -63,9 +63,10 @@ class Answer(ABC):
     model: str
     prompt_tokens: int
     output_tokens: int
-    prompt: Prompt = b""  # for the prefix cache
+    prompt: Prompt = b""  # for the prefix cache, with the salt
     vocab_size: int = 32000
     stream: bool = False
+    cache_salt: str = ""
     cached_tokens: int = 0  # set when the prefix cache was asked
 
     @abstractmethod
@@ -252,11 +253,14 @@ def _openai(value: Json, serving: Serving, tokens: int, limit: int, prompt: Prom
     options = value.get("stream_options") or {}
     if options and not value.get("stream"):
         raise Refused("stream_options is only allowed when stream is true")
-    include = bool(options.get("include_usage"))
+    include, salt = bool(options.get("include_usage")), value.get("cache_salt")
+    if salt is not None and not (isinstance(salt, str) and salt):
+        raise Refused("Parameter 'cache_salt' must be a non-empty string if provided.")
     request_id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
     return OpenAIAnswer(
         *(request_id, serving.options.model, tokens, limit, prompt, serving.vocab_size),
         stream=bool(value.get("stream")),
+        cache_salt=salt or "",
         chat=chat,
         include_usage=include,
         continuous_usage=include and bool(options.get("continuous_usage_stats")),

@@ -155,7 +155,7 @@ class App:
             connection.respond(refused.status, body)
             return
         if self.serving.options.settings.enable_prefix_caching is not False:
-            answer.cached_tokens = self.prefix.lookup(answer.prompt)
+            answer.cached_tokens = self.prefix.lookup(answer.prompt, answer.cache_salt)
         answer.prompt = b""  # not kept for as long as the answer takes
         generation = Generation(self, connection, answer, fault)
         pacer = min(self.pacers, key=lambda one: len(one.batch.decoding) + len(one.batch.waiting))

@@ -291,10 +291,13 @@ class PrefixCache:
         self.queried_tokens = 0
         self.hit_tokens = 0
 
-    def lookup(self, tokens: list[int] | bytes) -> int:
-        """Cached leading tokens of a prompt, which is in the cache from now on. Text counts 4 bytes as a token."""
+    def lookup(self, tokens: list[int] | bytes, salt: str = "") -> int:
+        """Cached leading tokens of a prompt, which is in the cache from now on, for requests with the same ``salt``.
+
+        Text counts 4 bytes as a token.
+        """
         width = BLOCK_TOKENS * 4 if isinstance(tokens, bytes) else BLOCK_TOKENS
-        blocks, chain, hits, missed = self._blocks, 0, 0, False
+        blocks, chain, hits, missed = self._blocks, hash(salt), 0, False
         for start in range(0, len(tokens) - width + 1, width):
             part = tokens[start : start + width]
             chain = hash((chain, part if isinstance(part, bytes) else tuple(part)))

@@ -73,7 +73,7 @@ ENGINE = Engine(
     reset_path="/reset_prefix_cache",
     metrics={column: name for column, name in vllm.ENGINE.metrics.items() if not column.startswith("spec_")},
     dialects=lambda settings: {
-        **openai(prompt_token_ids=True, continuous_usage=True, return_token_ids=True),
+        **openai(prompt_token_ids=True, continuous_usage=True, return_token_ids=True, cache_salt=True),
         "tgi": TGI_STREAM,
     },
     taken=EngineSettings.model_fields.keys() - {*REFUSED, *NOT_LAUNCHED, *UNUSED} | {"profile"},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
+from orchestrator.http_control import Answer
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -134,8 +135,7 @@ class Engine:
     # its HTTP server
     ready_path: str = "/health"
     metrics_path: str | None = "/metrics"
-    reset_path: str | None = None  # POST empties the prefix cache
-    cache_salt: bool = False  # requests carry a salt of their attempt: what another one left in the cache is not found
+    reset_path: str | None = None  # POST empties the prefix cache, for dialects without cache_salt
     # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` takes the series with that label only
     # (`""`: without it), `one + other` is the sum of both.
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -179,6 +179,12 @@ class Engine:
             *(self.drafts.problems(self.title, settings) if self.drafts else ()),
             *self.more_problems(settings, hardware),
         ]
+
+    @staticmethod
+    def emptied(answer: Answer) -> bool:
+        """Whether an answer to ``reset_path`` says that the prefix cache is empty: vLLM says 200 of one that is not."""
+        said = answer.json()
+        return answer.status == 200 and (not isinstance(said, dict) or bool(said.get("success", True)))
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that were left open."""

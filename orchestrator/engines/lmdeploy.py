@@ -15,7 +15,7 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware, parse_bytes
 
 BLOCK = 64
-PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend")
+PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
 # turbomind then describes its cache at the start and once in so many steps, that is never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
@@ -68,7 +68,6 @@ ENGINE = Engine(
         "chat": Dialect("openai_chat", "/v1/chat/completions", min_tokens_field="min_new_tokens"),
     },
     flags={
-        "revision": Flag("--revision"),
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--hf-overrides", "json"),
         "tensor_parallel_size": Flag("--tp"),
@@ -96,6 +95,7 @@ ENGINE = Engine(
         ),
     },
     refused={
+        "revision": "LMDeploy takes the flag and serves the newest revision all the same; name a local folder",
         "data_parallel_size": "LMDeploy needs a proxy of its own for it; use replicas",
         "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
         "attention_backend": "LMDeploy chooses its kernels by the GPU",

@@ -117,7 +117,10 @@ ENGINE = Engine(
         "prompt_tokens_total": "sglang:prompt_tokens_total",
         "generation_tokens_total": "sglang:generation_tokens_total",
     },
-    dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True) | {"native": SGLANG_GENERATE},
+    dialects=lambda settings: {
+        **openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
+        "native": SGLANG_GENERATE,
+    },
     served_name=_served_name,
     flags={
         "revision": Flag("--revision"),

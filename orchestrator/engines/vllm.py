@@ -135,7 +135,7 @@ ENGINE = Engine(
         "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
     },
     # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
-    dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True),
+    dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
     flags={
         "revision": Flag("--revision"),
         "tokenizer": Flag("--tokenizer"),

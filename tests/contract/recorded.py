@@ -26,6 +26,16 @@ def flags(name: str) -> dict[str, Any]:
     return document
 
 
+def ignored(name: str, argv: tuple[str, ...]) -> set[str]:
+    """Flags that the engine takes on this command line and does nothing with."""
+    document = flags(name) if name in WITH_FLAGS else {}
+    unless = document.get("ignored_without", {}).items()
+    return {
+        *document.get("ignored", ()),
+        *(one for given, ones in unless if given not in " ".join(argv) for one in ones),
+    }
+
+
 def fullest(name: str) -> dict[str, Any]:
     """Settings that go together, as many as the engine takes at once."""
     document: dict[str, Any] = json.loads((FOLDER / name / "fullest.json").read_text())

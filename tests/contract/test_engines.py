@@ -14,6 +14,7 @@ from orchestrator.engines.engine import Engine
 from orchestrator.load.wire import WIRES
 from orchestrator.results.schemas import ENGINE_METRICS
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.contract import recorded
 
 KEY = "k3y-that-must-not-be-seen"
 CPU = Hardware(name="cpu")
@@ -31,7 +32,7 @@ SAMPLES: dict[str, Any] = {
     "max_num_seqs": 7, "max_num_batched_tokens": 777, "max_num_queued_reqs": 77, "scheduling_policy": "priority",
     "enable_chunked_prefill": False, "enable_prefix_caching": False, "stream_interval": 3,
     "gpu_memory_utilization": 0.55, "kv_cache_tokens": 12345, "kv_cache_memory_bytes": 7654321, "block_size": 64,
-    "cpu_offload_gb": 3.0, "enforce_eager": True, "speculative": {"method": "ngram", "num_speculative_tokens": 5},
+    "cpu_offload_gb": 3.0, "enforce_eager": True, "speculative": {"method": "mtp", "num_speculative_tokens": 5},
     "guided_decoding_backend": "xgrammar", "load_format": "dummy", "enable_lora": True, "lora_modules": {"a": "/l"},
     "max_loras": 3, "max_lora_rank": 64, "attention_backend": "FLASH_ATTN", "kv_transfer_config": {"k": 1},
     "url": "http://x", "profile": "h100", "api_key_env": "X", "extra_args": {"--zzz": 1}, "env": {"ZZZ": "1"},
@@ -52,6 +53,18 @@ def settings(name: str, **given: Any) -> EngineSettings:
 
 def told(command: Command) -> tuple[Any, ...]:
     return command.argv, command.env, command.files
+
+
+def heeded(name: str, command: Command) -> tuple[Any, ...]:
+    """What the engine is told, without the flags that its source takes and does nothing with."""
+    ignored, argv, index = recorded.ignored(name, command.argv), [], 0
+    while index < len(command.argv):
+        skipped = command.argv[index] in ignored
+        argv += [] if skipped else [command.argv[index]]
+        index += 1
+        while skipped and index < len(command.argv) and not command.argv[index].startswith("-"):
+            index += 1
+    return argv, command.env, command.files
 
 
 # Where the sample is what an engine does anyway and has no flag for, another value must make the difference.
@@ -100,7 +113,23 @@ def test_a_field_is_refused_by_name_or_reaches_the_engine(name: str, field: str)
     if refused:
         return
     plain = made.command(settings(name), GPU, NODE, KEY)
-    assert told(made.command(given, GPU, NODE, KEY)) != told(plain), f"{field} is dropped silently"
+    assert heeded(name, made.command(given, GPU, NODE, KEY)) != heeded(name, plain), f"{field} is dropped silently"
+
+
+@pytest.mark.parametrize("name", [name for name in recorded.WITH_FLAGS if name in LAUNCHED])
+def test_no_flag_is_given_that_the_engine_does_nothing_with(name: str) -> None:
+    made = engine(name)
+    for given in ({}, recorded.fullest(name), *({field: value} for field, value in recorded.fullest(name).items())):
+        if not made.problems(settings(name, **given), GPU):
+            argv = made.command(settings(name, **given), GPU, NODE, KEY).argv
+            assert not recorded.ignored(name, argv) & set(argv)
+
+
+def test_a_flag_that_is_ignored_is_known_by_what_else_is_said() -> None:
+    assert "--eager-mode" in recorded.ignored("lmdeploy", ("--backend", "turbomind", "--eager-mode"))
+    assert "--eager-mode" not in recorded.ignored("lmdeploy", ("--backend", "pytorch", "--eager-mode"))
+    loose = Command(("lmdeploy", "--backend", "turbomind", "--revision", "abc", "--tp", "2"))
+    assert heeded("lmdeploy", loose)[0] == ["lmdeploy", "--backend", "turbomind", "--tp", "2"]
 
 
 @pytest.mark.parametrize("name", LAUNCHED)

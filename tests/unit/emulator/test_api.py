@@ -53,6 +53,21 @@ def test_a_prompt_of_token_ids_counts_as_many_tokens() -> None:
     assert (asked.prompt_tokens, asked.output_tokens, asked.stream, asked.prompt) == (3, 7, True, [1, 2, 3])
 
 
+def test_requests_with_another_salt_share_no_prefix() -> None:
+    cache, prompt = PrefixCache(10_000), list(range(64))
+    assert [cache.lookup(prompt, salt) for salt in ("", "", "one", "one", "two")] == [0, 64, 0, 64, 0]
+
+
+@pytest.mark.parametrize("parse", [parse_completion, parse_chat])
+def test_a_salt_is_taken_as_vllm_takes_it(parse: Any) -> None:
+    content = {"prompt": [1]} if parse is parse_completion else {"messages": [{"role": "user", "content": "hi"}]}
+    assert parse(body(**content), SERVING).cache_salt == ""
+    assert parse(body(**content, cache_salt="01A"), SERVING).cache_salt == "01A"
+    for wrong in ("", 3):
+        with pytest.raises(Refused, match="non-empty string"):
+            parse(body(**content, cache_salt=wrong), SERVING)
+
+
 def test_a_text_prompt_is_counted_by_the_tokenizer_of_the_server() -> None:
     asked = parse_completion(
         body(prompt="four words are here"), replace(SERVING, count_tokens=lambda text: len(text.split()))

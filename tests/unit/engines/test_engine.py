@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Flag, Node, random_key, reading
 from orchestrator.engines.engine import Drafts, Engine, LogWords
 from orchestrator.engines.failures import classify
 from orchestrator.errors import FailureKind
+from orchestrator.http_control import Answer
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -114,6 +116,32 @@ def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
     assert classify(ACME.log, "start", "note: no cache left\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
     assert classify(ACME.log, "start", "ValueError: all is lost\nKeyError: 'x'", 1).kind is FailureKind.DIED_AT_START
     assert classify(ACME.log, "start", "OSError: Address already in use", 1).kind is FailureKind.PORT_TAKEN
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "emptied"),
+    [
+        (200, b'{"success": true}', True),
+        (200, b'{"success": false}', False),  # vLLM 0.32 while requests hold blocks
+        (200, b"Cache flushed.\nPlease check backend logs for more details.", True),  # SGLang
+        (200, b"", True),
+        (400, b"Flush cache failed.", False),
+        (404, b'{"detail":"Not Found"}', False),  # vLLM without its development mode
+        (0, b"", False),
+    ],
+)
+def test_a_cache_is_empty_only_if_the_engine_says_so(status: int, body: bytes, emptied: bool) -> None:
+    assert ACME.emptied(Answer(status, body)) is emptied
+
+
+@pytest.mark.parametrize(
+    ("name", "salted"),
+    [("vllm", {"completions", "chat"}), ("sglang", {"completions", "chat"}), ("emulator", {"completions", "chat"})]
+    + [(name, set()) for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")],
+)
+def test_the_apis_that_take_a_cache_salt_are_recorded(name: str, salted: set[str]) -> None:
+    dialects = ENGINES[name].dialects(EngineSettings(engine=name, model="m", url="http://x"))
+    assert {api for api, dialect in dialects.items() if dialect.cache_salt} == salted
 
 
 def test_no_random_key_looks_like_a_flag() -> None:

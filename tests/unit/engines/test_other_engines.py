@@ -188,6 +188,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("tensorrt_llm", {"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
     ("lmdeploy", {"kv_cache_dtype": "fp8"}, "turbomind backend refuses fp8"),
     ("lmdeploy", {"enforce_eager": True}, "only LMDeploy's pytorch backend has it"),
+    ("lmdeploy", {"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "only LMDeploy's pytorch backend"),
+    ("lmdeploy", {"revision": "abc"}, "revision: LMDeploy takes the flag and serves the newest revision all the same"),
     ("lmdeploy", {"nnodes": 2, "tensor_parallel_size": 2, "extra_args": {"--backend": "pytorch"}}, "through Ray only"),
     ("lmdeploy", {"load_format": "dummy"}, "reads the checkpoint's own weights only"),
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
