@@ -17,8 +17,10 @@ Kind = Literal["value", "switch", "bare", "json", "off"]
 Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
-NO_USE = "no workload asks for LoRA adapters or for guided output, so what is measured would not use it"
-_UNUSED = re.compile(r"lora|adapter|guided|grammar|structured|output_constraint")
+NO_USE = "no workload asks for LoRA adapters, guided output or images, so what is measured would not use it"
+_UNUSED = re.compile(
+    r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc)"
+)
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins of engines that would choose by the GPU's memory
 
 
@@ -136,7 +138,7 @@ def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> l
             sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
         elif owner := plain.get(_plain(name)):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
-        elif _UNUSED.search(name):
+        elif _UNUSED.match(name):
             sentences.append(f"extra_args: {name}: {NO_USE}")
     return sentences
 

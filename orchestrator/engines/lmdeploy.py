@@ -7,17 +7,20 @@ once the model is loaded; its gauges are refreshed every 10 s.
 
 from __future__ import annotations
 
+from pydantic import ByteSize, TypeAdapter
+
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import EngineSettings, Hardware, parse_bytes
+from orchestrator.spec.settings import EngineSettings, Hardware
 
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
 # turbomind then describes its cache at the start and once in so many steps, that is never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
+BYTES = TypeAdapter(ByteSize)
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
 
 
@@ -122,10 +125,8 @@ ENGINE = Engine(
     # where it also writes lines per request (pytorch/engine/executor/base.py).
     reported=command.reading(
         {
-            "kv_cache_bytes": (
-                r"\[cache\] region=([\d.]+(?:B|[KMGT]iB))\b",
-                parse_bytes,
-            ),  # src/turbomind/memory/stats.cc
+            # src/turbomind/memory/stats.cc
+            "kv_cache_bytes": (r"\[cache\] region=([\d.]+(?:B|[KMGT]iB))\b", BYTES.validate_python),
             "backend": (r"Fallback to (pytorch) engine because", str),  # lmdeploy/archs.py
         }
     ),

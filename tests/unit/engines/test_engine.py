@@ -88,8 +88,12 @@ def test_only_what_was_left_open_is_pinned() -> None:
         ({"extra_args": {"--no-ranks": True}}, "--no-ranks is set by the field tensor_parallel_size"),
         ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
         ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
-        ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters or for guided output"),
+        ({"enable_lora": True}, "enable_lora: no workload asks for LoRA adapters, guided output"),
         ({"extra_args": {"--lora-paths": "a=b"}}, "extra_args: --lora-paths: no workload asks for LoRA adapters"),
+        (
+            {"extra_args": {"--mm-processor-kwargs": "{}"}},
+            "no workload asks for LoRA adapters, guided output or images",
+        ),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
         ({"extra_args": {"more": 1}}, "'more' is no flag; write '--more'"),
         ({"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "Acme has no method mtp; it has ngram"),
@@ -102,6 +106,11 @@ def test_only_what_was_left_open_is_pinned() -> None:
 def test_what_has_no_place_is_refused_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
     (problem,) = ACME.problems(settings(**given), GPU)
     assert sentence in problem
+
+
+def test_flags_that_leave_out_what_no_request_uses_are_welcome() -> None:
+    leaving_out = {"--limit-mm-per-prompt": '{"image":0}', "--disable-grammar-support": True, "--no-enable-lora": True}
+    assert ACME.problems(settings(extra_args=leaving_out), GPU) == []
 
 
 def test_gpus_and_several_nodes_are_what_it_says() -> None:
