@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
-from orchestrator.http_control import Answer
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -43,6 +43,7 @@ LACKING = {
     "cpu_offload_gb": "{} keeps all weights on its devices",
     "kv_transfer_config": "{} has no disaggregated prefill",
 }
+DEVICES = {f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR", "NVIDIA")}  # variables that choose them
 # No request makes use of them yet.
 UNUSED = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
 
@@ -176,15 +177,18 @@ class Engine:
             *self._given_twice(settings),
             *self._unknown_values(settings),
             *self._node_problems(settings),
+            *(
+                f"env: {name} is set by this program: the cluster gives the devices"
+                for name in DEVICES & settings.env.keys()
+            ),
             *(self.drafts.problems(self.title, settings) if self.drafts else ()),
             *self.more_problems(settings, hardware),
         ]
 
     @staticmethod
-    def emptied(answer: Answer) -> bool:
+    def emptied(status: int, body: bytes) -> bool:
         """Whether an answer to ``reset_path`` says that the prefix cache is empty: vLLM says 200 of one that is not."""
-        said = answer.json()
-        return answer.status == 200 and (not isinstance(said, dict) or bool(said.get("success", True)))
+        return status == 200 and not re.search(rb'"success": *false', body)
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that were left open."""

@@ -12,7 +12,6 @@ from orchestrator.engines.command import Command, Flag, Node, random_key, readin
 from orchestrator.engines.engine import Drafts, Engine, LogWords
 from orchestrator.engines.failures import classify
 from orchestrator.errors import FailureKind
-from orchestrator.http_control import Answer
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -82,6 +81,7 @@ def test_only_what_was_left_open_is_pinned() -> None:
         ({"tokenizer": "x"}, "tokenizer: Acme has no tokenizer"),
         ({"url": "http://x"}, "url: is for the engine `endpoint`; this one is launched"),
         ({"dtype": "int4"}, "dtype: 'int4' is none of half, float; Acme has no other"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "env: CUDA_VISIBLE_DEVICES is set by this program"),
         ({"nnodes": 2}, "nnodes: Acme runs on one node, so nnodes must be 1, not 2"),
         ({"extra_args": {"--port": 1}}, "extra_args: --port is set by this program; Acme would get it twice"),
         ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
@@ -140,7 +140,7 @@ def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
     ],
 )
 def test_a_cache_is_empty_only_if_the_engine_says_so(status: int, body: bytes, emptied: bool) -> None:
-    assert ACME.emptied(Answer(status, body)) is emptied
+    assert ACME.emptied(status, body) is emptied
 
 
 @pytest.mark.parametrize(
