@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -184,11 +183,6 @@ class Engine:
             *(self.drafts.problems(self.title, settings) if self.drafts else ()),
             *self.more_problems(settings, hardware),
         ]
-
-    @staticmethod
-    def emptied(status: int, body: bytes) -> bool:
-        """Whether an answer to ``reset_path`` says that the prefix cache is empty: vLLM says 200 of one that is not."""
-        return status == 200 and not re.search(rb'"success": *false', body)
 
     def pinned(self, settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
         """The ``pins`` of the fields that were left open."""

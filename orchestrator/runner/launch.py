@@ -248,9 +248,7 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
 
 def cache_of(settings: EngineSettings) -> CacheState:
     """What holds of its prefix cache without anybody's doing."""
-    if settings.enable_prefix_caching is False:
-        return "off"
-    return "salted" if ENGINES[settings.engine].cache_salt else "unknown"
+    return "off" if settings.enable_prefix_caching is False else "unknown"
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:

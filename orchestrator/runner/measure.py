@@ -179,7 +179,7 @@ class Measurer:
         from orchestrator.results.schemas import REQUESTS
 
         lead_s = self.lead_s if lead_s is None else lead_s
-        cache = self.replicas.fresh_cache()
+        cache = self.replicas.fresh_cache(point.dialect)
         self.clients.prepare(point, self.avoid_cores())
         self.replicas.begin_metrics()
         started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)

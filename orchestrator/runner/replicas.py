@@ -10,6 +10,7 @@ from orchestrator.cluster.base import HostLost, Placement
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.load.point import Target
 from orchestrator.results.outcomes import CacheState
+from orchestrator.spec.dialect import Dialect
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -43,10 +44,12 @@ class Replicas:
                 return agent_lost("was lost", error, [agent])
         return None
 
-    def fresh_cache(self) -> CacheState:
+    def fresh_cache(self, dialect: Dialect) -> CacheState:
         """See to it that an attempt finds nothing of earlier ones in the prefix caches; what came of it."""
         if self._cache != "unknown":
             return self._cache
+        if "cache_salt" in dialect.extra_body:
+            return "salted"
         emptied = []
         for placement in self._placements:
             with suppress(HostLost):

@@ -120,16 +120,16 @@ class LaunchRun:
         return None
 
     def _load_point(self, replicas: Replicas, point: Point, measurement: Measurement) -> LoadPoint:
-        """The clients' view of a point. A repeated attempt sends other prompts: the prefix cache knows the first."""
-        settings = self._deployment.settings
+        """The clients' view of a point. A repeated attempt sends other prompts: a prefix cache may know the first."""
+        settings, attempt_id = self._deployment.settings, new_ulid()
         return LoadPoint(
             targets=replicas.targets,
-            dialect=ENGINES[settings.engine].dialects(settings)[point.workload.api],
+            dialect=ENGINES[settings.engine].dialects(settings)[point.workload.api].salted(attempt_id),
             **point.load_rules(),
             seed=measurement.seed + RETRY_SEED_STEP * self._todo.tries(measurement.measurement_id),
             tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
             measurement_id=measurement.measurement_id,
-            attempt_id=new_ulid(),
+            attempt_id=attempt_id,
         )
 
     def _can_double(self, measurer: Measurer, point: Point) -> bool:

@@ -7,7 +7,7 @@ because engines and load do not import each other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -31,6 +31,10 @@ class Dialect:
     # every field the engine accepts when it refuses unknown ones; None when it ignores them
     allowed_fields: frozenset[str] | None = None
     extra_body: dict[str, Any] = field(default_factory=dict)
+
+    def salted(self, salt: str) -> Dialect:
+        """The same with ``salt`` in every request, where the API takes one."""
+        return replace(self, extra_body=self.extra_body | {"cache_salt": salt}) if self.cache_salt else self
 
 
 _OPENAI = {"completions": ("/v1/completions", "prompt"), "chat": ("/v1/chat/completions", "messages")}

@@ -128,22 +128,6 @@ def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "emptied"),
-    [
-        (200, b'{"success": true}', True),
-        (200, b'{"success": false}', False),  # vLLM 0.32 while requests hold blocks
-        (200, b"Cache flushed.\nPlease check backend logs for more details.", True),  # SGLang
-        (200, b"", True),
-        (400, b"Flush cache failed.", False),
-        (404, b'{"detail":"Not Found"}', False),  # vLLM without its development mode
-        (0, b"", False),
-    ],
-)
-def test_a_cache_is_empty_only_if_the_engine_says_so(status: int, body: bytes, emptied: bool) -> None:
-    assert ACME.emptied(status, body) is emptied
-
-
-@pytest.mark.parametrize(
     ("name", "salted"),
     [("vllm", {"completions", "chat"}), ("sglang", {"completions", "chat"}), ("emulator", {"completions", "chat"})]
     + [(name, set()) for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")],

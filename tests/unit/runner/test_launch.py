@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 
@@ -81,11 +80,7 @@ def test_the_key_of_an_endpoint_comes_from_the_environment_alone(monkeypatch: py
     assert endpoint_key(settings.model_copy(update={"api_key_env": None})) is None
 
 
-@pytest.mark.parametrize("takes_salt", [True, False])
-def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it(
-    takes_salt: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.runner.launch.ENGINES", {"vllm": SimpleNamespace(cache_salt=takes_salt)})
+def test_what_is_known_of_a_prefix_cache_before_anybody_empties_it() -> None:
     settings = EngineSettings(engine="vllm", model="m")
-    assert cache_of(settings) == ("salted" if takes_salt else "unknown")
+    assert cache_of(settings) == "unknown"
     assert cache_of(settings.model_copy(update={"enable_prefix_caching": False})) == "off"

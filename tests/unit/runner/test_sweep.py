@@ -14,7 +14,18 @@ from orchestrator.results.records import LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
-from tests.unit.runner.simulation import FakeAgent, Placed, World, node, outcomes, plan_of, steps, sweep, world_of
+from orchestrator.spec.dialect import Dialect
+from tests.unit.runner.simulation import (
+    FakeAgent,
+    Placed,
+    World,
+    node,
+    outcomes,
+    plan_of,
+    steps,
+    sweep,
+    world_of,
+)
 
 OOM = Failure(FailureKind.OOM_LOAD, "It ran out of memory.")
 DIED = Failure(FailureKind.ENGINE_DEAD, "It died.", log_tail="last words")
@@ -378,9 +389,17 @@ def test_each_start_that_fails_counts_for_itself(store: Store) -> None:
 def test_a_row_says_whether_the_prefix_cache_was_emptied_before_it(
     keeps: bool, state: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.runner.launch.cache_of", lambda settings: "unknown")  # an engine without salts
+    monkeypatch.setattr(Dialect, "salted", lambda self, salt: self)  # an API without salts
     sweep(world_of(keeps_cache=keeps), plan_of(), store)
     assert [row.cache_state for row in points(store)] == [state]
+
+
+def test_every_attempt_has_a_salt_of_its_own_where_the_api_takes_one(store: Store) -> None:
+    world = world_of()
+    sweep(world, plan_of(levels="1, 2"), store)
+    assert [row.cache_state for row in points(store)] == ["salted", "salted"]
+    assert [load.dialect.extra_body["cache_salt"] for load in world.loads] == [load.attempt_id for load in world.loads]
+    assert len({load.attempt_id for load in world.loads}) == 2
 
 
 def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(store: Store) -> None:
