@@ -29,6 +29,10 @@ class GapCounts:
         """Of at least one gap."""
         return float(self.us @ self.counts) / self.total
 
+    def std_us(self) -> float:
+        """Of at least one gap: the standard deviation of these gaps."""
+        return float(np.sqrt(((self.us - self.mean_us()) ** 2 @ self.counts) / self.total))
+
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
         """As ``numpy.quantile`` (linear, Hyndman and Fan's type 7) of the gaps written out one by one."""
         ends = np.cumsum(self.counts)

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
 
 from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.throughput import BATCHES, Batches
@@ -62,7 +61,7 @@ def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -
     freedom = total**2 / sum(
         variance**2 / (one.starts - 1) for variance, one in zip(variances, (first, second), strict=True)
     )
-    return bool(difference > stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(total))
+    return bool(difference > _t(freedom, confidence) * np.sqrt(total))
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
@@ -170,5 +169,7 @@ def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
     return float(count / (count - 1) * ((amounts - ratio * sizes) ** 2).sum() / sizes.sum() ** 2)
 
 
-def _t(freedom: int, confidence: float) -> float:
+def _t(freedom: float, confidence: float) -> float:
+    from scipy.special import stdtrit  # only when there is something to say: `load` starts without it
+
     return float(stdtrit(max(freedom, 1), (1 + confidence) / 2))

@@ -130,13 +130,16 @@ def few(count: int, quantile: float) -> bool:
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """Mean and percentiles (linear interpolation, numpy's default); None of nothing."""
-    return _distribution(float(values.mean()), np.quantile(values, QUANTILES)) if values.size else None
+    """Percentiles interpolate linearly (numpy's default); None of nothing."""
+    if not values.size:
+        return None
+    return _distribution((values.mean(), values.std(), values.min(), values.max()), np.quantile(values, QUANTILES))
 
 
-def _distribution(mean: float, quantiles: Floats) -> Distribution:
+def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
+    mean, std, least, most = map(float, moments)
     p50, p90, p95, p99 = map(float, quantiles)
-    return Distribution(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99)
+    return Distribution(mean=mean, std=std, min=least, max=most, p50=p50, p90=p90, p95=p95, p99=p99)
 
 
 def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
@@ -195,7 +198,10 @@ def _rate(amount: float, window_s: float) -> float | None:
 
 def _gap_distribution(gaps: GapCounts) -> Distribution | None:
     """ITL in ms: gap before each output token but those of the first chunk."""
-    return _distribution(gaps.mean_us() / 1e3, gaps.quantiles_us(QUANTILES) / 1e3) if gaps.total else None
+    if not gaps.total:
+        return None
+    moments = (gaps.mean_us(), gaps.std_us(), gaps.us[0], gaps.us[-1])
+    return _distribution([one / 1e3 for one in moments], gaps.quantiles_us(QUANTILES) / 1e3)
 
 
 def _one(values: frozenset[str]) -> str | None:

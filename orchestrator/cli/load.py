@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import secrets
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
-    from orchestrator.runner.measure import Loaded
+    from orchestrator.runner.measure import Attempt, Loaded
+
+MOST_REQUESTS = 5_000_000
+MOST_IN_FLIGHT = 100_000
+_API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
 
 EXAMPLES = """
 \b
 Examples:
   orchestrator load http://127.0.0.1:8000 --model M --rate 4 --duration 60s --input-tokens 512 --output-tokens 128
-  orchestrator load http://127.0.0.1:8000 --concurrency 32 --requests 500 --input-tokens 512 --output-tokens 128
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32,128 --requests 500 --input-tokens 512 --output-tokens 128
+      --slo "ttft<=500ms,tpot<=50ms"
   orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 --requests 100 --input-tokens 200
       --output-tokens 200 --tokenizer ./tokenizer.json --format json
   orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
@@ -37,8 +44,10 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.command(epilog=EXAMPLES)
 @click.argument("url")
 @click.option("--model", help="Name requests carry. Default: the one model the endpoint lists.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Closed loop: requests kept in flight.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Open loop: requests per second.")
+@click.option(
+    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
+)
+@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second, or inf: all --requests at once.")
 @click.option("--arrivals", default="poisson", show_default=True, help="constant, poisson or gamma (open loop).")
 @click.option(
     "--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Gamma shape; 1 = Poisson."
@@ -52,7 +61,8 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions")
 @click.option("--tokenizer", type=click.Path(), help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of prompts and arrivals. Default: drawn and printed.")
+@click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
 @click.option("--max-in-flight", type=click.IntRange(min=1), help="Due requests wait beyond it; latency says so.")
 @click.option("--timeout", default="600s", show_default=True, help="Of one request.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
@@ -67,45 +77,68 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
     from orchestrator.report.live import live_load
-    from orchestrator.report.run import run_document, run_text
+    from orchestrator.report.run import run_text, runs_text
     from orchestrator.results.store import Store
     from orchestrator.runner.endpoint import measure_here
 
-    run, notes = _run(url, options)
+    runs, notes = _runs(url, options)
     store = None
     if results is not None:
-        store = Store.open(results, run.plan.name)
+        store = Store.open(results, runs[0].plan.name)
         store.check_writable()
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    distinct = run.point.workload.distinct_requests()  # now: a file may be gone afterwards
-    stop = threading.Event()
-    with stops(stop), live_load() as listener:
-        attempt = measure_here(run.load, clients, listener, stop.is_set)
+    distinct = runs[0].point.workload.distinct_requests()  # now: a file may be gone afterwards
+    documents: list[dict[str, object]] = []
+    stop, status = threading.Event(), 0
+    unsaved: OrchestratorError | None = None
+    with stops(stop):
+        for run in runs:
+            with live_load() as listener:
+                attempt = measure_here(run.load, clients, listener, stop.is_set)
+            assert attempt.loaded
+            after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt.loaded)]
+            for note in after:
+                click.echo(f"note: {note}", err=True)
+            found = _document(run, clients, attempt)
+            documents.append(found | {"notes": [*notes, *after], "results": results})
+            status = 3 if set(attempt.loaded.requests["status"].to_pylist()) - {"ok"} else status
+            if len(runs) == 1:  # before storing: that may take long, and a full disk must not cost the answer
+                click.echo(json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0])))
+            try:
+                if store is not None:
+                    run.commit(store, attempt)
+            except OrchestratorError as error:
+                unsaved = error
+            if attempt.loaded.interrupted:
+                status = INTERRUPTED
+                break
+    if len(runs) > 1:
+        click.echo(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
+    if unsaved is not None:
+        raise unsaved
+    return status
+
+
+def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, object]:
+    """What was measured at one level. The seed is the one to give again."""
+    from orchestrator.report.run import limits_document, run_document
+
     loaded = attempt.loaded
     assert loaded
-    after = [*_repeated(distinct, loaded.requests.num_rows), *_interrupted(loaded)]
-    for note in after:
-        click.echo(f"note: {note}", err=True)
-    cut = loaded.cut(run.load)
-    found = run_document(cut, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
-    found |= {"notes": [*notes, *after], "results": results}
-    # before storing: a full disk must not cost the answer
-    click.echo(json_text(found) if form == "json" else "\n".join(run_text(found)))
-    if store is not None:
-        run.commit(store, attempt)
-    if loaded.interrupted:
-        return INTERRUPTED
-    return 3 if set(loaded.requests["status"].to_pylist()) - {"ok"} else 0
+    point = loaded.cut(run.load)
+    found = run_document(point, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
+    found |= limits_document(point, loaded.requests, loaded.token_events, run.plan.slos)
+    return found | {"seed": run.plan.seed}
 
 
-def _run(url: str, options: dict[str, Any]) -> tuple[EndpointRun, list[str]]:
-    """What these options ask for and what the user should know of the endpoint.
+def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[str]]:
+    """What these options ask for, level by level, and what the user should know of the endpoint.
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.load.point import Target
-    from orchestrator.runner.endpoint import EndpointRun
+    from orchestrator.runner.endpoint import runs_of
     from orchestrator.runner.probe import dialects, list_models, probe
 
     problems: list[Problem] = []
@@ -125,7 +158,7 @@ def _run(url: str, options: dict[str, Any]) -> tuple[EndpointRun, list[str]]:
     assert plan
     candidates = [replace(dialect, extra_body=extra) for dialect in dialects(options["api"])]
     probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
-    return EndpointRun(plan, target, probed, options["seed"]), list(probed.notes)
+    return runs_of(plan, target, probed), list(probed.notes)
 
 
 def _only_model(url: str, models: list[str] | None) -> str:
@@ -183,7 +216,9 @@ def _experiment(base: str, options: dict[str, Any], problems: list[Problem]) -> 
         "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
         "deployments": endpoint,
         "workloads": _workloads(options, problems),
-        "load": load | _level(options, problems),
+        "load": load | _levels(options, problems),
+        "slos": _slos(options["slo_text"], problems),
+        "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
     }
 
 
@@ -191,18 +226,68 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _level(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     rate, concurrency = options["rate"], options["concurrency"]
     if (rate is None) == (concurrency is None):
         problems.append(Problem("give one of --rate (open loop) and --concurrency (closed loop)"))
         return {}
-    if rate is not None:
-        arrivals = {"process": options["arrivals"], "burstiness": options["burstiness"]}
-        rates = {"levels": {"request_rate": [rate]}, "arrivals": arrivals}
-        return rates | _given(max_in_flight=options["max_in_flight"])
+    if rate == "inf" and options["requests"] is None:
+        problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
+        return {}
+    if rate is not None and rate != "inf":
+        rates = _numbers("rate", rate, problems)
+        _at_most(max(rates, default=0.0), options, problems)
+        burstiness = options["burstiness"]
+        if not math.isfinite(burstiness):
+            problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
+            burstiness = 1.0
+        arrivals = {"process": options["arrivals"], "burstiness": burstiness}
+        given = _given(max_in_flight=options["max_in_flight"])
+        return {"levels": {"request_rate": rates}, "arrivals": arrivals} | given if rates else {}
     if options["max_in_flight"] is not None:
-        problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
-    return {"levels": {"concurrency": [concurrency]}}
+        instead = "use --concurrency" if rate else "--concurrency is itself the number in flight"
+        problems.append(Problem(f"--max-in-flight is for --rate with a number; {instead}"))
+    if rate is not None:  # all are due now: as many in flight as there are requests
+        return {"levels": {"concurrency": [options["requests"]]}}
+    numbers = _numbers("concurrency", concurrency, problems)
+    if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
+        problems.append(Problem(f"--concurrency {concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"))
+        return {}
+    return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
+
+
+def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
+    """``1,2,4``: numbers above 0, each once."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(0 < number < math.inf for number in found):
+        problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
+        return []
+    return list(dict.fromkeys(found))
+
+
+def _at_most(rate: float, options: dict[str, Any], problems: list[Problem]) -> None:
+    """A schedule is written before the start: it has to fit into memory."""
+    seconds = sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
+    count = options["requests"] or rate * seconds
+    if count > MOST_REQUESTS:
+        problems.append(Problem(f"these are {count:,.0f} requests; one run sends at most {MOST_REQUESTS:,}"))
+
+
+def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
+    from orchestrator.analysis.slo import limits_of, parse_slo
+
+    if text is None:
+        return {}
+    try:
+        slo = parse_slo(text)
+    except ProblemsError as error:
+        problems += error.problems
+        return {}
+    limits = {name: f"{seconds!r}s" for name, seconds in limits_of(slo).items()}
+    return {"slo": limits | {"attainment": slo.attainment}}
 
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
@@ -221,7 +306,13 @@ def _url(url: str, problems: list[Problem]) -> str:
     """Without the /v1 that people paste: paths of the APIs hold it already."""
     from orchestrator.load.requests import parse_url
 
-    base = url.rstrip("/").removesuffix("/v1")
+    base = url.rstrip("/")
+    if path := next((path for path in _API_PATHS if base.endswith(path)), None):
+        base = base.removesuffix(path).removesuffix("/v1")
+        problems.append(
+            Problem(f"{url} is the path of one API: give the server's address, {base}, and choose by --api")
+        )
+    base = base.removesuffix("/v1")
     try:
         parse_url(base)
     except InputError as error:
@@ -233,7 +324,10 @@ def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | 
     from orchestrator.spec.load import parse_duration
 
     try:
-        return None if text is None else parse_duration(text)
+        seconds = None if text is None else parse_duration(text)
+        if seconds is None or math.isfinite(seconds):
+            return seconds
+        raise ValueError(f"{text!r} never ends")
     except ValueError as error:
         problems.append(Problem(f"--{option}: {error}"))
         return None

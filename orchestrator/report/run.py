@@ -1,15 +1,23 @@
-"""One run at one load level: what ``orchestrator load`` shows."""
+"""Runs at one load level each: what ``orchestrator load`` shows."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.analysis.metrics import figures, observe, steady_window_ns
+import numpy as np
+import pyarrow.compute as pc
+
+from orchestrator.analysis.intervals import rate_interval, share_interval
+from orchestrator.analysis.metrics import few, figures, observe, steady_window_ns, validity_of
+from orchestrator.analysis.requests import WindowNs
+from orchestrator.analysis.slo import format_slo, judge, limit_values
 from orchestrator.report.documents import Document, metrics
-from orchestrator.report.text import Column, say, table
+from orchestrator.report.text import Column, figure, percentile, plain, say, table
 from orchestrator.results.records import Distribution, Figures
+from orchestrator.spec.load import Slo, load_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms")
 RATES = ("request_throughput", "output_token_throughput", "total_token_throughput")
+COLUMNS = {"mean": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def run_document(
@@ -32,6 +41,8 @@ def run_document(
     """How it was measured, the metrics of docs/metrics.md, the verdict. No secrets."""
     ok = requests["status"].to_pylist().count("ok")
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
+    observed = observe(requests, token_events, window_ns)
+    found = figures(observed)
     return {
         "url": point.targets[0].url,
         "model": point.targets[0].model,
@@ -45,38 +56,163 @@ def run_document(
         "seed": point.seed,
         "max_in_flight": point.max_in_flight,
         "clients": clients,
-        **metrics(figures(observe(requests, token_events, window_ns))),
+        **metrics(found),
+        "output_token_throughput_interval": rate_interval(observed.token_batches),
+        "in_flight_mean": _in_flight_mean(requests, window_ns),
+        "token_count_sources": sorted(requests["token_count_source"].drop_null().unique().to_pylist()),
+        "cached_tokens": pc.sum(requests["cached_tokens"]).as_py(),  # null: the engine does not tell
+        "error_texts": _error_texts(requests),
         "requests_all_phases": {"scheduled": len(requests), "ok": ok, "failed": len(requests) - ok},
-        "validity": verdict.validity,
+        "validity": validity_of(verdict.validity, [found.requests]),
         "validity_reasons": verdict.reasons,
         "evidence": verdict.evidence,
         "clients_stats": [asdict(one) for one in stats],
     }
 
 
+def limits_document(
+    point: LoadPoint, requests: pa.Table, token_events: pa.Table, slos: Sequence[Slo]
+) -> dict[str, object]:
+    """How many requests met the limits that were asked for; nothing without any."""
+    if not slos:
+        return {}
+    window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
+    (slo,) = slos
+    verdicts = judge(limit_values(requests, token_events, window_ns), slo)
+    share, window_s = share_interval([verdicts.met]), (window_ns[1] - window_ns[0]) / 1e9
+    by_limit = {name: float(met.mean()) for name, met in verdicts.by_limit.items() if met.size}
+    return {
+        "slo": {
+            "text": format_slo(slo),
+            "attainment": share,
+            "met": None if share is None else share.estimate >= slo.attainment,
+            "by_limit": by_limit,
+            "goodput": float(verdicts.met.sum()) / window_s if window_s > 0 else None,
+        }
+    }
+
+
 def run_text(found: Document) -> Iterator[str]:
     """The document for a person: latencies as a table, rates, counts, errors and the verdict."""
-    loop = f"{found['level']:g} requests/s, {found['arrivals']}"
-    if found["control"] == "concurrency":
-        loop = f"{found['level']:g} in flight, closed loop"
-    yield say(f"{found['model']} at {found['url']}: {loop}, {found['clients']} client(s)", "bold")
-    shown = Figures(**{name: found[name] for name in Figures.__slots__})  # type: ignore[arg-type]
-    columns = [Column("ms", fold=True), *(Column(name) for name in Distribution.__slots__)]
-    yield from table(columns, [_row(name, getattr(shown, name)) for name in LATENCIES])
+    one: dict[str, Any] = dict(found)
+    yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {one['clients']} client(s)", "bold")
+    shown = _figures(one)
+    columns = [Column("ms", fold=True), *map(Column, COLUMNS)]
+    counts, tokens = shown.requests, _token_count(shown)
+    rows = [(name, getattr(shown, name), tokens if name == "itl_ms" else counts.ok) for name in LATENCIES]
+    yield from table(columns, [_row(*row) for row in rows])
     yield ""
     yield "   ".join(f"{name.replace('_', ' ')} {_number(getattr(shown, name))}/s" for name in RATES)
-    counts = shown.requests
-    yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed"
-    yield from (say(f"  {name}: {count}", "red") for name, count in shown.errors.items())
-    yield say(f"validity: {found['validity']}", "green" if found["validity"] == "valid" else "yellow")
-    reasons = found["validity_reasons"]
-    assert isinstance(reasons, list)
-    yield from (say(f"  {reason}", "yellow") for reason in reasons)
+    if interval := one["output_token_throughput_interval"]:
+        low, high = interval.lower, interval.upper
+        yield f"output token throughput, 95 % interval within this run: {low:,.2f}-{high:,.2f}/s"
+    window = f"in a window of {shown.window_s:.1f} s"
+    yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed {window}"
+    sources = ", ".join(one["token_count_sources"]) or "nobody"
+    cached = "" if one["cached_tokens"] is None else f"; {one['cached_tokens']:,} prompt tokens came from a cache"
+    lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources}){cached}"
+    yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
+    for name, count in shown.errors.items():
+        text = one["error_texts"].get(name)
+        yield say(f"  {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
+    if "slo" in one:
+        yield _limits(one["slo"])
+    yield say(f"validity: {one['validity']}", "green" if one["validity"] == "valid" else "yellow")
+    yield from (say(f"  {reason}", "yellow") for reason in one["validity_reasons"])
+    yield say(f"seed: {one['seed']} (--seed {one['seed']} sends the same requests again)", "dim")
 
 
-def _row(name: str, values: Distribution | None) -> list[str]:
+def runs_text(documents: Sequence[Document]) -> Iterator[str]:
+    """Several levels in one table; below it errors and doubts of each."""
+    every: list[dict[str, Any]] = [dict(one) for one in documents]
+    first = every[0]
+    yield say(f"{first['model']} at {first['url']}: {first['clients']} client(s)", "bold")
+    titles = ["ok/all", "requests/s", "output\ntokens/s", "in flight", "TTFT ms\np50, p99", "TPOT ms\np50, p99"]
+    titles += ["E2E ms\np50, p99", *(["attainment"] if "slo" in first else [])]
+    yield from table([Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every])
+    yield ""
+    if "slo" in first:
+        yield f"limits: {first['slo']['text']}"
+    for one in every:
+        load = load_text(one["control"], one["level"])
+        for name, count in one["errors"].items():
+            text = one["error_texts"].get(name)
+            yield say(f"{load}: {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
+        if one["validity"] != "valid":
+            yield say(f"{load}: {one['validity']}: {'; '.join(one['validity_reasons'])}", "yellow")
+    yield say(f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim")
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    shown = _figures(one)
+    ok, latencies = shown.requests.ok, (shown.ttft_ms, shown.tpot_ms, shown.e2e_ms)
+    interval, share = one["output_token_throughput_interval"], one.get("slo", {}).get("attainment")
+    spread = f"\n±{figure((interval.upper - interval.lower) / 2)}" if interval else ""
+    return [
+        load_text(one["control"], one["level"]),
+        f"{ok}/{shown.requests.scheduled}" + ("" if one["validity"] == "valid" else f"\n{one['validity']}"),
+        figure(shown.request_throughput),
+        figure(shown.output_token_throughput) + spread,
+        figure(one["in_flight_mean"]),
+        *(f"{percentile(values, 0.5, ok)}\n{percentile(values, 0.99, ok)}" for values in latencies),
+        *([f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}" if share else "-"] if "slo" in one else []),
+    ]
+
+
+def _limits(slo: dict[str, Any]) -> str:
+    share = slo["attainment"]
+    if share is None:
+        return f"{slo['text']}: no request was due in the window"
+    return say(
+        f"{slo['text']}: attainment {share.estimate:.3f} ({share.lower:.3f}-{share.upper:.3f}), "
+        f"{_number(slo['goodput'])} such requests/s",
+        "green" if slo["met"] else "yellow",
+    )
+
+
+def _figures(found: Document) -> Figures:
+    return Figures(**{name: found[name] for name in Figures.__slots__})  # type: ignore[arg-type]
+
+
+def _loop(found: Document) -> str:
+    if found["control"] == "concurrency":
+        return f"{found['level']:g} in flight, closed loop"
+    return f"{found['level']:g} requests/s, {found['arrivals']}"
+
+
+def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:
+    """Requests open in the window on average, from sent to done."""
+    start, end = window_ns
+    if end <= start:
+        return None
+    sent = np.asarray(requests["sent_ns"].to_numpy(), dtype=np.float64)
+    done = np.asarray(requests["done_ns"].to_numpy(), dtype=np.float64)
+    return float(np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None)) / (end - start))
+
+
+def _error_texts(requests: pa.Table) -> dict[str, str]:
+    """What was said most often, by class of error."""
+    rows = requests.select(["error_class", "error"]).to_pydict()
+    said: dict[str, Counter[str]] = {}
+    for name, text in zip(rows["error_class"], rows["error"], strict=True):
+        if name and text:
+            said.setdefault(name, Counter())[text] += 1
+    return {name: texts.most_common(1)[0][0] for name, texts in said.items()}
+
+
+def _token_count(shown: Figures) -> int:
+    """Gaps between tokens, roughly: what the percentiles of ITL are of."""
+    return round(shown.output_tokens.mean * shown.requests.ok) if shown.output_tokens else 0
+
+
+def _row(name: str, values: Distribution | None, count: int) -> list[str]:
     label = name.removesuffix("_ms").replace("_", " ")
-    return [label, *(_number(getattr(values, key, None)) for key in Distribution.__slots__)]
+    marks = {key: f" (n={count})" if few(count, quantile) else "" for key, quantile in COLUMNS.items()}
+    return [label, *(_number(getattr(values, key, None)) + (marks[key] if values else "") for key in COLUMNS)]
+
+
+def _mean(values: Distribution | None) -> str:
+    return f"{values.mean:,.0f}" if values else "-"
 
 
 def _number(value: float | None) -> str:

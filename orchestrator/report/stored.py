@@ -10,7 +10,7 @@ from functools import cached_property
 from orchestrator.analysis.measured import Point, load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.errors import InputError
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Plan, PlannedLoad
 from orchestrator.registry import unknown_name
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
@@ -92,9 +92,9 @@ class Experiment:
         """Whether the plan asks for exactly this: deployment, workload, arrivals, window rules, version and level."""
         if self.plan is None:
             return True
-        load = next((one for one in self.plan.loads if one.workload.name == head.workload), None)
+        load, levels = self._loads.get(head.workload, (None, set()))
         level = Level.model_validate({"control": head.control, "value": head.level})
-        if load is None or (load.search == "levels" and level not in load.levels):
+        if load is None or (load.search == "levels" and level not in levels):
             return False
         planned = head.deployment_id in self._planned
         return planned and self.plan.point(head.deployment_id, load, level).point_id == head.point_id
@@ -103,6 +103,12 @@ class Experiment:
         label, price = self._planned.get(row.deployment_id, (row.label, None))
         price = self._prices.get(row.hardware, price)
         return replace(row, label=label, usd_per_hour=row.usd_per_hour if price is None else price * row.devices)
+
+    @cached_property
+    def _loads(self) -> dict[str, tuple[PlannedLoad | None, set[Level]]]:
+        """What the plan asks for and the levels that it lists, by workload."""
+        loads = self.plan.loads if self.plan else ()
+        return {one.workload.name: (one, set(one.levels)) for one in loads}
 
     @cached_property
     def _planned(self) -> dict[str, tuple[str, float | None]]:

@@ -224,9 +224,12 @@ METRICS_VERSION = 3  # of everything below: how it is computed, and its columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Mean and percentiles (linear interpolation)."""
+    """Mean, standard deviation (of these values, not of a larger population), extremes, percentiles (linear)."""
 
     mean: float
+    std: float
+    min: float
+    max: float
     p50: float
     p90: float
     p95: float

@@ -1,4 +1,4 @@
-"""One point of one endpoint: an experiment of its own, measured and committed like a point of a sweep. No Ray."""
+"""Points of one endpoint: an experiment of their own, measured and committed like those of a sweep. No Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.cluster.local import LocalCluster
 from orchestrator.errors import FailureKind, InputError, OrchestratorError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Plan, Point
 from orchestrator.results.events import Listener
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
@@ -59,22 +59,26 @@ def measure_here(
     return attempt
 
 
-class EndpointRun:
-    """The one point of a plan for an endpoint. ``probed``: how to talk to it; ``seed``: of the schedule."""
+def runs_of(plan: Plan, target: Target, probed: Probed) -> list[EndpointRun]:
+    """Every point of a plan for one endpoint, in order. Raises InputError where the endpoint can serve none."""
+    if not plan.points:
+        raise InputError("; ".join(plan.deployments[0].reasons))
+    return [EndpointRun(plan, point, target, probed) for point in plan.points]
 
-    def __init__(self, plan: Plan, target: Target, probed: Probed, seed: int) -> None:
+
+class EndpointRun:
+    """One point of a plan for an endpoint. ``probed``: how to talk to it."""
+
+    def __init__(self, plan: Plan, point: Point, target: Target, probed: Probed) -> None:
         (self.deployment,) = plan.deployments
-        if not plan.points:
-            raise InputError("; ".join(self.deployment.reasons))
-        self.plan = plan
-        (self.point,) = plan.points
-        self.measurement = replace(plan.measurement(self.point, 0), seed=seed)
+        self.plan, self.point = plan, point
+        self.measurement = plan.measurement(point, 0)
         tokenizer = self.deployment.settings.tokenizer
         self.load = LoadPoint(
             targets=(target,),
             dialect=probed.dialect,
             **self.point.load_rules(),
-            seed=seed,
+            seed=self.measurement.seed,
             tokenizer=tokenizer,
             count_text=not probed.counts and tokenizer is not None,
             vocabulary=probed.vocabulary,

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from orchestrator.cli.main import cli
 from orchestrator.results.records import Figures
 from tests.harness import rows, wait_for
 from tests.integration.load_server import Behaviour, Request, answer_openai, serving
@@ -53,7 +55,7 @@ def test_json_is_one_document_with_the_promised_keys() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     for name in LATENCIES:
-        assert set(found[name]) == {"mean", "p50", "p90", "p95", "p99"}
+        assert set(found[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
     assert found["requests"]["scheduled"] == found["requests"]["ok"] > 20
     assert found["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
     assert found["output_token_throughput"] == pytest.approx(4 * found["request_throughput"], rel=0.1)
@@ -65,6 +67,72 @@ def test_json_is_one_document_with_the_promised_keys() -> None:
     )
     assert all(1000 <= token < 31_000 for token in first["prompt"])
     assert first["ignore_eos"] is True
+
+
+def test_a_list_of_levels_is_one_table_one_experiment_and_a_list_in_json(tmp_path: Path) -> None:
+    args = ("--concurrency", "1,2", "--requests", "6", *QUICK, "--slo", "ttft<=10s", "--results", str(tmp_path))
+    with serving(answer_openai) as server:
+        shown = load(url(server.port), *args)
+        done = load(url(server.port), *args, "--format", "json")
+    assert shown.returncode == done.returncode == 0, done.stderr
+    assert [line.split("  ")[0].strip() for line in shown.stdout.splitlines()].count("2 in flight") == 1
+    assert "limits: ttft<=10s,attainment>=0.95" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 120
+    found = json.loads(done.stdout)
+    assert [(one["level"], one["requests"]["ok"]) for one in found] == [(1, 6), (2, 6)]
+    assert all(one["slo"]["attainment"]["estimate"] == 1 for one in found)
+    assert len(list(tmp_path.iterdir())) == 2, "each command is an experiment of its own"
+    stored = CliRunner().invoke(cli, ["best", str(tmp_path), "--per", "deployment", "--format", "json"])
+    comparisons = json.loads(stored.stdout)["comparisons"]
+    assert [len(one["ranking"]) for one in comparisons] == [1, 1]
+
+
+def test_the_seed_is_drawn_printed_and_repeats_the_requests() -> None:
+    args = ("--concurrency", "1", "--requests", "3", *QUICK)
+    with serving(answer_openai) as server:
+        first = json.loads(load(url(server.port), *args, "--format", "json").stdout)
+        other = load(url(server.port), *args)
+        load(url(server.port), *args, "--seed", str(first["seed"]))
+        prompts = [tuple(request.json["prompt"]) for request in server.requests if request.body]
+    sent = [prompts[at + 1 : at + 4] for at in (0, 4, 8)]  # each command sends a probe first
+    assert sent[0] == sent[2] != sent[1]
+    assert not set(sent[0]) & set(sent[1])
+    assert f"seed: {first['seed']} " not in other.stdout
+    assert "--seed " in other.stdout
+
+
+def test_rate_inf_sends_all_requests_at_once() -> None:
+    waiting, together = [], asyncio.Event()
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        """Answers none of the twelve before all of them are there."""
+        if request.body and request.json["max_tokens"] == 4:  # the probe asks for fewer
+            waiting.append(request)
+            if len(waiting) == 12:
+                together.set()
+            await together.wait()
+        await answer_openai(request, reader, writer)
+
+    with serving(behave) as server:
+        args = ("--requests", "12", "--timeout", "20s", *QUICK, "--format", "json")
+        done = load(url(server.port), "--rate", "inf", *args)
+        refused = load(url(server.port), "--rate", "inf", "--duration", "1s", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["requests"]["ok"] == 12
+    assert refused.returncode == 2
+    assert "say how many with --requests" in refused.stderr
+
+
+def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told() -> None:
+    behave = refusing("400 Bad Request", lambda request: request.number > 8, b"max_tokens is \x1b[2J too large")
+    with serving(behave) as server:
+        done = load(url(server.port), "--concurrency", "1", "--requests", "10", *QUICK)
+    assert done.returncode == 3, done.stderr
+    for said in ("in a window of", "tokens a request: 8 in, 4 out (counted by: ", "on average", "95 % interval", "(n="):
+        assert said in done.stdout
+    assert "http_4xx: 3, mostly: " in done.stdout
+    assert "\\x1b[2J too large" in done.stdout
+    assert "validity: failing" in done.stdout
 
 
 def test_the_only_model_is_taken_and_a_pasted_v1_does_not_matter() -> None:
@@ -99,6 +167,14 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         (("--rate", "1", "--prompt-file", "/nowhere"), "one of --input-tokens"),
         (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
+        (("--rate", "nan"), "--rate 'nan'"),
+        (("--rate", "1,x"), "--rate '1,x'"),
+        (("--rate", "-1"), "--rate '-1'"),
+        (("--concurrency", "1.5"), "whole numbers"),
+        (("--concurrency", "1000000000"), "at most 100,000"),
+        (("--rate", "1", "--burstiness", "nan"), "--burstiness"),
+        (("--rate", "1", "--slo", "ttft<=5"), "with its unit"),
+        (("--rate", "1", "--warmup", f"1{'0' * 400}s"), "--warmup"),
     ],
 )
 def test_bad_input_is_status_2(args: tuple[str, ...], said: str) -> None:
@@ -106,6 +182,19 @@ def test_bad_input_is_status_2(args: tuple[str, ...], said: str) -> None:
         done = load(url(server.port), "--requests", "2", *QUICK, *args)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions/", "/generate_stream"])
+def test_a_pasted_path_of_an_api_is_named(path: str) -> None:
+    done = load("http://127.0.0.1:9" + path, "--rate", "1", "--requests", "2", *QUICK)
+    assert done.returncode == 2
+    assert "give the server's address, http://127.0.0.1:9, and choose by --api" in done.stderr
+
+
+def test_more_requests_than_memory_holds_are_refused_before_anything_is_sent() -> None:
+    done = load("http://127.0.0.1:9", "--rate", "1e9", "--duration", "10s", *QUICK)
+    assert done.returncode == 2
+    assert "10,000,000,000 requests; one run sends at most 5,000,000" in done.stderr
 
 
 def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path: Path) -> None:
@@ -228,10 +317,12 @@ def test_it_starts_with_little_cpu_time_and_heavy_libraries_stay_out() -> None:
     """CPU time, which others on the machine do not change much: 1.2 s, so that the first request leaves within 2 s."""
     with serving(answer_openai) as server:
         program = (
-            "import sys, time; from orchestrator.cli.main import cli; "
+            "import sys, time; from orchestrator.cli.main import cli; import orchestrator.runner.endpoint as endpoint; "
+            "measured = endpoint.measure_here; loaded = []; "
+            "endpoint.measure_here = lambda *a: [measured(*a), loaded.extend(sys.modules)][0]; "
             f"cli.main(['load', '{url(server.port)}', '--concurrency', '1', '--requests', '2', "
             "'--input-tokens', '8', '--output-tokens', '4'], standalone_mode=False); "
-            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(sys.modules))); "
+            "print(sorted({'ray', 'pandas', 'transformers', 'scipy', 'torch', 'aiohttp'} & set(loaded))); "
             "print(time.process_time())"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -57,23 +57,67 @@ def test_requests_are_those_due_in_the_window_and_errors_are_counted(five: dict[
 
 
 def test_ttft_counts_from_scheduled_and_from_sent(five: dict[str, Any]) -> None:
-    assert five["ttft_ms"] == pytest.approx({"mean": 150, "p50": 150, "p90": 190, "p95": 195, "p99": 199})
+    assert five["ttft_ms"] == pytest.approx(
+        {
+            "mean": 150,
+            "std": np.std([100, 150, 200]),
+            "min": 100,
+            "max": 200,
+            "p50": 150,
+            "p90": 190,
+            "p95": 195,
+            "p99": 199,
+        }
+    )
     assert five["ttft_from_sent_ms"] == pytest.approx(
-        {"mean": (90 + 150 + 190) / 3, "p50": 150, "p90": 182, "p95": 186, "p99": 189.2}
+        {
+            "mean": (90 + 150 + 190) / 3,
+            "std": np.std([90, 150, 190]),
+            "min": 90,
+            "max": 190,
+            "p50": 150,
+            "p90": 182,
+            "p95": 186,
+            "p99": 189.2,
+        }
     )
 
 
 def test_e2e_ends_with_the_last_content_token(five: dict[str, Any]) -> None:
-    assert five["e2e_ms"] == pytest.approx({"mean": 1450 / 3, "p50": 300, "p90": 860, "p95": 930, "p99": 986})
+    assert five["e2e_ms"] == pytest.approx(
+        {
+            "mean": 1450 / 3,
+            "std": np.std([150, 300, 1000]),
+            "min": 150,
+            "max": 1000,
+            "p50": 300,
+            "p90": 860,
+            "p95": 930,
+            "p99": 986,
+        }
+    )
     assert five["e2e_from_sent_ms"]["mean"] == pytest.approx((290 + 150 + 990) / 3)
 
 
 def test_tpot_is_the_mean_gap_of_requests_with_more_than_one_token(five: dict[str, Any]) -> None:
-    assert five["tpot_ms"] == pytest.approx({"mean": 75, "p50": 75, "p90": 95, "p95": 97.5, "p99": 99.5})
+    assert five["tpot_ms"] == pytest.approx(
+        {"mean": 75, "std": 25, "min": 50, "max": 100, "p50": 75, "p90": 95, "p95": 97.5, "p99": 99.5}
+    )
 
 
 def test_itl_is_over_all_gaps_of_all_requests(five: dict[str, Any]) -> None:
-    assert five["itl_ms"] == pytest.approx({"mean": 1000 / 12, "p50": 100, "p90": 100, "p95": 100, "p99": 100})
+    assert five["itl_ms"] == pytest.approx(
+        {
+            "mean": 1000 / 12,
+            "std": np.std([50] * 4 + [100] * 8),
+            "min": 50,
+            "max": 100,
+            "p50": 100,
+            "p90": 100,
+            "p95": 100,
+            "p99": 100,
+        }
+    )
     assert five["itl_kind"] == "token"
 
 
@@ -94,7 +138,10 @@ def test_prefill_decode_and_normalized_ttft_are_per_request(five: dict[str, Any]
 
 def test_the_object_is_json_and_has_every_latency(five: dict[str, Any]) -> None:
     names = ("ttft_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms", "itl_ms", "tpot_ms")
-    assert all(set(json.loads(json.dumps(five))[name]) == {"mean", "p50", "p90", "p95", "p99"} for name in names)
+    assert all(
+        set(json.loads(json.dumps(five))[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
+        for name in names
+    )
 
 
 def test_nothing_to_compute_is_null() -> None:

@@ -45,7 +45,7 @@ def test_the_table_names_failures_and_reasons() -> None:
     _, out = shown("table", **failed)
     assert "360 ok, 40 failed" in out
     assert "http_5xx: 40" in out
-    assert "validity: valid" in out
+    assert "validity: failing" in out
     assert "50.00" in out
     assert SECRET not in out
 
