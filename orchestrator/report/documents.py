@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 
 import orjson
 
+from orchestrator.report.text import plain
 from orchestrator.results.records import Figures
 
 Document = Mapping[str, object]
@@ -40,24 +41,32 @@ def json_list(documents: Iterable[object]) -> Iterator[str]:
 
 def csv_text(lines: Iterable[Document]) -> str:
     """Lines with a header of all their columns; nested ones are flattened."""
-    flat = [_flat(line) for line in lines]
-    names = list(dict.fromkeys(name for line in flat for name in line))
+    rows = [flat(line) for line in lines]
+    names = list(dict.fromkeys(name for line in rows for name in line))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
+    writer.writerows({name: _cell(value) for name, value in line.items()} for line in rows)
     return text.getvalue()
 
 
-def _flat(value: object, prefix: str = "") -> dict[str, object]:
+def _cell(value: object) -> object:
+    """Text that no spreadsheet takes for a formula and no terminal obeys; line breaks stay."""
+    if not isinstance(value, str):
+        return value
+    text = "\n".join(plain(line) for line in value.split("\n"))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def flat(value: object, prefix: str = "") -> dict[str, object]:
     """Nested objects become dotted columns (``ttft_ms.p50``), lists one cell."""
-    flat: dict[str, object] = {}
+    found: dict[str, object] = {}
     for name, item in _items(value):
         if isinstance(item, Mapping) or is_dataclass(item):
-            flat |= _flat(item, f"{prefix}{name}.")
+            found |= flat(item, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
-    return flat
+            found[prefix + name] = "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
+    return found
 
 
 def _items(value: object) -> Iterator[tuple[str, object]]:

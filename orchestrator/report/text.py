@@ -56,6 +56,7 @@ def terminal_width() -> int:
 
 def say(text: str, style: str | None = None) -> str:
     """A line in a style: a colour of click's, ``bold``, ``dim``, or two of them (``bold green``)."""
+    text = plain(text)
     if style is None:
         return text
     words = style.split()
@@ -67,7 +68,9 @@ def say(text: str, style: str | None = None) -> str:
 
 def plain(text: str) -> str:
     """Foreign text as one line that no terminal obeys: control characters are shown, not sent."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text.replace("\t", "    "))
+    return "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in text.replace("\t", "    ").replace("\n", " ")
+    )
 
 
 def figure(value: float | None) -> str:

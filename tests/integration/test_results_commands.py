@@ -123,6 +123,19 @@ def test_csv_has_a_line_per_point_and_per_repeat_where_there_are_several(uri: st
     assert lines[-1]["reason"] == SENTENCE
 
 
+def test_what_a_server_said_neither_steers_a_terminal_nor_is_a_formula(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    commit_measurement(
+        store, "m0", status="failed", reason="=cmd|'/c calc'!A1 \x1b[2J\x1b]0;PWNED\x07 \u202e", point_id="p0"
+    )
+    shown = run("results", str(tmp_path))
+    assert "\\x1b[2J\\x1b]0;PWNED\\x07 \\u202e" in shown
+    assert not set(shown) & {"\x1b", "\x07", "\u202e"}
+    (line,) = csv.DictReader(io.StringIO(run("results", str(tmp_path), "--format", "csv")))
+    assert line["reason"].startswith("'=cmd")
+    assert "\x1b" not in line["reason"]
+
+
 def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str) -> None:
     table, _, below = run("results", uri, "--slo", SLO).partition("emulated: an emulator answered")
     assert max(map(len, table.splitlines())) <= 120

@@ -1,0 +1,72 @@
+"""Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from orchestrator.analysis.best import Per
+from orchestrator.analysis.best import best as compare
+from orchestrator.errors import InputError
+from orchestrator.report.best import best_document
+from orchestrator.report.documents import Document, flat
+from orchestrator.report.points import point_document
+from orchestrator.report.stored import experiments, limits, with_limits
+from orchestrator.results.root import open_results, read
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["best", "metrics", "read", "requests"]
+
+
+def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None) -> pd.DataFrame:
+    """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has their units).
+
+    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits or
+    the name of some that the file names; else the first that it names. Raises InputError.
+    """
+    shown = with_limits(slo, experiments(open_results(uri), experiment))
+    return _frame(
+        {name: value for name, value in point_document(point, limit).items() if name != "repeats"}
+        for _, limit, points in shown
+        for point in points.current
+    )
+
+
+def best(
+    uri: str,
+    slo: str | None = None,
+    *,
+    per: Per = "gpu",
+    prices: Mapping[str, float] | None = None,
+    experiment: str | None = None,
+) -> pd.DataFrame:
+    """One row per deployment that holds the limits, the best of each comparison first, as ``orchestrator best`` ranks.
+
+    ``prices``: USD per GPU hour by hardware, in place of the file's. Raises InputError.
+    """
+    asked = limits(slo, experiments(open_results(uri), experiment, prices))
+    found = [one for each, slos in asked for slo_ in slos for one in compare(each.points(slo_).current, slo_, per)]
+    rows = []
+    for one in best_document(found)["comparisons"]:  # type: ignore[attr-defined]
+        about = {name: value for name, value in one.items() if name not in ("ranking", "left_out")}
+        rows += [about | candidate for candidate in one["ranking"]]
+    return _frame(rows)
+
+
+def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
+    """The requests of every measurement that counts, one Arrow table at a time (columns: docs/data-format.md)."""
+    for one in experiments(open_results(uri), experiment):
+        for attempt in one.store.winners().values():
+            if manifest := one.store.manifest(*attempt.ids):
+                yield one.store.read_manifests("requests", [manifest], leave_out=True)
+
+
+def _frame(rows: Iterator[Document] | list[Document]) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise InputError("frames need pandas: pip install 'llm-serving-orchestrator[frames]'") from error
+    return pd.DataFrame([flat(one) for one in rows])

@@ -1,0 +1,81 @@
+"""docs/recipes.md, run as it stands: it agrees with what ``orchestrator results`` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import orchestrator
+from orchestrator.results.store import Store
+from tests.integration.test_results_commands import documented_query
+from tests.unit.report.test_stored import invoke, planned, run
+
+RECIPES = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+SLO = "ttft<=150ms,attainment>=0.9"
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("results"))
+    run(Store.open(folder, "exp"), planned(tokens=64), tokens=64)  # superseded by what follows
+    run(Store.open(folder, "exp"), planned(tokens=8, levels=[2, 4]), tokens=8)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shown(uri: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(invoke("results", uri, "--slo", SLO, "--format", "json").stdout)
+    return found
+
+
+def sql(title: str) -> str:
+    found = re.search(rf"### {re.escape(title)}\n\n```sql\n(.*?)```", RECIPES, re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def test_every_python_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL):
+        exec(block.replace('"results/"', repr(uri)), names)
+    points = names["points"]
+    assert points["ttft_ms.p99"].tolist() == [one["ttft_ms"]["p99"] for one in shown]
+    assert points["settings.max_num_seqs"].tolist() == [one["settings"]["max_num_seqs"] for one in shown]
+    assert names["goodput"]["slo.goodput"].tolist() == [one["slo"]["goodput"] for one in shown]
+    assert names["curve"].loc[4.0].tolist() == [one["ttft_ms"]["p99"] for one in shown if one["level"] == 4]
+    assert len(names["pareto"]) == 4  # all alike: none beats another
+    assert names["cost"].isna().all()  # nobody named a price
+    assert set(names["capacity"]["level"]) == {4}
+    assert set(names["raw"]["measurement_id"]) >= {one["repeats"][0]["measurement_id"] for one in shown}
+    assert sum(table.num_rows for table in orchestrator.requests(uri)) == len(names["raw"])
+
+
+def test_every_sql_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:
+    with duckdb.connect() as connection:
+        connection.execute(f"SET file_search_path = '{uri}/exp'")
+        connection.execute(documented_query("### DuckDB").partition("CREATE OR REPLACE TEMP VIEW")[0])  # winners
+        connection.execute(sql("Figures of every measurement"))
+        curve = connection.execute(sql("TTFT against load")).fetchall()
+        expected = {(one["label"], one["level"], one["ttft_ms"]["p50"], one["ttft_ms"]["p99"]) for one in shown}
+        assert expected <= set(curve)
+        met = {name: rest for name, *rest in connection.execute(sql("Attainment and goodput at any limits")).fetchall()}
+    for one in shown:
+        (repeat,) = one["repeats"]
+        attainment, goodput = met[repeat["measurement_id"]]
+        assert attainment == repeat["slo"]["attainment"]["estimate"]
+        assert goodput == repeat["slo"]["goodput"]
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    program = "import sys, orchestrator; print({'pandas', 'pyarrow', 'pydantic', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="nothing"):
+        orchestrator.nothing  # noqa: B018
