@@ -236,5 +236,5 @@ def test_a_bucket_that_is_not_there_is_bad_input_at_once(s3: int) -> None:
     never = Retry(sleep=lambda _: pytest.fail("must not wait"))
     with pytest.raises(InputError, match="NO_SUCH_BUCKET"):
         Store.open(uri(s3, "x", bucket="nowhere"), "exp", retry=never).check_writable()
-    with pytest.raises(ResultsError, match="no results at"):
+    with pytest.raises(InputError, match="no results at"):
         open_results(uri(s3, "empty"))
