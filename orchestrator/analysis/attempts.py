@@ -25,12 +25,13 @@ from orchestrator.results.packed import Key, PackedRows
 from orchestrator.results.records import (
     METRICS_VERSION,
     AttemptData,
+    Committed,
     DeploymentRow,
     EngineSide,
     PointHead,
     PooledFigures,
 )
-from orchestrator.results.schemas import rows_of, table_of
+from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
 
 WORKERS = 4  # most of the time goes into reading
@@ -171,6 +172,12 @@ def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequenc
             return None
 
     return _kept_or_made(store.computed, {ids: ids for ids in attempts}, columns, AttemptData, one)
+
+
+def attempt_data(store: Store, attempts: Iterable[Committed]) -> Iterator[AttemptData]:
+    """All that answers need of some attempts; none of one whose commit is damaged."""
+    for rows in computed(store, [one.ids for one in attempts], arrow_schema(AttemptData).names):
+        yield from rows_of(rows, AttemptData)
 
 
 def pool_key(attempt_ids: Iterable[str]) -> str:

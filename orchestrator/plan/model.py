@@ -140,6 +140,11 @@ class Plan(SweepRules):
         question = Question(load.levels, load.control, self.slos, self.repeats)
         return STRATEGIES[load.search](question)
 
+    @property
+    def needs_figures(self) -> bool:
+        """Whether a search strategy must be told the figures of earlier sweeps."""
+        return any(STRATEGIES[load.search].needs_figures for load in self.loads)
+
     def point(self, deployment_id: str, load: PlannedLoad, level: Level) -> Point:
         """The point of a deployment at a level that a strategy asked for."""
         return Point(digest([deployment_id, self._identity(load.workload.name, level)]), deployment_id, load, level)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Footprint, Machine
 from orchestrator.errors import Failure, FailureClass, FailureKind
@@ -95,6 +96,8 @@ class Sweep:
         committed = first_ok(commits)
         if not self._context.retry_failed:
             committed = _refused(commits) | committed
+        if plan.needs_figures:
+            committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
         for deployment in deployments:
             todo = Todo(plan, deployment, committed)
             self._state.count(skipped=todo.skipped, refused=todo.refused)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from orchestrator.errors import Failure, FailureClass
+from orchestrator.errors import Failure, FailureClass, InputError
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import Committed
 from orchestrator.search.base import Strategy
@@ -114,6 +114,10 @@ class Todo:
                 search.tell(level, known)
         self._next = min(asked, key=lambda one: one[2].repeat, default=None)
         self._left = [one for one in self._ahead() if one[1].measurement_id not in self._committed]
+        if self._next is not None and not self._left:
+            raise InputError(
+                f"the search {self._next[0].load.search!r} asks for a level that its `ahead` does not name"
+            )
         self._load_s = sum(expected_s(point) for point, _ in self._left)
 
     def _ahead(self) -> list[tuple[Point, Measurement]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from orchestrator.spec.load import Control, Level, Slo
 
@@ -25,8 +25,12 @@ class Question:
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed.
+    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed. A level that
+    is to be repeated is asked for again.
     """
+
+    # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps are read then
+    needs_figures: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...
 
@@ -40,9 +44,9 @@ class Strategy(Protocol):
         ...
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        """What came of a level it asked for, measured or given up; an AttemptData where its figures are at hand."""
+        """What came of a level it asked for, measured or given up."""
         ...
 
     def ahead(self) -> Sequence[Level]:
-        """What it will ask for as far as is known now, the next one first: for estimates and progress."""
+        """What it will ask for as far as is known now, for estimates and progress. First is what ``ask`` says."""
         ...

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class LevelsInOrder:
     """What it is told changes nothing but that it goes on."""
 
+    needs_figures = False
+
     def __init__(self, question: Question) -> None:
         self._left = list(question.levels) * question.repeats
 

@@ -33,6 +33,7 @@ def asked(strategy: Strategy, attempt: Committed) -> list[Level]:
     """Every level it asks for until it has enough."""
     found = []
     while (level := strategy.ask()) is not None:
+        assert strategy.ahead()[0] == level
         found.append(level)
         strategy.tell(level, attempt)
         assert len(found) < MOST
