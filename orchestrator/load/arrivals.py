@@ -30,6 +30,12 @@ class Asked:
     horizon_s: float | None
     count: int | None
 
+    @property
+    def expected(self) -> float:
+        """About how many arrivals there will be, at the most."""
+        by_time = np.inf if self.horizon_s is None else self.horizon_s * max(self.rate, self.arrivals.to or 0.0)
+        return min(by_time, np.inf if self.count is None else self.count)
+
 
 Process = Callable[[Asked, np.random.Generator], Offsets]
 

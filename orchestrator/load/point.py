@@ -20,6 +20,7 @@ class Target:
     model: str  # the name requests carry
     replica: int = 0
     api_key: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # more of them, secrets perhaps too
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class LoadPoint:
     """One load level of one workload on running targets.
 
     The schedule is a pure function of these values: ``clients`` processes each take every ``clients``-th entry.
-    Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them.
+    Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at an infinite rate
+    all of these at once.
     Closed loop (concurrency): that many requests kept in flight in all, for the same time or number.
     Requests scheduled before ``warmup_s`` are rows with ``phase = 'warmup'``.
     """

@@ -6,6 +6,7 @@ to read. Later turns are written when the answer before them is known.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from itertools import repeat
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ import numpy as np
 
 from orchestrator import __version__
 from orchestrator.errors import InputError
-from orchestrator.load.point import LoadPoint
+from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.wire import WIRES, Parsed
 from orchestrator.load.workloads.content import (
@@ -75,7 +76,7 @@ class RequestWriter:
         self._kind = assignment.kind
         self._wire = WIRES[point.dialect.wire]
         self._heads = [
-            request_head(origin, point.dialect.path, target.api_key)
+            request_head(origin, point.dialect.path, target)
             for origin, target in zip(origins, point.targets, strict=True)
         ]
         schedule = assignment.schedule
@@ -187,18 +188,36 @@ def parse_url(url: str) -> Origin:
     return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
-def request_head(origin: Origin, path: str, api_key: str | None) -> bytes:
-    """Everything before the length of the body: append it, a blank line and the body."""
-    lines = [
-        f"POST {origin.prefix}{path} HTTP/1.1",
-        f"Host: {origin.authority}",
-        f"User-Agent: llm-serving-orchestrator/{__version__}",
-        "Content-Type: application/json",
-        "Accept: text/event-stream, application/json",
-        "Accept-Encoding: identity",
-        *([f"Authorization: Bearer {api_key}"] if api_key else []),
-        "Content-Length: ",
-    ]
+def header_problem(name: str, value: str) -> str | None:
+    """Why a header cannot be added to requests, without its value, which may be a secret; None when it can."""
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        return f"{name[:60]!r} is no name of a header"
+    if name.lower() in ("content-length", "transfer-encoding", "connection", "accept-encoding"):
+        return f"the header {name!r} is the client's own"
+    if not re.fullmatch(r"[\t\x20-\x7e\x80-\xff]*", value):
+        return f"the value of {name!r} holds characters that no HTTP header may hold"
+    return None
+
+
+def request_head(origin: Origin, path: str, target: Target) -> bytes:
+    """Everything before the length of the body: append it, a blank line and the body.
+
+    The target's own headers replace ours. Raises InputError for one that cannot be sent.
+    """
+    headers = {
+        "host": ("Host", origin.authority),
+        "user-agent": ("User-Agent", f"llm-serving-orchestrator/{__version__}"),
+        "content-type": ("Content-Type", "application/json"),
+        "accept": ("Accept", "text/event-stream, application/json"),
+        "accept-encoding": ("Accept-Encoding", "identity"),
+    }
+    if target.api_key:
+        headers["authorization"] = ("Authorization", f"Bearer {target.api_key}")
+    for name, value in target.headers:
+        if problem := header_problem(name, value):
+            raise InputError(problem)
+        headers[name.lower()] = (name, value)
+    lines = [f"POST {origin.prefix}{path} HTTP/1.1", *map(": ".join, headers.values()), "Content-Length: "]
     return "\r\n".join(lines).encode("latin-1")
 
 

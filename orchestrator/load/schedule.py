@@ -15,6 +15,7 @@ from itertools import count as counting
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.errors import InputError
 from orchestrator.load.arrivals import ARRIVALS, Asked
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
@@ -26,6 +27,9 @@ SLOT_STAGGER_NS = 200_000
 
 BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a request that failed, doubled up to the maximum
 MAX_BACKOFF_NS = 5_000_000_000
+
+
+MOST_ARRIVALS = 50_000_000  # of one point: 400 MB of instants
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Schedule:
     """
 
     def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
-        """Raises InputError when the arrivals cannot be drawn."""
+        """Raises InputError when the arrivals cannot be drawn, or would be more than can be held."""
         self._kind = kind
         self._first_index = [0]  # of every session, as far as was asked for
         self.requests = point.requests
@@ -89,10 +93,16 @@ class Schedule:
     def _arrivals(self, point: LoadPoint) -> NDArray[np.int64]:
         """Sessions arrive at rate/turns, so that the level (and a ramp's end) stays a number of requests per second."""
         arrivals, turns = point.arrivals, self._kind.mean_turns
+        if np.isinf(point.level.value):
+            if self.sessions is None:
+                raise InputError("an infinite rate (all at once) needs a number of requests")
+            return np.zeros(self.sessions, np.int64)
         if arrivals.to is not None:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
         horizon_s = None if point.duration_s is None else point.warmup_s + point.duration_s
         asked = Asked(arrivals, point.level.value / turns, horizon_s, self.sessions)
+        if asked.expected > MOST_ARRIVALS:
+            raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_ARRIVALS:,}")
         offsets_s = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
         return np.round(offsets_s * 1e9).astype(np.int64)
 

@@ -9,7 +9,7 @@ token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -35,7 +35,8 @@ MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of 
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
 # What spoils a point when its evidence is over the limit: figure, limit, sentence.
-Limits = tuple[tuple[str, float, str], ...]
+Limit = tuple[str, float, str]
+Limits = tuple[Limit, ...]
 INVALID: Limits = (
     ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
     (
@@ -87,7 +88,7 @@ def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint) ->
     evidence = _evidence(rows, stats, point)
     found = {
         "invalid": _invalid(rows, evidence),
-        "client_bound": _client_bound(evidence),
+        "client_bound": _client_bound(evidence, point),
         "stream_buffered": _buffered(evidence),
         "engine_bound_backlog": _backlog(rows, evidence, point),
     }
@@ -140,6 +141,10 @@ class _Rows:
     def __len__(self) -> int:
         return int(np.count_nonzero(self._measured))
 
+    def sent_late_s(self) -> float:
+        late_s = self.sent_s - self.scheduled_s
+        return float(np.nanmedian(late_s)) if np.isfinite(late_s).any() else 0.0
+
     def share_of_ok(self, which: NDArray[np.bool_]) -> float:
         ok = self.status == Status.OK
         return float(np.mean(which[ok])) if ok.any() else 0.0
@@ -151,14 +156,15 @@ class _Rows:
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
     """The figures behind the verdict; of several clients the worst."""
-    due_s = max(rows.due_until_s - rows.due_from_s, 1e-9)
+    due_s = rows.due_until_s - rows.due_from_s
+    per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
     sent = int(np.count_nonzero(rows.sent_s <= rows.due_until_s + MAX_SEND_LAG_MS / 1e3))
     chunks, coalesced = rows.column("chunks").sum(), rows.column("coalesced_chunks").sum()
     lag_ms = (rows.sent_s - rows.scheduled_s) * 1e3
     own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
     return {
-        "offered_rate": len(rows) / due_s,
-        "achieved_rate": sent / due_s,
+        "offered_rate": len(rows) * per_s,
+        "achieved_rate": sent * per_s,
         "achieved_over_offered": sent / len(rows) if len(rows) else 0.0,
         "ok_share": float(np.mean(rows.status == Status.OK)) if len(rows) else 0.0,
         "lost_requests": float(np.count_nonzero(rows.status == Status.LOST)),
@@ -183,7 +189,7 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "hidden_share": _part(rows, "hidden_tokens", "output_tokens"),
         "cached_share": _part(rows, "cached_tokens", "input_tokens"),
         "e2e_p95_s": float(np.nanquantile(rows.stay_s, 0.95)) if len(rows) else 0.0,
-        "in_flight_mean": float(rows.stay_s.sum() / due_s),
+        "in_flight_mean": float(rows.stay_s.sum() * per_s),
     }
 
 
@@ -233,7 +239,7 @@ def _input_error(rows: _Rows) -> float:
     return float(np.nanmean(off) / asked[known].mean())
 
 
-def _over(limits: Limits, evidence: dict[str, float]) -> list[str]:
+def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
     return [said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit]
 
 
@@ -244,12 +250,13 @@ def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
     return _over(INVALID, evidence) + failed
 
 
-def _client_bound(evidence: dict[str, float]) -> list[str]:
+def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
+    at_once = bool(np.isinf(point.level.value))  # they can only be sent one after another
+    found = _over([limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")], evidence)
     shared = evidence["coalesced_share"]
-    if evidence["client_cpu_share"] <= BUSY_CPU_SHARE or shared <= BUFFERED_SHARE:
-        return _over(CLIENT_BOUND, evidence)
-    said = f"{shared:.0%} of events shared a read with another while the client was busy"
-    return [*_over(CLIENT_BOUND, evidence), said]
+    if evidence["client_cpu_share"] > BUSY_CPU_SHARE and shared > BUFFERED_SHARE:
+        found.append(f"{shared:.0%} of events shared a read with another while the client was busy")
+    return found
 
 
 def _buffered(evidence: dict[str, float]) -> list[str]:
@@ -264,11 +271,13 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 
 def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """What a reader must know although it spoils nothing."""
-    notes, capped = _over(NOTES, evidence), evidence["capped_share"]
+    notes, capped = _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence), evidence["capped_share"]
     if capped:
         notes.append(f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
     if not point.dialect.prompt_token_ids:
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
+    if np.isinf(point.level.value):
+        notes.append(f"all requests were due at once: half of them were sent {rows.sent_late_s():.3f} s later or more")
     if point.duration_s is None:
         return notes
     if point.warmup_s == 0:

@@ -20,7 +20,9 @@ class Dialect:
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
     # how the output length is fixed: fields ignore_eos and min_tokens of the body, a generation_config JSON string,
     # or not at all (the row then says what was asked and what came)
-    length_control: Literal["ignore_eos", "generation_config", "none"] = "ignore_eos"
+    # natural: as the model ends its answers, because the user wants it so
+    length_control: Literal["ignore_eos", "generation_config", "none", "natural"] = "ignore_eos"
+    max_tokens_field: str = "max_tokens"  # max_completion_tokens where OpenAI's own API takes no other
     min_tokens_field: str | None = "min_tokens"
     include_usage: bool = True  # send stream_options.include_usage
     continuous_usage: bool = False  # send stream_options.continuous_usage_stats
@@ -30,7 +32,7 @@ class Dialect:
     model_field: bool = True
     # every field the engine accepts when it refuses unknown ones; None when it ignores them
     allowed_fields: frozenset[str] | None = None
-    extra_body: dict[str, Any] = field(default_factory=dict)
+    extra_body: dict[str, Any] = field(default_factory=dict)  # the user's own; None takes a field out
 
     def salted(self, salt: str) -> Dialect:
         """The same with ``salt`` in every request, where the API takes one."""

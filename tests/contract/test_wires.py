@@ -401,6 +401,17 @@ def test_openai_fields_follow_the_dialect() -> None:
     assert plain == {"prompt": "sys u1 r1 u2", "max_tokens": 9, "temperature": 0.0, "stream": True}
 
 
+def test_fields_can_be_renamed_and_taken_out_and_lengths_left_to_the_model() -> None:
+    """As newer models of OpenAI want it: they refuse max_tokens and any temperature."""
+    natural = body(
+        "openai_chat", TEXT, max_tokens_field="max_completion_tokens", length_control="natural",
+        extra_body={"temperature": None, "top_p": 0.9},
+    )  # fmt: skip
+    assert "max_tokens" not in natural and "temperature" not in natural
+    assert (natural["max_completion_tokens"], natural["top_p"]) == (9, 0.9)
+    assert not {"ignore_eos", "min_tokens"} & natural.keys()
+
+
 def test_chat_sends_the_conversation_as_messages() -> None:
     messages = body("openai_chat", TEXT)["messages"]
     assert [(message["role"], message["content"]) for message in messages] == [

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from orchestrator.load import transport
 from orchestrator.load.point import Target
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.load import Lengths
@@ -51,6 +52,16 @@ def context(certificate: Path) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.load_cert_chain(certificate)
     return made
+
+
+def test_a_handshake_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without TLS that waits for a request."""
+    monkeypatch.setattr(transport, "CONNECT_TIMEOUT_NS", 300_000_000)
+    with serving(answer_well) as server:
+        target = Target(f"https://127.0.0.1:{server.port}", "m")
+        found = run(point(server.port, 1, targets=(target,), request_timeout_s=20.0)).requests.to_pylist()
+    assert only(found) == ("error", "connect")
+    assert "the TLS handshake was not over" in found[0]["error"]
 
 
 async def in_small_writes(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

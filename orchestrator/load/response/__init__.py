@@ -190,7 +190,8 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
     flight.parts, flight.times = [], []
     _count(response)
     if response.error_class is None:
-        judge_stream(response, flight.request.output_tokens, dialect)
+        framed = head.chunked or head.length is not None
+        judge_stream(response, flight.request.output_tokens, dialect, framed)
 
 
 def _is_stream(response: Response, content: bytes) -> bool:
@@ -271,12 +272,13 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
         response.fail(ErrorClass.GARBAGE, f"no event stream: {said[:200]}")
 
 
-def judge_stream(response: Response, asked: int, dialect: Dialect) -> None:
-    """A stream with status 200 that came to its end.
+def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool) -> None:
+    """A stream with status 200 that came to its end. ``framed``: HTTP says where that is, so that it was not cut.
 
     The length is judged only where the engine was told to keep it and the count is the engine's own.
     """
     parsed, output_tokens = response.parsed, response.output_tokens
+    shown = (output_tokens or 0) - (response.hidden_tokens or 0)  # some servers count what is thought, some do not
     counted = output_tokens is not None and (parsed.source is not None or parsed.output_tokens is not None)
     if parsed.error is not None:
         response.fail(parsed.error_class, parsed.error)
@@ -284,10 +286,10 @@ def judge_stream(response: Response, asked: int, dialect: Dialect) -> None:
         response.fail(ErrorClass.STREAM_ERROR, f"the engine gave it up: finish_reason {parsed.finish_reason}")
     elif parsed.garbage is not None:
         response.fail(ErrorClass.GARBAGE, parsed.garbage)
-    elif not (response.done or parsed.ended) and (dialect.done_marker or parsed.finish_reason is None):
+    elif not (response.done or parsed.ended or (parsed.finish_reason and (framed or not dialect.done_marker))):
         response.fail(ErrorClass.NO_END, "the stream ended without its end marker")
     elif not any(parsed.tokens):
         if asked:
             response.fail(ErrorClass.WRONG_LENGTH, "the stream held no token")
-    elif dialect.length_control != "none" and counted and output_tokens != asked:
+    elif dialect.length_control not in ("none", "natural") and counted and asked not in (output_tokens, shown):
         response.fail(ErrorClass.WRONG_LENGTH, f"{output_tokens} tokens came, {asked} were asked for")

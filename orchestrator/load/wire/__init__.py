@@ -78,10 +78,12 @@ WIRES: Registry[Wire] = Registry(
 
 
 def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
-    """The body: fields the engine accepts, then the user's own, which are never left out."""
+    """The body: fields the engine accepts, then the user's own, which are never left out; None takes one out."""
     allowed = dialect.allowed_fields
-    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed}
-    return orjson.dumps(kept | dialect.extra_body, option=orjson.OPT_SERIALIZE_NUMPY)
+    kept = {name: value for name, value in fields.items() if allowed is None or name in allowed} | dialect.extra_body
+    return orjson.dumps(
+        {name: value for name, value in kept.items() if value is not None}, option=orjson.OPT_SERIALIZE_NUMPY
+    )
 
 
 def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
     if dialect.length_control == "generation_config":
         config = {"max_new_tokens": output_tokens, "min_new_tokens": output_tokens, "do_sample": False}
         return {"generation_config": json.dumps(config)}
-    if dialect.length_control == "none":
+    if dialect.length_control in ("none", "natural"):
         return {}
     fields: dict[str, Any] = {"ignore_eos": True}
     if dialect.min_tokens_field:

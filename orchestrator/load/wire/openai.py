@@ -58,7 +58,7 @@ class OpenAi:
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
     """The fields that completions and chat have in common. Temperature 0: a run can be repeated."""
-    fields: dict[str, Any] = {"max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+    fields: dict[str, Any] = {dialect.max_tokens_field: output_tokens, "temperature": 0.0, "stream": True}
     if dialect.model_field:
         fields["model"] = model
     if dialect.include_usage:

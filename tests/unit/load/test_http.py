@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.load.requests import parse_url, request_head, with_body
+from orchestrator.load.point import Target
+from orchestrator.load.requests import header_problem, parse_url, request_head, with_body
 from orchestrator.load.response.http import (
     MAX_HEAD_BYTES,
     BadHttp,
@@ -213,10 +214,31 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
 
 
 def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
-    raw = with_body(request_head(parse_url("http://h:81/p"), "/v1/completions", "key"), b'{"a":1}')
+    raw = with_body(
+        request_head(parse_url("http://h:81/p"), "/v1/completions", Target("", "m", api_key="key")), b'{"a":1}'
+    )
     text = raw.decode()
     assert text.startswith("POST /p/v1/completions HTTP/1.1\r\nHost: h:81\r\n")
     assert text.endswith('\r\nContent-Length: 7\r\n\r\n{"a":1}')
     assert "Authorization: Bearer key\r\n" in text
     assert "Accept-Encoding: identity\r\n" in text
-    assert "Authorization" not in request_head(parse_url("http://h"), "/", None).decode()
+    assert "Authorization" not in request_head(parse_url("http://h"), "/", Target("", "m")).decode()
+
+
+def test_headers_of_the_user_are_added_and_replace_ours() -> None:
+    target = Target("", "m", api_key="k", headers=(("X-Team", "a b"), ("authorization", "Basic zz"), ("Accept", "*/*")))
+    head = request_head(parse_url("http://h"), "/", target).decode()
+    assert "\r\nX-Team: a b\r\n" in head and "\r\nauthorization: Basic zz\r\n" in head
+    assert "Bearer" not in head and head.count("Accept:") == 1
+    assert "zz" not in repr(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("a b", "x"), ("", "x"), ("X", "secret\r\nY: z"), ("X", "secret\0"), ("Content-Length", "3"), ("X", "\u20ac")],
+)
+def test_a_header_that_cannot_be_sent_is_refused_without_its_value(name: str, value: str) -> None:
+    problem = header_problem(name, value)
+    assert problem is not None and "secret" not in problem
+    with pytest.raises(InputError):
+        request_head(parse_url("http://h"), "/", Target("", "m", headers=((name, value),)))

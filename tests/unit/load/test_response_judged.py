@@ -66,7 +66,7 @@ def test_a_stream_is_ok_only_when_it_is_whole(
 ) -> None:
     output = parsed.output_tokens if parsed.output_tokens is not None else sum(abs(count) for count in parsed.tokens)
     found = Response(parsed, done=done, output_tokens=output)
-    judge_stream(found, 2, dialect)
+    judge_stream(found, 2, dialect, framed=False)
     assert found.error_class == error_class
     assert (found.status == "ok") == (error_class is None)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
 from orchestrator.load.workloads.content import Kind, Message, Prompt
@@ -193,3 +194,15 @@ def test_a_ramp_of_conversations_ends_at_its_rate_of_requests() -> None:
     due_s = Schedule(point(value=100.0, arrivals=ramp, duration_s=100.0), Each(4)).due_ns / 1e9
     assert np.sum(due_s < 10.0) * 4 == pytest.approx(1100, rel=0.2)
     assert np.sum(due_s >= 90.0) * 4 == pytest.approx(2900, rel=0.2)
+
+
+def test_an_infinite_rate_is_all_at_once_and_needs_a_number() -> None:
+    at_once = point(value=float("inf"), requests=7, duration_s=None)
+    assert Schedule(at_once, Each(1)).due_ns.tolist() == [0] * 7
+    with pytest.raises(InputError, match="needs a number of requests"):
+        Schedule(point(value=float("inf")), Each(1))
+
+
+def test_more_arrivals_than_memory_holds_are_refused() -> None:
+    with pytest.raises(InputError, match="requests would be due"):
+        Schedule(point(value=1e9), Each(1))

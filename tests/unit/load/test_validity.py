@@ -200,3 +200,15 @@ def test_only_the_measured_part_is_judged() -> None:
 
 def test_a_dead_client_without_stats_does_not_stop_the_verdict() -> None:
     assert judge(table(status=["lost"] * 400), [], OPEN).validity == "invalid"
+
+
+def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() -> None:
+    zeros = np.zeros(400, np.int64)
+    sent = np.arange(400) * 100_000
+    rows = table(scheduled_ns=zeros, sent_ns=sent, done_ns=sent + 10**9)
+    found = verdict(
+        rows, replace(CALM, send_lag_p99_ms=40.0), of=point(value=float("inf"), requests=400, duration_s=None)
+    )
+    assert found.validity == "valid"
+    assert "at once" in found.reasons[0]
+    assert np.isfinite(list(found.evidence.values())).all()
