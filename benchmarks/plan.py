@@ -20,7 +20,7 @@ from dataclasses import asdict
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the catalogue knows the model; a network would only add noise
 
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Plan, totals
+from orchestrator.plan.model import Estimate, Plan
 from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """
@@ -68,7 +68,7 @@ def main() -> int:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result = {
         "combinations": len(experiment.combinations),
-        **asdict(totals(plan)),
+        **asdict(Estimate(plan).totals()),
         **dict(zip(("read_s", "plan_s", "write_s", "read_plan_s"), parts_s, strict=True)),
         "whole_s": whole_s,
         "wall_s": wall_s,

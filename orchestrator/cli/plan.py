@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.catalog.memory import GIB
 from orchestrator.plan.make import load_plan, write_plan
-from orchestrator.plan.model import Deployment, Plan, notes, summary, totals
+from orchestrator.plan.model import Deployment, Estimate, Plan, hours
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
+FIGURES = ("points", "weights", "KV tokens", "at once", "time")
+MOST_LABELS = 8  # named with a reason; the others are counted
 STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
 
 
@@ -26,7 +30,12 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' takes it.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the cluster: a replica over more is impossible.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    help="Nodes of the cluster: what needs more is impossible; how long it takes.",
+)
+@click.option("--results", "uri", metavar="URI", help="Where earlier runs are stored: how long engines took to start.")
 @click.option(
     "--check-with-vllm",
     "environment",
@@ -34,8 +43,11 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     metavar="VENV",
     help="Also ask this environment's vLLM about every vllm deployment; what it refuses is impossible.",
 )
-def plan(experiment: Path, output: Path | None, form: str, nodes: int | None, environment: Path | None) -> None:
-    """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why.
+def plan(
+    experiment: Path, output: Path | None, form: str, nodes: int | None, uri: str | None, environment: Path | None
+) -> None:
+    """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why;
+    predicted weights and KV cache of a device, whole sequences that fit at once; time, GPU hours and costs of it all.
 
     Nothing is started and no GPU is needed. EXPERIMENT may also be a plan written before.
 
@@ -43,6 +55,7 @@ def plan(experiment: Path, output: Path | None, form: str, nodes: int | None, en
     Examples:
       orchestrator plan experiments/quickstart.yaml
       orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
+      orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps
       orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
       orchestrator plan experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
 
@@ -57,31 +70,74 @@ def plan(experiment: Path, output: Path | None, form: str, nodes: int | None, en
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
+    estimate = Estimate(made, nodes, _known_starts(uri, made) if uri else {})
     if form == "json":
-        click.echo(orjson.dumps(as_json(made), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(as_json(estimate), option=orjson.OPT_INDENT_2))
     else:
-        show(made, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
+        show(estimate, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
 
 
-def as_json(made: Plan) -> dict[str, Any]:
+def _known_starts(uri: str, made: Plan) -> dict[str, float]:
+    """Seconds until ready of the latest start of every deployment that earlier runs of this experiment started."""
+    from orchestrator.results.store import Store
+
+    rows = Store.open(uri, made.name).read("launches", ["deployment_id", "started_unix_ns", "ready_s"]).to_pylist()
+    latest = sorted(rows, key=lambda row: int(row["started_unix_ns"]))
+    return {row["deployment_id"]: row["ready_s"] for row in latest if row["ready_s"] is not None}
+
+
+def as_json(estimate: Estimate) -> dict[str, Any]:
     """The plan for other programs: all settings of every deployment, counts and estimates."""
-    points = {one.id: made.point_count(one.id) for one in made.deployments}
-    deployments = [one.model_dump(mode="json") | {"points": points[one.id]} for one in made.deployments]
-    return {"name": made.name, "deployments": deployments, **asdict(totals(made)), "notes": notes(made)}
+    made = estimate.plan
+    deployments = [
+        one.model_dump(mode="json")
+        | {"points": made.point_count(one.id), "cost": asdict(estimate.cost(one)) if one.runs else None}
+        for one in made.deployments
+    ]
+    return {"name": made.name, "deployments": deployments, **asdict(estimate.totals()), "notes": estimate.notes()}
 
 
-def show(made: Plan, console: Console) -> None:
+def show(estimate: Estimate, console: Console) -> None:
     """The table, the sums below it, and what is worth knowing."""
-    table = Table("deployment", "status", "footprint", "points", "why", box=None, header_style="bold", pad_edge=False)
+    made = estimate.plan
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("deployment", "status", "footprint", *FIGURES):
+        table.add_column(name, justify="right" if name in FIGURES else "left", overflow="fold")
     for one in made.deployments[:MOST_ROWS]:
         status = f"[{STYLES[one.status]}]{one.status}[/]"
         points = str(made.point_count(one.id) or "")
-        table.add_row(escape(one.label), status, _footprint(one), points, escape("; ".join(one.reasons)))
+        took = hours(estimate.cost(one).seconds) if one.runs else ""
+        figures = _predicted(one.predicted or {}) if one.runs else ("", "", "")
+        table.add_row(escape(one.label), status, _footprint(one), points, *figures, took)
     console.print(table)
     if len(made.deployments) > MOST_ROWS:
         console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
+    for reason, labels in _reasons(made.deployments).items():
+        console.print(f"\n{reason}\n  {', '.join(labels)}", highlight=False, markup=False)
     console.print()
-    console.print(summary(made), highlight=False, markup=False, soft_wrap=True)
+    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=True)
+
+
+def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
+    """What is said of deployments, each sentence once: status and sentence -> whom it is said of."""
+    out: dict[str, list[str]] = {}
+    for one in deployments:
+        for reason in one.reasons:
+            out.setdefault(f"{one.status}: {reason}", []).append(one.label)
+    return {
+        reason: labels if len(labels) <= MOST_LABELS else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
+        for reason, labels in out.items()
+    }
+
+
+def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:
+    """Weights of a device, tokens of KV cache, sequences of max_model_len at once; empty where they are not known."""
+    weights, tokens, at_once = (figures.get(name) for name in ("weight_bytes", "kv_cache_tokens", "max_concurrency"))
+    return (
+        "" if weights is None else f"{weights / GIB:.1f} GiB",
+        "" if tokens is None else f"{tokens:,}",
+        "" if at_once is None else f"{at_once:,.1f}",
+    )
 
 
 def _footprint(one: Deployment) -> str:

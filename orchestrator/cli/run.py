@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import InputError, OrchestratorError
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -48,7 +48,7 @@ def run(
 ) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
     from orchestrator.plan.make import load_plan
-    from orchestrator.plan.model import summary
+    from orchestrator.plan.model import Estimate
     from orchestrator.results.store import Store
     from orchestrator.spec.load import parse_duration
 
@@ -57,6 +57,8 @@ def run(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--placement-timeout") from error
     plan = load_plan(experiment)
+    if unset := plan.unset_keys():
+        raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
@@ -72,7 +74,7 @@ def run(
     with LiveSweep(console) as live:
         live(Phase("sweep", "see that results can be written", store.uri))
         store.check_writable()
-        live.say(summary(plan))
+        live.say(Estimate(plan).summary())
         live(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
         cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
         if cluster.note:

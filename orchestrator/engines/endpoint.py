@@ -8,7 +8,7 @@ from __future__ import annotations
 from orchestrator.engines import vllm
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
-from orchestrator.spec.dialect import TGI_STREAM, openai
+from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 
@@ -33,7 +33,7 @@ ENGINE = Engine(
     launches=False,
     ready_path="/v1/models",
     metrics=vllm.ENGINE.metrics,  # where it has them
-    dialects=lambda settings: openai() | {"tgi": TGI_STREAM},
+    dialects=lambda settings: openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE},
     served_name=_served_name,
     taken=(
         *("engine", "engine_version", "url", "api_key_env", "replicas"),

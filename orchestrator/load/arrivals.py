@@ -14,7 +14,6 @@ import orjson
 from numpy.typing import NDArray
 
 from orchestrator.errors import InputError
-from orchestrator.load.workloads.file import lines_of, read_file
 from orchestrator.registry import Registry, unknown_name
 from orchestrator.spec.load import Arrivals
 
@@ -167,6 +166,8 @@ def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 def _stamps(arrivals: Arrivals) -> list[float]:
     """Raises InputError for a file that cannot be read or is empty, or the first line that holds no time."""
+    from orchestrator.load.workloads.file import lines_of, read_file  # only a trace needs them
+
     path, stamps = arrivals.trace or "", []
     for number, line in lines_of(read_file("trace", path), "trace", path):
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.catalog import parameters
@@ -74,7 +75,8 @@ def assess(
     ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft`` are those of a draft model.
     """
     if facts is None:
-        return Feasibility("fits", (f"nothing is known of {settings.model}: no config.json at hand",))
+        unjudged = "its weights, KV cache and parallelism are not judged, and the nodes must be able to load it"
+        return Feasibility("fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",))
     case = case_of(settings, facts, hardware, draft)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
@@ -115,9 +117,31 @@ def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nod
             f"needs {settings.devices_per_node} {unit} on one node; a node of {hardware.name!r} has "
             f"{hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
         )
-    if cluster_nodes is not None and settings.nnodes > cluster_nodes:
-        out.append(f"needs {settings.nnodes} nodes; the cluster has {cluster_nodes}")
+    if cluster_nodes is not None and (nodes := nodes_needed(settings, hardware)) > cluster_nodes:
+        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
     return out
+
+
+def nodes_needed(settings: EngineSettings, hardware: Hardware) -> int:
+    """Least nodes that hold all replicas; 0 for an endpoint. Several replicas share a node as far as it is known."""
+    if settings.url:
+        return 0
+    room = (hardware.gpus_per_node or 0) // settings.devices_per_node  # replicas' parts on one node
+    return max(settings.nnodes, -(-settings.replicas * settings.nnodes // room)) if room else settings.nnodes
+
+
+def tokenizer_finding(settings: EngineSettings) -> Finding | None:
+    """What is wrong with the files that load clients make prompts with, as far as this machine has them."""
+    name = settings.tokenizer or settings.model
+    if not Path(name).is_absolute():
+        return None
+    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
+        sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
+        return Finding("impossible", "tokenizer", sentence)
+    if Path(name).exists():
+        return None
+    sentence = f"{name} is not on this machine: clients that do not find it make prompts of about the length asked for"
+    return Finding("fits", "tokenizer", sentence)
 
 
 def workload_mismatch(
@@ -291,13 +315,16 @@ def _draft(case: Case) -> Found:
 
 
 def _memory(case: Case) -> Found:
-    """Weights with 5 % and 2 GiB to spare, then one whole sequence of KV cache, within the engine's share of memory."""
+    """Weights, with some room to spare, then one whole sequence of KV cache, within the engine's share of memory."""
     hardware = case.hardware
     memory = case.device.memory_bytes if case.device else (hardware.memory_gb or 0) * 1e9
     if hardware.is_cpu:
         yield "fits", "memory is not judged on cpu"
         return
     if not memory:
+        if hardware.accelerator == "any":
+            yield "fits", "memory is not judged: no hardware is named"
+            return
         unknown = f"accelerator {hardware.accelerator!r} is not in the catalogue"
         near = ", ".join(nearest(hardware.accelerator)) or "none"
         yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
@@ -306,10 +333,11 @@ def _memory(case: Case) -> Found:
     fraction = case.settings.gpu_memory_utilization or case.rules.memory_fraction
     budget = memory if case.rules.of_free_memory else memory * fraction
     worst: Status = "impossible" if case.facts.exact else "risky"
-    if weights * 1.05 + 2 * GIB > budget:
-        sentence = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)} with 5 % and 2 GiB to spare"
-        yield worst, sentence
+    if weights > budget:
+        yield worst, f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
         return
+    if weights * 1.05 + 2 * GIB > budget:
+        yield "risky", f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}"
     yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free_memory else 1), worst)
 
 

@@ -116,6 +116,11 @@ def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: H
         "profile": contents.file(resolved.profile) if resolved.profile else None,
     }
     settings |= {name: content for name, content in local.items() if content is not None}
+    if resolved.speculative is not None and resolved.speculative.model is not None:
+        draft = contents.model(resolved.speculative.model)
+        settings["speculative"] |= {"model": draft} if draft is not None else {}
+    for name, place in (resolved.lora_modules or {}).items():
+        settings["lora_modules"][name] = contents.model(place) or settings["lora_modules"][name]
     version = written.engine_version
     if version is None and resolved.executable:
         version = contents.version(resolved.executable, written.engine)

@@ -14,7 +14,14 @@ from orchestrator.engines.engine import Engine
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
-from orchestrator.plan.feasibility import Feasibility, Finding, assess, placement_problems, workload_mismatch
+from orchestrator.plan.feasibility import (
+    Feasibility,
+    Finding,
+    assess,
+    placement_problems,
+    tokenizer_finding,
+    workload_mismatch,
+)
 from orchestrator.plan.identity import labels
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.search import STRATEGIES
@@ -175,6 +182,11 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
             hardware,
             draft=model_facts(draft) if draft else None,
         )
+    tokenizer = tokenizer_finding(settings)
+    if tokenizer is not None and tokenizer.status == "impossible":
+        return Feasibility("impossible", (tokenizer.sentence,))
+    if tokenizer is not None:
+        verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
     if verdict.status == "impossible":
         return verdict
     limit = settings.max_model_len or verdict.predicted.get("max_model_len")  # the model's own, where known
@@ -231,6 +243,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = DURATION_S
+    if load.drain_timeout_s is None:
+        more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
     return [PlannedLoad(workload=workload, **rules) for workload in workloads]
 

@@ -1,4 +1,4 @@
-"""The plan: every deployment of an experiment and what is asked of it, resolved and frozen, and what that adds up to.
+"""The plan: every deployment of an experiment and what is asked of it, resolved and frozen, and what it will take.
 
 Points are made when a search strategy asks for their level; a list of levels is known before. Exact in JSON.
 """
@@ -6,8 +6,9 @@ Points are made when a search strategy asks for their level; a list of levels is
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Literal, get_args
 
@@ -15,13 +16,15 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator import __version__
+from orchestrator.engines import ENGINES
 from orchestrator.errors import InputError
+from orchestrator.plan.feasibility import nodes_needed
 from orchestrator.plan.identity import seed_of
 from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
 from orchestrator.spec.experiment import Budget, SweepRules
-from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Slo, Workload, format_duration
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Slo, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
@@ -61,6 +64,7 @@ class PlannedLoad(LoadRules):
     workload: AnyWorkload
     trace_digest: str | None = None
     levels: tuple[Level, ...] = ()  # of the experiment file
+    drain_timeout_s: float
 
     def identity(self, level: Level) -> str:
         """The hash of what a point asks of any deployment: content, not where files lie."""
@@ -197,8 +201,13 @@ class Plan(SweepRules):
         return {one.id: one for one in self.deployments}
 
     def load_s(self, deployment_id: str) -> float:
-        """Seconds of load on one deployment, all repeats; how long its engine takes to start is not known."""
+        """Seconds of load on one deployment, all repeats, as far as it is known."""
         return self.repeats * sum(load.estimated_s(level) for load, level in self._known_levels(deployment_id))
+
+    def unset_keys(self) -> list[str]:
+        """Environment variables with keys of endpoints that are not set here."""
+        names = dict.fromkeys(one.settings.api_key_env for one in self.runnable())
+        return [name for name in names if name and not os.environ.get(name)]
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
         """A plan in which the deployments with these ids are impossible, and with one more note."""
@@ -241,12 +250,135 @@ class Plan(SweepRules):
             raise InputError(f"not a valid plan: {place}: {first['msg']}") from None
 
 
+# -- what it takes: time, GPU hours and money. How long an engine takes to start is known where earlier runs started it;
+# elsewhere it is estimated: START_S for processes, compilation and CUDA graphs, and a node's weights at READ_BYTES_S.
+
+START_S, EMULATED_START_S = 60.0, 5.0
+READ_BYTES_S = 1e9  # a network volume or a plain disk; page cache and NVMe are faster
+ESTIMATED = f"starts of engines are estimates: {START_S:g} s and {READ_BYTES_S / 1e9:g} GB/s of weights each"
+
+
+def estimated_start_s(deployment: Deployment) -> float:
+    """Seconds until its engine serves; 0 for an endpoint, which does."""
+    engine = ENGINES[deployment.settings.engine]
+    if not engine.launches:
+        return 0.0
+    if engine.emulated:
+        return EMULATED_START_S
+    each = float((deployment.predicted or {}).get("weight_bytes", 0))
+    return START_S + each * deployment.settings.devices_per_node / READ_BYTES_S
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one deployment, all repeats: seconds until its engine serves, every start; seconds of load; what both take."""
+
+    start_s: float
+    load_s: float
+    gpu_hours: float
+    usd: float
+
+    @property
+    def seconds(self) -> float:
+        return self.start_s + self.load_s
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a plan takes. ``known``: seconds until ready of deployments that were started before, by id."""
+
+    plan: Plan
+    nodes: int | None = None  # of the cluster, where they are known
+    known: Mapping[str, float] = field(default_factory=dict)
+
+    def cost(self, one: Deployment) -> Cost:
+        """Of a deployment that is run."""
+        start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
+        load_s = self.plan.load_s(one.id)
+        gpu_hours = 0.0 if one.hardware.is_cpu else (start_s + load_s) / 3600 * one.devices
+        return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
+
+    def makespan_s(self) -> float | None:
+        """Seconds from the first start to the last end on ``nodes`` nodes, each held by one deployment at a time.
+
+        As the sweep admits them: those of several nodes first, then the longest, the risky last.
+        """
+        if self.nodes is None:
+            return None
+        free_s = [0.0] * self.nodes
+        jobs = [
+            (one.status == "risky", min(self.nodes, nodes_needed(one.settings, one.hardware)), self.cost(one))
+            for one in self.plan.runnable()
+        ]
+        for _, nodes, cost in sorted(jobs, key=lambda job: (job[0], job[1] <= 1, -job[2].seconds)):
+            free_s.sort()
+            free_s[:nodes] = [free_s[nodes - 1] + cost.seconds] * nodes if nodes else []
+        alone_s = (cost.seconds for _, _, cost in jobs)  # endpoints hold no node
+        return max(*free_s, *alone_s, 0.0)
+
+    def totals(self) -> Totals:
+        plan = self.plan
+        statuses = [one.status for one in plan.deployments]
+        points = sum(plan.point_count(one.id) for one in plan.deployments)
+        costs = [self.cost(one) for one in plan.runnable()]
+        return Totals(
+            **{status: statuses.count(status) for status in get_args(Status)},
+            points=points,
+            measurements=points * plan.repeats,
+            start_s=sum(cost.start_s for cost in costs),
+            load_s=sum(cost.load_s for cost in costs),
+            makespan_s=self.makespan_s(),
+            gpu_hours=sum(cost.gpu_hours for cost in costs),
+            usd=sum(cost.usd for cost in costs),
+        )
+
+    def over_budget(self) -> list[str]:
+        """Why the sweep exceeds the experiment's budget; empty when it does not."""
+        budget, sums = self.plan.budget or Budget(), self.totals()
+        took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
+        out = []
+        if budget.gpu_hours is not None and sums.gpu_hours > budget.gpu_hours:
+            out.append(f"it takes {sums.gpu_hours:.1f} GPU hours, the budget is {budget.gpu_hours:g}")
+        if budget.usd is not None and sums.usd > budget.usd:
+            out.append(f"it costs {sums.usd:.2f} USD, the budget is {budget.usd:g}")
+        if budget.wall is not None and took_s > budget.wall:
+            where = f" on {self.nodes} node(s)" if self.nodes else " for one deployment alone"
+            out.append(f"it takes {hours(took_s)}{where}, the budget is {hours(budget.wall)}")
+        return out
+
+    def notes(self) -> list[str]:
+        """What someone should know before running it."""
+        notes = [*self.plan.notes, *self.over_budget()]
+        notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
+        if not any(self.plan.point_count(one.id) for one in self.plan.deployments):
+            notes.append("nothing is left to measure")
+        if any(one.id not in self.known and estimated_start_s(one) for one in self.plan.runnable()):
+            notes.append(ESTIMATED)
+        return notes
+
+    def summary(self) -> str:
+        """Three lines: deployments, points, cost; then a line for each note."""
+        sums, plan = self.totals(), self.plan
+        counts = {status: getattr(sums, status) for status in get_args(Status)}
+        states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
+        repeats = f" x {plan.repeats} repeats" if plan.repeats > 1 else ""
+        cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of starts one after the other"]
+        cost += [f"{hours(sums.makespan_s)} on {self.nodes} node(s)"] if sums.makespan_s is not None else []
+        cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
+        cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
+        lines = [
+            f"{len(plan.deployments):,} deployments: {states}",
+            f"{sums.points:,} points{repeats} = {sums.measurements:,} measurements",
+            ", ".join(cost),
+            *(f"note: {note}" for note in self.notes()),
+        ]
+        return "\n".join(lines)
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Deployments by status, points, measurements; seconds of load one after the other, GPU hours and USD of that load.
-
-    Starting engines comes on top: it is not known before it was done.
-    """
+    """Deployments by status, points, measurements; seconds of starts and of load one after the other, seconds on the
+    nodes of the cluster (None: not known how many), GPU hours and USD of starts and load."""
 
     planned: int
     risky: int
@@ -254,70 +386,15 @@ class Totals:
     impossible: int
     points: int
     measurements: int
+    start_s: float
     load_s: float
+    makespan_s: float | None
     gpu_hours: float
     usd: float
 
 
-def totals(plan: Plan) -> Totals:
-    statuses = [one.status for one in plan.deployments]
-    points = sum(plan.point_count(one.id) for one in plan.deployments)
-    load_s = gpu_hours = usd = 0.0
-    for one in plan.runnable():
-        seconds = plan.load_s(one.id)
-        hours = 0.0 if one.hardware.is_cpu else seconds / 3600 * one.devices
-        load_s, gpu_hours = load_s + seconds, gpu_hours + hours
-        usd += hours * (one.hardware.usd_per_gpu_hour or 0.0)
-    return Totals(
-        **{status: statuses.count(status) for status in get_args(Status)},
-        points=points,
-        measurements=points * plan.repeats,
-        load_s=load_s,
-        gpu_hours=gpu_hours,
-        usd=usd,
-    )
-
-
-def over_budget(plan: Plan) -> list[str]:
-    """Why the load alone exceeds the experiment's budget; empty when it does not."""
-    budget, sums = plan.budget or Budget(), totals(plan)
-    longest_s = max((plan.load_s(one.id) for one in plan.runnable()), default=0.0)
-    out = []
-    if budget.gpu_hours is not None and sums.gpu_hours > budget.gpu_hours:
-        out.append(f"the load alone takes {sums.gpu_hours:.1f} GPU hours, the budget is {budget.gpu_hours:g}")
-    if budget.usd is not None and sums.usd > budget.usd:
-        out.append(f"the load alone costs {sums.usd:.2f} USD, the budget is {budget.usd:g}")
-    if budget.wall is not None and longest_s > budget.wall:
-        took, most = format_duration(longest_s), format_duration(budget.wall)
-        out.append(f"the load of one deployment alone takes {took}, the budget is {most}")
-    return out
-
-
-def notes(plan: Plan) -> list[str]:
-    """What someone should know before running it."""
-    nothing = [] if any(plan.point_count(one.id) for one in plan.deployments) else ["nothing is left to measure"]
-    return [*plan.notes, *over_budget(plan), *nothing]
-
-
-def summary(plan: Plan) -> str:
-    """Three lines: deployments, points, cost; then a line for each note."""
-    sums = totals(plan)
-    counts = {status: getattr(sums, status) for status in get_args(Status)}
-    states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
-    repeats = f" x {plan.repeats} repeats" if plan.repeats > 1 else ""
-    cost = [f"{_hours(sums.load_s)} of load one after the other, without the starts of engines"]
-    cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
-    cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
-    lines = [
-        f"{len(plan.deployments):,} deployments: {states}",
-        f"{sums.points:,} points{repeats} = {sums.measurements:,} measurements",
-        ", ".join(cost),
-        *(f"note: {note}" for note in notes(plan)),
-    ]
-    return "\n".join(lines)
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 60:
+def hours(seconds: float) -> str:
+    """In words that fit a plan: whole seconds, minutes, or hours."""
+    if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from orchestrator.errors import Failure, FailureClass, InputError
-from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
+from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point, estimated_start_s
 from orchestrator.results.records import Committed
 from orchestrator.search.base import Strategy
 from orchestrator.spec.load import Level
 
-START_ESTIMATE_S = 60.0  # until it was seen once
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
 
@@ -39,7 +38,7 @@ class Todo:
 
     def __init__(self, plan: Plan, deployment: Deployment, committed: Mapping[str, Committed]) -> None:
         self.deployment = deployment
-        self.start_estimate_s = START_ESTIMATE_S
+        self.start_estimate_s = estimated_start_s(deployment)  # until it was seen once
         self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
         self.had_room = False  # the cluster could hold it once: what is missing now may come back
         self.no_room_since_s: float | None = None  # since when no node of the cluster could hold it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
@@ -18,9 +19,10 @@ from pydantic import (
 
 from orchestrator.registry import Registry
 from orchestrator.spec.problems import nearest, wrong
-from orchestrator.spec.settings import Strict, parse_unit
+from orchestrator.spec.settings import Strict
 
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Control = Literal["request_rate", "concurrency"]
 
@@ -30,7 +32,13 @@ def parse_duration(text: object) -> float:
 
     Raises ValueError with what to write instead.
     """
-    return parse_unit(text, _SECONDS, "a duration with its unit, like 500ms, 60s or 2h")
+    if isinstance(text, float | int) and not isinstance(text, bool) and text == 0:
+        return 0.0
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    unit = match.group(2).replace("µ", "u").lower() if match else ""
+    if match is None or unit not in _SECONDS:
+        raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
+    return float(match.group(1)) * _SECONDS[unit]
 
 
 def format_duration(seconds: float) -> str:
@@ -218,9 +226,8 @@ class LoadRules(Strict):
     warmup_s: Annotated[Duration, Field(ge=0)] = Field(default=10.0, alias="warmup")
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
-    drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(
-        default=None, alias="drain_timeout"
-    )  # as request_timeout
+    # after the last arrival; a plan says it: where nothing is given every request has its own timeout
+    drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="drain_timeout")
 
 
 class Slo(Strict):

@@ -19,20 +19,6 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
 from orchestrator.spec.problems import wrong
 
-_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
-
-
-def parse_unit(text: object, units: dict[str, float], wanted: str) -> float:
-    """A number and one of ``units``, in the unit of 1. ``wanted``: what to write instead, for the ValueError."""
-    if isinstance(text, float | int) and not isinstance(text, bool) and text == 0:
-        return 0.0
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
-    unit = match.group(2).replace("µ", "u").lower() if match else ""
-    if match is None or unit not in units:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return float(match.group(1)) * units[unit]
-
-
 Scalar = str | int | float | bool | None
 
 
@@ -63,7 +49,8 @@ class EngineSettings(Strict):
     image: str | None = None  # container image reference
     container_runtime: Literal["docker", "podman", "apptainer"] | None = None
     url: str | None = None  # engine: endpoint only
-    api_key_env: str | None = None  # engine: endpoint only; the environment variable that holds its key
+    # engine: endpoint only; the environment variable that holds its key
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
     profile: str | None = None  # engine: emulator only; a file or a name from the catalogue
 
     # what it serves

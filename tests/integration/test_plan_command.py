@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
+from orchestrator.results.store import Store
+from orchestrator.runner.rows import commit_launch, launch_row
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -31,8 +35,8 @@ repeats: 3
 """
 
 
-def orchestrator(*argv: object) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "160"}
+def orchestrator(*argv: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "orchestrator", *map(str, argv)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=ROOT, check=False)
 
@@ -54,15 +58,40 @@ def working(tmp_path: Path) -> Path:
 def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> None:
     done = orchestrator("plan", working)
     assert done.returncode == 0, done.stderr
-    rows = {line[:12].strip(): line for line in done.stdout.splitlines()}
-    assert "planned" in rows["vllm tp=1"]
-    assert "left out by the rule: tensor_parallel_size == 2" in rows["vllm tp=2"]
-    assert "impossible" in rows["vllm tp=3"]
-    assert "32" in rows["vllm tp=3"]  # heads
-    assert "needs 16 GPUs on one node; a node of 'h100' has 8" in rows["vllm tp=16"]
+    table, *reasons, _ = done.stdout.split("\n\n")
+    rows = {line[:12].strip(): line.split() for line in table.splitlines()}
+    assert rows["vllm tp=1"][2:] == ["planned", "1", "GPU", "2", "15.0", "GiB", "456,998", "3.5", "8", "min"]
+    assert rows["vllm tp=3"][2] == "impossible"
+    said = dict(reason.split("\n  ") for reason in reasons)
+    assert said["excluded: left out by the rule: tensor_parallel_size == 2"] == "vllm tp=2"
+    assert said["impossible: 32 attention heads cannot be divided by tensor_parallel_size=3"] == "vllm tp=3"
+    (placed,) = [whom for reason, whom in said.items() if "needs 16 GPUs on one node; a node of 'h100' has 8" in reason]
+    assert placed == "vllm tp=16"
     assert "4 deployments: 1 planned, 1 excluded, 2 impossible" in done.stdout
     assert "2 points x 3 repeats = 6 measurements" in done.stdout
-    assert "7 min of load" in done.stdout
+    assert "7 min of load and 76 s of starts one after the other, 0.1 GPU hours" in done.stdout
+
+
+def test_the_table_holds_on_80_columns_with_a_reason_that_is_long(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(WORKING.replace("meta-llama/Llama-3.1-8B-Instruct", "acme/NoSuchModel-70B"))
+    done = orchestrator("plan", path, "--nodes", "2", columns=80)
+    assert max(map(len, done.stdout.splitlines())) <= 120  # only the summary below is not wrapped
+    assert max(map(len, done.stdout.split("\n\n")[0].splitlines())) <= 80
+    assert "nothing is known of acme/NoSuchModel-70B" in done.stdout
+    assert done.stdout.count("nothing is known") == 1
+    assert "on 2 node(s)" in done.stdout
+
+
+def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None:
+    deployment = load_plan(working).deployments[0]
+    store = Store.open(str(tmp_path / "results"), "small")
+    for at, ready_s in enumerate((100.0, 321.0)):  # the latest counts
+        commit_launch(store, deployment, replace(launch_row(deployment, "small", at), ready_s=ready_s))
+    found = as_json(working, "--results", tmp_path / "results")
+    assert found["deployments"][0]["cost"]["start_s"] == found["start_s"] == 321.0
+    assert not any("estimates" in note for note in found["notes"])
+    assert any("estimates" in note for note in as_json(working)["notes"])
 
 
 def test_the_json_has_the_promised_shape(working: Path) -> None:
@@ -147,3 +176,15 @@ def test_the_quickstart_runs_everything_it_names() -> None:
     ]
     assert found["points"] == 10
     assert all(one["settings"]["model"] == str(ROOT / ".demo" / "model") for one in found["deployments"])
+
+
+def test_run_does_not_begin_without_the_key_of_an_endpoint(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    endpoint = "{engine: endpoint, url: 'http://127.0.0.1:9', served_model_name: m, api_key_env: NO_SUCH_KEY_AT_ALL}"
+    head, _, rest = WORKING.partition("deployments:")
+    path.write_text(f"{head}deployments: {endpoint}\nworkloads:{rest.partition('workloads:')[2]}")
+    assert "note: NO_SUCH_KEY_AT_ALL (api_key_env) is not set here" in orchestrator("plan", path).stdout
+    done = orchestrator("run", path, "--results", tmp_path / "results", "--address", "local")
+    assert done.returncode == 2
+    assert "not set here, and named by api_key_env: NO_SUCH_KEY_AT_ALL" in done.stderr
+    assert not (tmp_path / "results").exists()

@@ -113,7 +113,8 @@ def test_a_model_nothing_is_known_of_fits_and_says_so() -> None:
     settings = EngineSettings(engine="vllm", model="who/knows", tensor_parallel_size=3)
     verdict = assess(settings, None, H100)
     assert (verdict.status, verdict.predicted) == ("fits", {})
-    assert verdict.reasons == ("nothing is known of who/knows: no config.json at hand",)
+    (reason,) = verdict.reasons
+    assert reason.startswith("nothing is known of who/knows (no config.json at hand): its weights, KV cache")
 
 
 def test_an_unknown_accelerator_is_named_with_its_neighbours_unless_its_memory_is_given() -> None:
@@ -133,6 +134,14 @@ def test_what_is_tight_is_risky_not_impossible() -> None:
     verdict = judge(LLAMA_70B, quantization="fp8_per_tensor", max_model_len=8192)
     assert verdict.status == "risky"
     assert "may not hold max_model_len=8192" in verdict.reasons[0]
+
+
+def test_weights_that_leave_little_room_are_risky_not_impossible() -> None:
+    llama = facts(LLAMA_70B, num_hidden_layers=84)
+    verdict = judge(llama, tensor_parallel_size=2, max_model_len=2048)
+    assert verdict.status == "risky"
+    assert "leave less than 5 % and 2 GiB of 73.3 GiB" in verdict.reasons[0]
+    assert verdict.predicted["kv_cache_tokens"] > 2048
 
 
 def test_memory_of_an_unknown_architecture_is_never_a_reason_for_impossible() -> None:

@@ -11,7 +11,9 @@ import pytest
 
 import orchestrator.plan.identity as identity
 from orchestrator.load.workloads.file import FileWorkload
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.spec.experiment import parse_experiment
 from tests.unit.plan.files import grid, planned
 
 pytestmark = pytest.mark.usefixtures("judged")
@@ -148,6 +150,52 @@ def test_a_local_model_with_other_content_is_another_deployment(tmp_path: Path, 
     before = ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))
     (folder / change).write_text("something else")
     assert set(before[0]).isdisjoint(ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))[0])
+
+
+def test_draft_models_and_adapters_are_known_by_their_content_too(tmp_path: Path) -> None:
+    for name in ("draft", "adapter"):
+        model_folder(tmp_path / name)
+    shutil.copytree(tmp_path / "draft", tmp_path / "copy")
+
+    def planned_with(draft: str) -> list[str]:
+        speculative = {"method": "draft_model", "num_speculative_tokens": 2, "model": draft}
+        lora = {"enable_lora": True, "lora_modules": {"a": "./adapter"}}
+        deployments = {"engine": "vllm", "speculative": speculative, **lora}
+        return [one.id for one in planned(tmp_path / "x.yaml", deployments=deployments).deployments]
+
+    first = planned_with("./draft")
+    assert planned_with("./copy") == first
+    assert planned_with("org/draft") != first
+    for name in ("draft", "adapter"):
+        before = planned_with("./draft")
+        (tmp_path / name / "config.json").write_text("{}")
+        assert planned_with("./draft") != before
+
+
+def test_comments_order_and_spelling_of_the_file_change_no_id() -> None:
+    one = """
+version: 1
+name: small
+model: org/model
+deployments: {engine: vllm, env: {A: "1", B: "2"}, vary: [{grid: {tensor_parallel_size: [1, 2]}}]}
+workloads: [{name: chat, input_tokens: 100, output_tokens: 20}]
+load: {levels: {request_rate: [1, 2]}, duration: 60s}
+"""
+    other = """
+# the same
+load: {duration: 1m, levels: {request_rate: [2.0, 1.0]}}
+name: small
+workloads:
+  - {output_tokens: {fixed: 20}, kind: random, input_tokens: 100, name: chat}   # spelled out
+deployments:
+  vary: [{cases: [{tensor_parallel_size: 2}, {}]}]
+  env: {B: "2", A: "1"}
+  engine: vllm
+model: {id: org/model}
+version: 1
+"""
+    plans = [ids(make_plan(parse_experiment(text, "x.yaml"))) for text in (one, other)]
+    assert [set(names) for names in plans[0]] == [set(names) for names in plans[1]]
 
 
 def test_an_upgrade_of_a_local_engine_is_another_deployment(tmp_path: Path) -> None:

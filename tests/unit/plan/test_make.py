@@ -186,6 +186,13 @@ def test_an_api_that_no_deployment_has_is_a_problem_with_the_nearest_name() -> N
     assert only_problem(workloads=workloads)[1:] == ("no deployment has the API 'chatt'", "did you mean 'chat'?")
 
 
+@pytest.mark.parametrize("api", ["completions", "chat", "tgi", "native"])
+def test_a_server_that_already_runs_may_have_any_api(api: str) -> None:
+    endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
+    workloads = [{"name": "w", "input_tokens": 10, "output_tokens": 5, "api": api}]
+    assert planned(deployments=endpoint, workloads=workloads).deployments[0].status == "planned"
+
+
 def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
     """Unknown key, engine, arrivals and search at once, as a file on disk is planned."""
     content = {
@@ -278,3 +285,23 @@ def test_a_plan_carries_what_the_sweep_needs_of_the_experiment() -> None:
     assert plan.budget is not None
     assert plan.budget.wall == 7200.0
     assert (plan.isolation, plan.seed, plan.clients, plan.repeats) == ("shared", 7, 3, 2)
+
+
+def test_a_model_folder_without_a_tokenizer_is_found_before_an_engine_starts(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (one,) = planned(tmp_path / "x.yaml", model="./m").deployments
+    assert one.status == "impossible"
+    assert one.reasons == (
+        f"{tmp_path}/m holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'",
+    )
+    (tmp_path / "m" / "tokenizer.json").write_text("{}")
+    assert planned(tmp_path / "x.yaml", model="./m").deployments[0].status == "planned"
+    (elsewhere,) = planned(tmp_path / "x.yaml", model="/only/on/the/nodes").deployments
+    assert elsewhere.status == "planned"
+    assert elsewhere.reasons[0].startswith("/only/on/the/nodes is not on this machine")
+
+
+def test_requests_have_their_own_timeout_to_end_after_the_last_arrival() -> None:
+    load = {"levels": {"concurrency": [4]}, "request_timeout": "9s"}
+    assert planned(load=load).points[0].load.drain_timeout_s == 9.0
+    assert planned(load=load | {"drain_timeout": "2s"}).points[0].load.drain_timeout_s == 2.0

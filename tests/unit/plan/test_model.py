@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan.make import load_plan, write_plan
-from orchestrator.plan.model import Plan, over_budget, summary, totals
+from orchestrator.plan.model import Estimate, Plan
 from orchestrator.spec.load import Level
 from tests.unit.plan.files import grid, planned
 from tests.unit.spec.files import GOOD
@@ -135,7 +135,7 @@ def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() ->
 
 def test_the_sums_are_those_of_the_load() -> None:
     plan = planned(**RICH)
-    sums = totals(plan)
+    sums = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 0.0)).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
     each_s = 2 * 2 * 100.0  # repeats, levels, warm-up and duration
     assert sums.load_s == 3 * each_s
@@ -143,22 +143,23 @@ def test_the_sums_are_those_of_the_load() -> None:
     assert sums.usd == pytest.approx(sums.gpu_hours * 3.0)
 
 
-def test_a_load_above_the_budget_is_noted() -> None:
+def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     tight = {**RICH, "budget": {"gpu_hours": 0.5, "usd": 1, "wall": "100s"}}
     plan = planned(**tight)
-    assert over_budget(plan) == [
-        "the load alone takes 0.7 GPU hours, the budget is 0.5",
-        "the load alone costs 2.00 USD, the budget is 1",
-        "the load of one deployment alone takes 400s, the budget is 100s",
+    estimate = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 80.0))
+    assert estimate.over_budget() == [
+        "it takes 0.8 GPU hours, the budget is 0.5",
+        "it costs 2.40 USD, the budget is 1",
+        "it takes 8 min for one deployment alone, the budget is 100 s",
     ]
-    assert over_budget(planned(**{**RICH, "budget": None})) == []
-    assert "note: the load alone costs" in summary(plan)
+    assert Estimate(planned(**{**RICH, "budget": None})).over_budget() == []
+    assert "note: it costs" in estimate.summary()
 
 
 def test_a_plan_without_points_says_so() -> None:
     plan = planned(deployments={"engine": "vllm", "exclude": ["true"]})
-    assert "note: nothing is left to measure" in summary(plan)
-    assert "nothing is left" not in summary(planned())
+    assert "note: nothing is left to measure" in Estimate(plan).summary()
+    assert "nothing is left" not in Estimate(planned()).summary()
 
 
 def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
@@ -167,4 +168,4 @@ def test_a_number_of_requests_lasts_as_long_as_its_arrivals() -> None:
 
 
 def test_cores_are_no_gpu_hours() -> None:
-    assert totals(planned(deployments={"engine": "vllm", "hardware": "cpu"})).gpu_hours == 0
+    assert Estimate(planned(deployments={"engine": "vllm", "hardware": "cpu"})).totals().gpu_hours == 0

@@ -1,0 +1,94 @@
+"""What a plan takes: starts of engines, seconds on so many nodes, GPU hours and money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.model import EMULATED_START_S, START_S, Estimate, Plan, estimated_start_s
+from tests.unit.plan.conftest import verdict
+from tests.unit.plan.files import grid, planned
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
+MINUTE = {"levels": {"concurrency": [1]}, "duration": "50s", "warmup": "10s"}  # of load
+
+
+def sized(sizes: list[int], **more: Any) -> Plan:
+    deployments = {**grid(tensor_parallel_size=sizes), "hardware": "h100", **more}
+    return planned(deployments=deployments, hardware=H100, load=MINUTE)
+
+
+def no_starts(plan: Plan, nodes: int | None = None) -> Estimate:
+    return Estimate(plan, nodes, dict.fromkeys((one.id for one in plan.deployments), 0.0))
+
+
+def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("fits", weight_bytes=10e9))
+    (one,) = sized([4]).deployments
+    assert estimated_start_s(one) == START_S + 40.0
+    spread = sized([4], nnodes=2).deployments[0]
+    assert estimated_start_s(spread) == START_S + 20.0
+
+
+def test_what_is_not_launched_needs_no_start_and_an_emulator_little() -> None:
+    deployments = [{"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}, {"engine": "emulator"}]
+    assert [estimated_start_s(one) for one in planned(deployments=deployments).deployments] == [0.0, EMULATED_START_S]
+
+
+def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> None:
+    plan = sized([2])
+    sums = Estimate(plan, known={plan.deployments[0].id: 240.0}).totals()
+    assert (sums.start_s, sums.load_s) == (240.0, 60.0)
+    assert sums.gpu_hours == pytest.approx(2 * 300 / 3600)
+    assert sums.usd == pytest.approx(2 * sums.gpu_hours)
+    assert Estimate(plan).totals().start_s == START_S
+    assert any("starts of engines are estimates" in note for note in Estimate(plan).notes())
+    assert not any("estimates" in note for note in no_starts(plan).notes())
+
+
+def test_every_start_of_a_deployment_is_counted() -> None:
+    plan = planned(load=MINUTE, repeats=4, starts=2)
+    sums = Estimate(plan, known={plan.deployments[0].id: 30.0}).totals()
+    assert (sums.start_s, sums.load_s) == (60.0, 240.0)
+
+
+@pytest.mark.parametrize(("nodes", "minutes"), [(1, 4.0), (2, 2.0), (3, 2.0), (4, 1.0), (9, 1.0)])
+def test_deployments_share_the_nodes(nodes: int, minutes: float) -> None:
+    assert no_starts(sized([1, 2, 4, 8]), nodes).makespan_s() == minutes * 60
+
+
+def test_replicas_over_several_nodes_take_them_all_at_once() -> None:
+    cases = [{"replicas": 2}, {"nnodes": 2, "tensor_parallel_size": 16}, {}]
+    plan = sized([8], tensor_parallel_size=8, vary=[{"cases": cases}])
+    assert [one.status for one in plan.deployments] == ["planned"] * 3
+    assert no_starts(plan, 2).makespan_s() == 180.0
+    assert no_starts(plan, 3).makespan_s() == 120.0
+    assert no_starts(plan).makespan_s() is None
+
+
+def test_replicas_that_no_nodes_hold_together_are_impossible() -> None:
+    deployments = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "replicas": 3}
+    (one,) = planned(deployments=deployments, hardware=H100, cluster_nodes=2).deployments
+    assert one.reasons == ("needs 3 nodes; the cluster has 2",)
+    two = {**deployments, "tensor_parallel_size": 4, "replicas": 4}
+    assert planned(deployments=two, hardware=H100, cluster_nodes=2).deployments[0].status == "planned"
+
+
+def test_the_budget_of_time_is_held_against_the_nodes() -> None:
+    plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load=MINUTE, budget={"wall": "90s"})
+    assert no_starts(plan, 2).over_budget() == []
+    assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node(s), the budget is 90 s"]
+
+
+def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m", "api_key_env": "SOME_KEY"}
+    plan = planned(deployments=endpoint)
+    assert plan.unset_keys() == ["SOME_KEY"]
+    assert any(note.startswith("SOME_KEY (api_key_env) is not set here") for note in Estimate(plan).notes())
+    monkeypatch.setenv("SOME_KEY", "x")
+    assert plan.unset_keys() == []
