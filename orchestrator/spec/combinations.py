@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,9 +26,6 @@ CONTROLS = ("vary", "derive", "exclude")
 ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other setting
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
-# Values that must not stand in a file that is shared, stored with the results and shown in reports.
-_SECRET_NAME = re.compile(r"(^|[_-])(token|secret|passw(or)?d|(api|access|secret|private)[_-]?key)$", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"\w+://[^/]*@")
 
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 
@@ -164,18 +160,7 @@ class _Deployments:
         if wanted is not None and wanted not in self.given.hardware:
             self.problems.add(place, f"unknown hardware {wanted!r}", nearest(str(wanted), self.given.hardware))
             del values["hardware"]
-        for name in ADDED:
-            self._check_secrets(values.get(name), choice.places.get(name, ()))
-        if _PASSWORD_IN_URL.match(str(values.get("url"))):
-            hint = "name the environment variable that holds the key: api_key_env"
-            self.problems.add(choice.places["url"], "'url' holds a user name or password", hint)
         return Choice(values, choice.places)
-
-    def _check_secrets(self, values: Any, place: Place) -> None:
-        for name in values if isinstance(values, dict) else ():
-            if _SECRET_NAME.search(name):
-                hint = "export it in the environment of the nodes instead; this file is stored with the results"
-                self.problems.add((*place, name), f"{name!r} looks like a secret", hint)
 
     def _check_overlap(self, blocks: Sequence[Sequence[Choice]]) -> None:
         """If two blocks set the same thing, one of the two values would never be used."""

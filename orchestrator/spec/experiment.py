@@ -20,14 +20,20 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
-from orchestrator.spec.document import Document, Problems, parse_document, read_document
+from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
 from orchestrator.spec.load import AnyWorkload, Duration, Level, LoadRules, Slo, Workload
 from orchestrator.spec.problems import add_errors, wrong
 from orchestrator.spec.settings import Hardware, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
 CPU = Hardware(name="cpu", accelerator="cpu")
+HOLDERS = ("env", "extra_args", "headers")  # mappings whose names people choose
+BY_REFERENCE = (
+    "export it where the engines run, they inherit it, and leave it out here; "
+    "an endpoint's key is named by its variable: api_key_env: MY_KEY"
+)
 
 
 def _keyed(values: Any) -> Any:
@@ -205,6 +211,7 @@ def examined(document: Document) -> Experiment:
     if not isinstance(content, dict):
         problems.add((), "an experiment must be a mapping (name: value)")
         problems.raise_any()
+    _check_secrets(content, (), problems)
     parts: dict[str, Any] = {}
     context = {"users_file": True, "parts": parts}
     try:
@@ -220,6 +227,18 @@ def examined(document: Document) -> Experiment:
     combinations = expand(given, problems)
     _check_places([one for one in combinations if one.excluded_by is None], problems)
     return Experiment(parts, tuple(combinations), problems)
+
+
+def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
+    """This file is shared, stored with the results and shown in reports: it names variables, never what they hold."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_secrets(inner, (*place, key), problems)
+    elif isinstance(value, str):
+        name = next((part for part in reversed(place) if isinstance(part, str)), "")
+        named = is_secret(name) and not {*place[:-1]}.isdisjoint(HOLDERS) and not value.isdigit()
+        if named or redacted(value) != plain(value):
+            problems.add(place, f"{name!r} looks like a secret", BY_REFERENCE)
 
 
 def _check_places(combinations: Sequence[Combination], problems: Problems) -> None:

@@ -168,7 +168,11 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
         ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
         ({"extra_args": {"--api-key": "abc"}}, "'--api-key' looks like a secret"),
-        ({"url": "http://me:secret@host:8000"}, "'url' holds a user name or password (name the environment variable"),
+        ({"extra_args": {"--header": ["Authorization: Bearer abcdefgh12345"]}}, "'--header' looks like a secret"),
+        ({"env": {"MY_SETTING": "hf_" + "a1B2" * 8}}, "'MY_SETTING' looks like a secret"),
+        ({"hf_overrides": {"a": [{"b": "sk-" + "a1B2" * 8}]}}, "'b' looks like a secret"),
+        ({"url": "http://me:secret@host:8000"}, "'url' looks like a secret (export it where the engines run"),
+        ({"engine": "endpoint", "url": "http://h:1", "api_key_env": "my-key!"}, "'api_key_env': String should match"),
         ({"vary": [{"cases": [{"env": {"AWS_SECRET_ACCESS_KEY": "x"}}]}]}, "looks like a secret"),
     ],
 )
@@ -177,4 +181,5 @@ def test_rules_derived_names_and_secrets_are_checked(more: dict[str, Any], messa
 
 
 def test_a_variable_that_only_sounds_like_a_secret_is_fine() -> None:
-    assert settings(env={"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "5"})[0].env["MAX_TOKENS"] == "5"
+    env = {"TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "5", "KEY": "5"}
+    assert settings(env=env, extra_args={"--return-token-ids": True})[0].env == env
