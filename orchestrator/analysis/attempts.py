@@ -68,6 +68,7 @@ class Attempt:
             status=self.manifest.status,
             failure_class=self.point.failure_class,
             deployment_id=self.point.deployment_id,
+            data_bytes=self.manifest.data_bytes,
             metrics_version=METRICS_VERSION,
             point=self.point,
             deployment=self.deployment,

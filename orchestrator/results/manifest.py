@@ -10,6 +10,7 @@ from typing import Any, Literal
 from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
+DROPPABLE = ("token_events",)  # without them there is no ITL, and tokens are spread evenly over their request
 Kind = Literal["point", "launch", "selfcheck"]
 _FOLDERS: dict[Kind, str] = {
     "point": "commits",
@@ -61,6 +62,8 @@ class Manifest(Committed):
     def __post_init__(self) -> None:
         """Parts in one order, whoever wrote them first: the same attempt is always the same text."""
         object.__setattr__(self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path))))
+        kept = (part.bytes for part in self.files if part.table not in DROPPABLE)
+        object.__setattr__(self, "data_bytes", sum(size for size in kept if type(size) is int))
 
     @property
     def key(self) -> str:
@@ -70,6 +73,7 @@ class Manifest(Committed):
     def to_json(self) -> str:
         """As stored: ``files`` grouped by table, ``ids`` together."""
         found = asdict(self)
+        del found["data_bytes"]  # of the files
         parts: dict[str, list[dict[str, Any]]] = {}
         for part in found.pop("files"):
             parts.setdefault(part.pop("table"), []).append(part)

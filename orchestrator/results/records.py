@@ -219,7 +219,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 3  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 4  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +297,7 @@ class Committed(AttemptKey):
     status: A[Status, "ok | failed"]
     failure_class: A[str | None, "as in points"] = None
     deployment_id: A[str, "see deployments"] = ""
+    data_bytes: A[int, "size of its files, without those that may be deleted"] = 0
 
     @property
     def age(self) -> tuple[int, int, str]:

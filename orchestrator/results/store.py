@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +21,7 @@ from orchestrator.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.manifest import FilePart, Kind, Manifest, kind_of, manifest_key
+from orchestrator.results.manifest import DROPPABLE, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
 from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, to_parquet, unify
@@ -30,7 +32,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 Attempt = TypeVar("Attempt", bound=Committed)
 _log = logging.getLogger(__name__)
-DROPPABLE = ("token_events",)  # without them there is no ITL, and tokens are spread evenly over their request
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -158,21 +159,26 @@ class Store:
         """The manifests of these launches, of those that are committed."""
         return self._manifests([manifest_key(one, one, "launch") for one in launch_ids])
 
-    def commits(self) -> list[Committed]:
+    def commits(self, *, checked: bool = False) -> list[Committed]:
         """Every committed attempt, those at one measurement in the order in which they came to exist.
 
-        What is computed of an attempt says it too, a thousand at a time: only the other manifests are opened.
+        What is computed of an attempt says it too, a thousand at a time: only the other manifests are opened. Attempts
+        that lost files are left out: of those of which nothing is computed, of those that were measured again, or
+        (``checked``) of all.
         """
         columns = arrow_schema(Committed).names
         known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
         there = self.attempts() - self.damage.keys()
         others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
-        whole = self._whole(others)
-        return sorted([*(known[ids] for ids in there if ids in known), *whole], key=lambda one: one.age)
+        computed = [known[ids] for ids in there if ids in known]
+        ok = Counter(one.measurement_id for one in (*computed, *others) if one.status == "ok")
+        doubtful = [one for one in computed if checked or ok[one.measurement_id] > 1]
+        torn = self._torn([*others, *doubtful])
+        return sorted((one for one in (*computed, *others) if one.ids not in torn), key=lambda one: one.age)
 
     def winners(self) -> dict[str, Committed]:
-        """Measurement id to its first ok attempt, which counts for ever whatever is committed later."""
-        return first_ok(self.commits())
+        """Measurement id to its first ok attempt that is whole, which counts for ever whatever is committed later."""
+        return first_ok(self.commits(checked=True))
 
     def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
         """Committed rows of one table, in the schema of schemas.TABLES with every column nullable.
@@ -278,27 +284,33 @@ class Store:
             return None
 
     def _check_parts(self, manifest: Manifest) -> None:
-        if not manifest.files:
-            return
-        sizes = self._blobs.sizes([self._key(part.path) for part in manifest.files])
-        torn = [part.path for part, size in zip(manifest.files, sizes, strict=True) if size != part.bytes]
-        if torn:
+        if torn := self._torn_parts(manifest, manifest.files):
             raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
 
-    def _whole(self, manifests: Sequence[Manifest]) -> list[Manifest]:
-        """Those whose parts are all there: what lost one is no attempt any more, and is measured again."""
-        if not manifests:
-            return []
-        sizes = {self._blobs.key(info.path): info.size for info in self._blobs.listing(self._key("data"))}
-        found = []
-        for one in manifests:
-            parts = [part for part in one.files if part.table not in DROPPABLE]
-            torn = [part.path for part in parts if sizes.get(self._key(part.path)) != part.bytes]
-            if torn:
-                self.leave_out(one.ids, f"not there whole: {', '.join(torn)}")
-            else:
-                found.append(one)
-        return found
+    def _torn(self, attempts: Sequence[Committed]) -> set[tuple[str, str]]:
+        """Ids of those that lost files: they are left out, and measured again. One listing finds who may be one."""
+        if not attempts:
+            return set()
+        infos = [info for info in self._blobs.listing(self._key("data")) if info.is_file]
+        files = sorted((info.base_name, info.size) for info in infos if not _droppable(info.path))
+        names = [name for name, _ in files]
+        torn = set()
+        for one in attempts:
+            prefix = f"{one.measurement_id}-{one.attempt_id}-"
+            first, last = bisect_left(names, prefix), bisect_left(names, prefix + "\U0010ffff")
+            if sum(size for _, size in files[first:last]) >= one.data_bytes:
+                continue
+            manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
+            parts = [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
+            if manifest is None or (missing := self._torn_parts(manifest, parts)):
+                torn.add(one.ids)
+                self.leave_out(one.ids, f"not there whole: {', '.join(missing) if manifest else 'its manifest'}")
+        return torn
+
+    def _torn_parts(self, manifest: Manifest, parts: Sequence[FilePart]) -> list[str]:
+        """Paths of parts that are gone or of another size than the manifest says."""
+        sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
+        return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
     def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
         path = self._blobs.path(self._key(part.path))
@@ -327,6 +339,10 @@ def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
 def _ids(key: str) -> tuple[str, str]:
     folder, _, name = key.rpartition("/")
     return folder.rpartition("/")[2], name.removesuffix(".json")
+
+
+def _droppable(path: str) -> bool:
+    return any(f"/data/{table}/" in path for table in DROPPABLE)
 
 
 def _once(rows: pa.Table, key: str) -> pa.Table:

@@ -154,6 +154,28 @@ def test_a_commit_that_was_taken_away_counts_no_more(folder: str) -> None:
     assert Store.open(folder, "exp").winners().keys() == {"m0"}
 
 
+@pytest.mark.parametrize("table", ["requests", "points"])
+def test_what_lost_a_file_after_it_was_computed_answers_until_it_was_measured_again(
+    folder: str, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = shown(folder)
+    (path,) = (Path(folder) / "exp" / "data" / table).rglob("m1-*.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert shown(folder) == before
+    assert Store.open(folder, "exp").winners().keys() == {"m0"}, "the next run measures m1 again"
+    assert f"measurement m1 is left out: not there whole: data/{table}/v=1/m1-a1-driver.parquet" in caplog.text
+    more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
+    commit_measurement(Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more)
+    assert [one["requests"]["scheduled"] for one in shown(folder)] == [9 + 1, 1, 0]
+    assert Store.open(folder, "exp").winners()["m1"].attempt_id == "b1"
+
+
+def test_token_events_that_were_deleted_make_no_attempt_a_damaged_one(folder: str) -> None:
+    shown(folder)
+    shutil.rmtree(Path(folder) / "exp" / "data" / "token_events")
+    assert Store.open(folder, "exp").winners().keys() == {"m0", "m1"}
+
+
 def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> None:
     shown(folder)
     store = Store.open(folder, "exp")
