@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,18 @@ class Answer:
 
 
 def ask(
-    url: str, method: str = "GET", api_key: str = "", limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES
+    url: str,
+    method: str = "GET",
+    api_key: str = "",
+    limit_s: float = LIMIT_S,
+    limit_bytes: int = LIMIT_BYTES,
+    more_headers: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of status 0."""
     end_s = time.monotonic() + limit_s
     headers = {"Content-Type": "application/json", "Connection": "close"}
     headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    headers |= dict(more_headers)
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt, Loaded
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 MOST_REQUESTS = 5_000_000
 MOST_IN_FLIGHT = 100_000
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
@@ -55,6 +58,7 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--requests", type=click.IntRange(min=1), help="Stop after so many requests.")
 @click.option("--duration", help="Stop after so long, like 30s.")
 @click.option("--warmup", default="0s", show_default=True, help="Requests due in it are rows but no figures.")
+@click.option("--warmup-requests", type=click.IntRange(min=1), help="Sent and waited for before each level: no rows.")
 @click.option("--input-tokens", type=click.IntRange(1, MOST_TOKENS), help="Of random prompts.")
 @click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
 @click.option("--output-tokens", type=click.IntRange(1, MOST_TOKENS), required=True)
@@ -66,7 +70,9 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 @click.option("--max-in-flight", type=click.IntRange(min=1), help="Due requests wait beyond it; latency says so.")
 @click.option("--timeout", default="600s", show_default=True, help="Of one request.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
-@click.option("--extra-body", metavar="JSON", help="Fields added to every request.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Also sent. ${VARIABLE}: a secret's.")
+@click.option("--extra-body", metavar="JSON", help="Fields added to every request; null takes one out.")
+@click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them: --output-tokens at most.")
 @click.option("--results", metavar="URI", help="Also store Parquet there, for results, best and report.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
@@ -94,6 +100,8 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     unsaved: OrchestratorError | None = None
     with stops(stop):
         for run in runs:
+            if options["warmup_requests"]:
+                run.warm_up(options["warmup_requests"], clients)
             with live_load() as listener:
                 attempt = measure_here(run.load, clients, listener, stop.is_set)
             assert attempt.loaded
@@ -144,7 +152,8 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
     problems: list[Problem] = []
     base = _url(url, problems)
     experiment = _experiment(base, options, problems)
-    target = Target(base, options["model"] or "", api_key=_api_key(options["api_key_env"], problems))
+    key, headers = _api_key(options["api_key_env"], problems), _headers(options["headers"], problems)
+    target = Target(base, options["model"] or "", api_key=key, headers=headers)
     extra = _extra_body(options["extra_body"], problems)
     plan = _plan(experiment, target.model or "unknown", problems)
     if problems:
@@ -157,6 +166,8 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
     assert plan
     candidates = [replace(dialect, extra_body=extra) for dialect in dialects(options["api"])]
+    if options["natural_lengths"]:
+        candidates = [replace(one, length_control="natural", min_tokens_field=None) for one in candidates]
     probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
     return runs_of(plan, target, probed), list(probed.notes)
 
@@ -342,6 +353,23 @@ def _api_key(name: str | None, problems: list[Problem]) -> str | None:
     elif not key.isascii() or any(char.isspace() for char in key):
         problems.append(Problem(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"))
     return key
+
+
+def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
+    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever said."""
+    from orchestrator.load.requests import header_problem
+
+    found = []
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
+        filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
+        if missing:
+            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
+        elif problem := header_problem(name, filled):
+            problems.append(Problem(f"--header: {problem}"))
+        found.append((name, filled))
+    return tuple(found)
 
 
 def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Experiment:
         notes = []
         if self._text is not None and self.plan is None:
             notes.append(f"{self.name}: another version wrote its plan.json: what is superseded is not known")
+        if len(self.slos) > 1:
+            notes.append(f"{self.name}: its file names limits: {', '.join(slo.name for slo in self.slos)} (--slo NAME)")
         if self._superseded:
             many = f"{self._superseded} points of earlier versions of its file are"
             notes.append(f"{self.name}: {many} superseded (results --all shows them)")

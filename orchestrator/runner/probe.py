@@ -48,19 +48,21 @@ def dialects(api: str) -> list[Dialect]:
     ids = api == "completions"
     wire, path = ("openai_completions", "/v1/completions") if ids else ("openai_chat", "/v1/chat/completions")
     full = Dialect(wire, path, prompt_token_ids=ids, return_token_ids=True)
+    newer = Dialect(wire, path, done_marker=False)  # of OpenAI's own models
     return [
         full,
         replace(full, return_token_ids=False),
         replace(full, return_token_ids=False, prompt_token_ids=False),
         Dialect(wire, path, length_control="generation_config", min_tokens_field=None, done_marker=False),
         Dialect(wire, path, length_control="none", min_tokens_field=None, done_marker=False),
+        replace(newer, length_control="none", min_tokens_field=None, max_tokens_field="max_completion_tokens"),
     ]
 
 
 def list_models(target: Target) -> list[str] | None:
     """The models an endpoint says it serves; None when it has no such list. Raises InputError: nobody answers."""
     parse_url(target.url)  # says what is wrong with it
-    answer = ask(f"{target.url.rstrip('/')}/v1/models", api_key=target.api_key or "")
+    answer = ask(f"{target.url.rstrip('/')}/v1/models", api_key=target.api_key or "", more_headers=target.headers)
     if answer.status == 0:
         raise InputError(f"nobody answers at {target.url}: {answer.error}; is the server up?")
     if answer.status in (401, 403):

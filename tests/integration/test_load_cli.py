@@ -101,6 +101,48 @@ def test_the_seed_is_drawn_printed_and_repeats_the_requests() -> None:
     assert "--seed " in other.stdout
 
 
+def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_shown(tmp_path: Path) -> None:
+    args = ("--concurrency", "1", "--requests", "2", *QUICK, "--results", str(tmp_path), "--format", "json")
+    headers = ("--header", "X-Team: blue", "--header", "X-Key: k-${MY_SECRET}")
+    with serving(answer_openai) as server:
+        done = load(url(server.port), *args, *headers, MY_SECRET="very-hidden")
+        heads = [request.head for request in server.requests]
+    assert done.returncode == 0, done.stderr
+    assert all(b"X-Team: blue\r\n" in head and b"X-Key: k-very-hidden\r\n" in head for head in heads)
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"very-hidden" not in stored + (done.stdout + done.stderr).encode()
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [("no colon here", "no name of a header"), ("X-Key: ${NOT_SET}", "'NOT_SET' is not set"), ("Connection: x", "own")],
+)
+def test_a_header_that_cannot_be_sent_is_status_2(header: str, said: str) -> None:
+    done = load("http://127.0.0.1:9", "--rate", "1", "--requests", "1", *QUICK, "--header", header)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_warm_up_requests_are_sent_before_and_are_other_ones() -> None:
+    args = ("--concurrency", "2", "--requests", "4", "--warmup-requests", "3", *QUICK, "--format", "json")
+    with serving(answer_openai) as server:
+        done = load(url(server.port), *args)
+        prompts = [tuple(request.json["prompt"]) for request in server.requests if request.body]
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["requests_all_phases"]["scheduled"] == 4
+    assert len(prompts) == len(set(prompts)) == 1 + 3 + 4  # the probe, the warm-up, the measurement
+
+
+def test_natural_lengths_ask_for_no_more_than_a_limit() -> None:
+    args = ("--concurrency", "1", "--requests", "2", "--natural-lengths", "--extra-body", '{"temperature": null}')
+    with serving(answer_openai) as server:
+        done = load(url(server.port), *args, *QUICK)
+        bodies = [request.json for request in server.requests if request.body]
+    assert done.returncode == 0, done.stderr
+    assert all("max_tokens" in body for body in bodies)
+    assert not any({"ignore_eos", "min_tokens", "temperature"} & body.keys() for body in bodies)
+
+
 def test_rate_inf_sends_all_requests_at_once() -> None:
     waiting, together = [], asyncio.Event()
 
