@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -56,25 +57,50 @@ def cluster() -> Iterator[RayOnThisMachine]:
             yield made
 
 
-def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: RayOnThisMachine, tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, EXPERIMENT)
-    results = tmp_path / "results"
-    package = tmp_path / "package"  # what --working-dir . uploads: the package, without this checkout's environments
-    shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-    ray = [str(Path(sys.executable).parent / "ray"), "job", "submit", "--address", str(cluster.dashboard)]
-    ray += ["--submission-id", f"sweep-{uuid.uuid4().hex[:8]}", "--working-dir", str(package), "--"]
-    ray += [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
+def job(cluster: RayOnThisMachine, folder: Path, verb: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """``ray job``, repeated as long as the cluster is still starting."""
+    command = [str(Path(sys.executable).parent / "ray"), "job", verb, "--address", str(cluster.dashboard), *argv]
 
-    def submit() -> subprocess.CompletedProcess[str] | None:
+    def call() -> subprocess.CompletedProcess[str] | None:
         done = subprocess.run(
-            ray, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=180, check=False
+            command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=180, check=False
         )
-        return None if "No available agent" in done.stdout + done.stderr else done  # the cluster is still starting
+        return None if "No available agent" in done.stdout + done.stderr else done
 
-    done = wait_for(submit, 60, "the cluster takes jobs")
+    done: subprocess.CompletedProcess[str] = wait_for(call, 60, "the cluster takes jobs")
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def submit(cluster: RayOnThisMachine, folder: Path, experiment: str, *how: str) -> tuple[str, Path]:
+    """Submits a sweep; its job and where its results go."""
+    path, results, name = write_experiment(folder, experiment), folder / "results", f"sweep-{uuid.uuid4().hex[:8]}"
+    package = folder / "package"  # what --working-dir . uploads: the package, without this checkout's environments
+    shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    run = [sys.executable, "-m", "orchestrator", "run", str(path), "--results", str(results)]
+    job(cluster, folder, "submit", *how, "--submission-id", name, "--working-dir", str(package), "--", *run)
+    return name, results
+
+
+def test_ray_job_submit_runs_a_sweep_from_the_working_directory(cluster: RayOnThisMachine, tmp_path: Path) -> None:
+    _, results = submit(cluster, tmp_path, EXPERIMENT)
     assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
     assert_nothing_left()
+
+
+def test_ray_job_stop_keeps_what_was_measured(cluster: RayOnThisMachine, tmp_path: Path) -> None:
+    longer = re.sub(r"duration: \S+,", "duration: 10s,", EXPERIMENT)
+    assert longer != EXPERIMENT
+    name, results = submit(cluster, tmp_path, longer, "--no-wait")
+    wait_for(lambda: manifests(results), 90, "the first measurement")
+    job(cluster, tmp_path, "stop", name)
+    assert_nothing_left()
+    (measured,), launches = manifests(results), manifests(results, "launch")
+    assert measured["status"] == "ok"
+    assert measured["ids"]["launch_id"] in [one["measurement_id"] for one in launches]
+    said = job(cluster, tmp_path, "logs", name).stdout
+    assert "stopping: engines are ended, what is complete is kept" in said
+    assert "SIGTERM received" not in said  # Ray's own way out
 
 
 @pytest.fixture(scope="module")
