@@ -117,12 +117,16 @@ class Store:
 
     def write_log(self, name: str, data: bytes) -> str:
         """Keep a log as ``logs/<name>`` (``<attempt>/rank0.log``). Returns its path below the results root."""
+        key = self.log_uri(name)
+        self._blobs.put(key, data)
+        return key
+
+    def log_uri(self, name: str) -> str:
+        """Where ``write_log`` puts it."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise InputError(f"{name!r} is no name for a log; give a relative path like <attempt>/rank0.log")
-        key = self._key(f"logs/{path}")
-        self._blobs.put(key, data)
-        return key
+        return self._key(f"logs/{path}")
 
     def read_log(self, uri: str) -> bytes | None:
         """A log by what ``write_log`` returned, None when it is not there."""

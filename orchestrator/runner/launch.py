@@ -214,6 +214,12 @@ class Launch:
                 continue
             self._note(log_uri=self.row.log_uri or uri)
 
+    def commit_first(self, failure: Failure | None) -> None:
+        """As ``commit``, before its engine has ended: whoever stopped the sweep may not wait for that."""
+        if self._argv:
+            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))  # comes after it
+        self.commit(failure)
+
     def commit(self, failure: Failure | None) -> None:
         """How it ended, and what was told until now. Only once: the first call counts."""
         if self._committed:

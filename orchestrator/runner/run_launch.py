@@ -51,7 +51,7 @@ class LaunchRun:
         finally:
             try:
                 if self._context.stop.is_set():
-                    self._launch.commit(failure)  # whoever stopped this may end it before its engine has ended
+                    self._launch.commit_first(failure)
             finally:
                 self._launch.stop()
         if failure is not None and failure.failure_class is FailureClass.INFRA:

@@ -282,6 +282,8 @@ def test_an_interrupt_in_any_phase_leaves_nothing_running_and_loses_nothing_that
     assert report.left == 2 - report.counts.measured
     assert (world.held, outcomes(store)) == ({}, [("ok", None)] * report.counts.measured)
     assert len(launches(store)) == steps(world)["place"]
+    logs = [store.read_log(row.log_uri) for row in launches(store) if row.log_uri]
+    assert logs == [b"the log"] * steps(world)["start"]
     assert world.clock.now_s() < when_s + 5
     again = sweep(world_of(), plan_of(levels="1, 2"), store)
     assert (again.counts.skipped, again.counts.measured, again.left) == (report.counts.measured, report.left, 0)
