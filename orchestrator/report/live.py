@@ -17,6 +17,7 @@ from rich.text import Text
 from orchestrator.results.events import Event, Listener, Phase
 
 QUIET_KINDS = frozenset({"launch"})
+LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # as they begin; of all others a log hears when they take long
 STYLES = {
     "failed": "red",
     "gave_up": "red",
@@ -85,7 +86,7 @@ class LiveSweep:
             before.phase = phase
             return None
         self._phases[phase.deployment] = _Shown(phase, now_s, now_s)
-        if self._console.is_terminal:
+        if self._console.is_terminal or phase.name not in LOGGED_PHASES:
             return None
         return Text(f"{_clock()} {_named(phase)}")
 

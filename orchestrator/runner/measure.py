@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -182,14 +183,12 @@ class Measurer:
         cache = self.replicas.fresh_cache(point.dialect)
         self.clients.prepare(point, self.avoid_cores())
         self.replicas.begin_metrics()
-        started_unix_ns = self.clock.unix_ns() + int(lead_s * 1e9)
+        started_unix_ns, started_s = self.clock.unix_ns() + int(lead_s * 1e9), self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
         length_s = point.warmup_s + point.duration_s if point.duration_s else 0.0
-        ended, interrupted = self._watch(run, point, started_unix_ns, length_s)
-        ended_unix_ns = self.clock.unix_ns()
-        if length_s:
-            ended_unix_ns = min(ended_unix_ns, started_unix_ns + int(length_s * 1e9))
-        span_unix_ns = started_unix_ns, ended_unix_ns
+        ended, interrupted = self._watch(run, point, started_s, length_s)
+        took_ns = int(min(self.clock.now_s() - started_s, length_s or math.inf) * 1e9)
+        span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may be set meanwhile
         if ended is not None or interrupted:
             run.abort()
             if interrupted and not self.keeps:
@@ -197,7 +196,7 @@ class Measurer:
             run.settle(SETTLE_S)
         reports = run.reports()
         if interrupted:
-            reports = _due_before(ended_unix_ns - started_unix_ns, reports)
+            reports = _due_before(took_ns, reports)
         lost = self._rows_of_lost(point, reports)
         requests = pa.concat_tables([*(report.requests for report in reports.values()), *lost.values()])
         requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
@@ -225,7 +224,7 @@ class Measurer:
         }
 
     def _watch(
-        self, run: ClientRun, point: LoadPoint, started_unix_ns: int, length_s: float
+        self, run: ClientRun, point: LoadPoint, started_s: float, length_s: float
     ) -> tuple[Failure | None, bool]:
         """Until every client reported, something failed or the user stopped it: why it ended early, and whether so."""
         limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
@@ -242,7 +241,7 @@ class Measurer:
                 return self._died(failure), False
             if over:
                 return None, False
-            elapsed_s = (self.clock.unix_ns() - started_unix_ns) / 1e9
+            elapsed_s = self.clock.now_s() - started_s
             self._show_load(run, point, elapsed_s, length_s)
             if elapsed_s > limit_s + SETTLE_S:
                 return _client_lost(ClientLost(range(len(self.clients.addresses)))), False

@@ -54,7 +54,7 @@ class Sweep:
 
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
-        context, began_ns = self._context, self._clock.unix_ns()
+        context, began_ns, began_s = self._context, self._clock.unix_ns(), self._clock.now_s()
         self._doing("read what is measured already")
         self._fill_queue()
         self._doing("store the plan")
@@ -73,9 +73,9 @@ class Sweep:
             self._doing("take repeats together")
             complete(context.store)
             self._doing("ended")
-        ended_ns = self._clock.unix_ns()
-        overhead = self._state.overhead_share((began_ns, ended_ns))
-        return SweepReport(counts, (ended_ns - began_ns) / 1e9, overhead, left)
+        wall_s = self._clock.now_s() - began_s
+        overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
+        return SweepReport(counts, wall_s, overhead, left)
 
     def _doing(self, what: str) -> None:
         self._context.tell(Phase("sweep", what))

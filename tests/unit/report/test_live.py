@@ -41,6 +41,8 @@ def test_without_a_terminal_each_change_is_one_line() -> None:
         Event("sweep", "2 measurements to do", data={"total": 2}),
         Phase(LONG, "start"),
         Phase(LONG, "start", elapsed_s=1.0),
+        Phase(LONG, "measure", "chat 4 req/s"),
+        Phase(LONG, "store", "chat 4 req/s"),
         Event("measured", "measured chat 4 req/s: 402 tok/s, TTFT p99 151 ms", LONG, data={"left_s": 720}),
         Event("measured", "measured chat 8 req/s: 640 tok/s, TTFT p99 260 ms", LONG, data={"left_s": 0}),
         Phase(LONG, "ended"),

@@ -557,6 +557,18 @@ def test_events_of_a_sweep_are_stored_with_its_launches(store: Store) -> None:
     assert kinds == ["sweep", "launch", "retry", "measured"]
 
 
+@pytest.mark.parametrize("step_s", [-7200, 7200])
+def test_a_wall_clock_that_is_set_meanwhile_costs_no_point_and_no_figure(
+    step_s: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of()
+    real = world.clock.unix_ns
+    monkeypatch.setattr(world.clock, "unix_ns", lambda: real() + (step_s * 10**9 if world.clock.now_s() > 40 else 0))
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert (outcomes(store), len(launches(store))) == ([("ok", None)] * 2, 1)
+    assert report.wall_s == pytest.approx(155, abs=3)
+
+
 def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
     report = sweep(world_of(), plan_of(), store)
     # 1 s to place, 10 s to start, 1 s first request, 70 s of load, 1 s to stop, and a look a second later
