@@ -32,6 +32,7 @@ class SweepState:
 
     def __init__(self) -> None:
         self.counts = Counts()
+        self.starts: dict[str, float] = {}  # deployment id and engine -> seconds its last start took
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}  # by deployment id
         self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs

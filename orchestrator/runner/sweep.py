@@ -99,7 +99,7 @@ class Sweep:
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
         for deployment in deployments:
-            todo = Todo(plan, deployment, committed)
+            todo = Todo(plan, deployment, committed, self._state.starts)
             self._state.count(skipped=todo.skipped, refused=todo.refused)
             if todo.refused:
                 text = f"{todo.refused} measurements failed before because the configuration is wrong"

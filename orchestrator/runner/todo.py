@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 
 from orchestrator.errors import Failure, FailureClass, InputError
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point, estimated_start_s
@@ -33,16 +34,22 @@ class _Search:
 class Todo:
     """One entry of a sweep's queue. ``committed``: measurement id -> what came of it in earlier sweeps.
 
-    ``skipped`` of these are measured, ``refused`` failed and are not tried again.
+    ``skipped`` of these are measured, ``refused`` failed and are not tried again. ``starts``: seconds that a start
+    took, by deployment id and by engine, as far as any was seen.
     """
 
-    def __init__(self, plan: Plan, deployment: Deployment, committed: Mapping[str, Committed]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        deployment: Deployment,
+        committed: Mapping[str, Committed],
+        starts: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.deployment = deployment
-        self.start_estimate_s = estimated_start_s(deployment)  # until it was seen once
         self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
         self.had_room = False  # the cluster could hold it once: what is missing now may come back
         self.no_room_since_s: float | None = None  # since when no node of the cluster could hold it
-        self._plan, self._committed = plan, committed
+        self._plan, self._committed, self._starts = plan, committed, starts
         self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
         self._failures: Counter[tuple[str, FailureClass]] = Counter()
         self._next: tuple[_Search, Point, Measurement] | None = None
@@ -77,6 +84,12 @@ class Todo:
     def left(self) -> int:
         """Measurements, as far as they are known now."""
         return len(self._left)
+
+    @property
+    def start_estimate_s(self) -> float:
+        """Seconds its engine takes to start: as it did, or as the engine did with other settings."""
+        by_engine = self._starts.get(self.deployment.settings.engine, estimated_start_s(self.deployment))
+        return self._starts.get(self.deployment.id, by_engine)
 
     def estimate_s(self) -> float:
         """Seconds the next launch takes for all that it will measure, as far as it is known now."""

@@ -583,8 +583,8 @@ def test_each_point_says_what_came_of_it_and_how_long_the_rest_will_take(store: 
     assert [one.text.split(":")[0] for one in told] == ["measured w 1 in flight", "measured w 2 in flight"] * 2
     assert "TTFT p99 " in told[0].text
     assert told[0].text.endswith("100 % interactive, 0 % strict")
-    # the second point, then a launch: 60 s to start while nobody knows better, and two points; each took 70 s
-    assert [one.data["left_s"] for one in told] == [270, 200, 70, 0]
+    # the second point, then a launch that will start in 11 s like the first one, and two points; each took 70 s
+    assert [one.data["left_s"] for one in told] == [221, 151, 70, 0]
 
 
 def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
