@@ -91,7 +91,7 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
     made = estimate.plan
     deployments = [
         one.model_dump(mode="json")
-        | {"points": made.point_count(one.id), "cost": asdict(estimate.cost(one)) if one.runs else None}
+        | {"points": len(made.known_levels(one.id)), "cost": asdict(estimate.cost(one)) if one.runs else None}
         for one in made.deployments
     ]
     return {"name": made.name, "deployments": deployments, **asdict(estimate.totals()), "notes": estimate.notes()}
@@ -105,7 +105,7 @@ def show(estimate: Estimate, console: Console) -> None:
         table.add_column(name, justify="right" if name in FIGURES else "left", overflow="fold")
     for one in made.deployments[:MOST_ROWS]:
         status = f"[{STYLES[one.status]}]{one.status}[/]"
-        points = str(made.point_count(one.id) or "")
+        points = str(len(made.known_levels(one.id)) or "")
         took = hours(estimate.cost(one).seconds) if one.runs else ""
         figures = _predicted(one.predicted or {}) if one.runs else ("", "", "")
         table.add_row(escape(one.label), status, _footprint(one), points, *figures, took)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -167,23 +168,22 @@ class Plan(SweepRules):
 
     def points_of(self, deployment_id: str) -> list[Point]:
         """Those of one deployment that are known before anything is measured."""
-        return [self.point(deployment_id, load, level) for load, level in self._known_levels(deployment_id)]
+        return [self.point(deployment_id, load, level) for load, level, _ in self.known_levels(deployment_id)]
 
-    def point_count(self, deployment_id: str) -> int:
-        """How many points of a deployment are known before anything is measured."""
-        return len(self._known_levels(deployment_id))
-
-    def _known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level]]:
-        return [(load, level) for load in self.loads_of(deployment_id) for level in self._ahead[load.workload.name]]
+    def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
+        """What strategies will ask for, and how often."""
+        return [(load, *one) for load in self.loads_of(deployment_id) for one in self._ahead[load.workload.name]]
 
     @cached_property
-    def _ahead(self) -> dict[str, list[Level]]:
-        return {load.workload.name: list(dict.fromkeys(self.strategy(load).ahead())) for load in self.loads}
+    def _ahead(self) -> dict[str, list[tuple[Level, int]]]:
+        return {load.workload.name: list(Counter(self.strategy(load).ahead()).items()) for load in self.loads}
 
-    def measurements(self, deployment_id: str | None = None) -> list[Measurement]:
-        """Of one deployment, or of all, as far as they are known: every point once, then every point again."""
-        points = self.points if deployment_id is None else self.points_of(deployment_id)
-        return [self.measurement(point, repeat) for repeat in range(self.repeats) for point in points]
+    def measurements(self) -> list[Measurement]:
+        """As far as they are known: every point once, then every point again."""
+        counted = [(one.id, *known) for one in self.deployments for known in self.known_levels(one.id)]
+        known = [(self.point(name, load, level), times) for name, load, level, times in counted]
+        most = max((times for _, times in known), default=0)
+        return [self.measurement(point, repeat) for repeat in range(most) for point, times in known if repeat < times]
 
     # Each once: hashing a workload takes longer than all the rest. Names of workloads are unique.
     @cached_property
@@ -202,7 +202,7 @@ class Plan(SweepRules):
 
     def load_s(self, deployment_id: str) -> float:
         """Seconds of load on one deployment, all repeats, as far as it is known."""
-        return self.repeats * sum(load.estimated_s(level) for load, level in self._known_levels(deployment_id))
+        return sum(times * load.estimated_s(level) for load, level, times in self.known_levels(deployment_id))
 
     def unset_keys(self) -> list[str]:
         """Environment variables with keys of endpoints that are not set here."""
@@ -319,12 +319,12 @@ class Estimate:
     def totals(self) -> Totals:
         plan = self.plan
         statuses = [one.status for one in plan.deployments]
-        points = sum(plan.point_count(one.id) for one in plan.deployments)
+        times = [number for one in plan.deployments for *_, number in plan.known_levels(one.id)]
         costs = [self.cost(one) for one in plan.runnable()]
         return Totals(
             **{status: statuses.count(status) for status in get_args(Status)},
-            points=points,
-            measurements=points * plan.repeats,
+            points=len(times),
+            measurements=sum(times),
             start_s=sum(cost.start_s for cost in costs),
             load_s=sum(cost.load_s for cost in costs),
             makespan_s=self.makespan_s(),
@@ -350,7 +350,7 @@ class Estimate:
         """What someone should know before running it."""
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
-        if not any(self.plan.point_count(one.id) for one in self.plan.deployments):
+        if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
         if any(one.id not in self.known and estimated_start_s(one) for one in self.plan.runnable()):
             notes.append(ESTIMATED)
@@ -361,7 +361,7 @@ class Estimate:
         sums, plan = self.totals(), self.plan
         counts = {status: getattr(sums, status) for status in get_args(Status)}
         states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
-        repeats = f" x {plan.repeats} repeats" if plan.repeats > 1 else ""
+        repeats = f" x {plan.repeats} repeats" if sums.measurements == sums.points * plan.repeats > sums.points else ""
         cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of starts one after the other"]
         cost += [f"{hours(sums.makespan_s)} on {self.nodes} node(s)"] if sums.makespan_s is not None else []
         cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []

@@ -123,7 +123,8 @@ def test_more_levels_and_deployments_keep_the_points_there_are() -> None:
 
 def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
     plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}}, repeats=3)
-    first, second = ([one.seed for one in plan.measurements(deployment.id)] for deployment in plan.deployments)
+    found = plan.measurements()
+    first, second = ([one.seed for one in found if one.deployment_id == made.id] for made in plan.deployments)
     assert first == second
     assert len(set(first)) == 6
     assert all(0 <= seed < 2**48 for seed in first)
