@@ -68,6 +68,9 @@ def stream(request: Request) -> list[bytes]:
     return [*tokens, usage(len(body["prompt"]), asked), DONE]
 
 
+EVENT_S = 0.003  # between two events: none comes together with the one before
+
+
 async def answer_well(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A good answer, all at once."""
     writer.write(HEAD + b"".join(map(chunk, stream(request))) + END)
@@ -75,12 +78,18 @@ async def answer_well(request: Request, reader: asyncio.StreamReader, writer: as
 
 
 async def answer_openai(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A good answer, also to the question for models."""
+    """A good answer, an event at a time, also to the question for models."""
     if request.head.startswith(b"GET /v1/models "):
         body = b'{"object":"list","data":[{"id":"m1","object":"model"}]}'
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         return
-    await answer_well(request, reader, writer)
+    writer.write(HEAD)
+    for event in stream(request):
+        writer.write(chunk(event))
+        await writer.drain()
+        await asyncio.sleep(EVENT_S)
+    writer.write(END)
+    await writer.drain()
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
