@@ -41,8 +41,11 @@ class RayOnThisMachine:
 
     def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
-        self._saved = os.environ.get("RAY_TMPDIR")
-        os.environ["RAY_TMPDIR"] = self._folder  # keeps Cluster() from redirecting address="auto" of others
+        # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without RAY_AUTH_MODE, whether a cluster
+        # asks for a token depends on a file that the last one of this user left
+        ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled"}
+        self._saved = {name: os.environ.get(name) for name in ours}
+        os.environ.update(ours)
         os.makedirs(f"{self._folder}/ray", exist_ok=True)
         head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
         if dashboard_port is not None:
@@ -76,9 +79,10 @@ class RayOnThisMachine:
     def close(self) -> None:
         """End every process of the cluster and remove its files."""
         self.cluster.shutdown()
-        os.environ.pop("RAY_TMPDIR", None)
-        if self._saved is not None:
-            os.environ["RAY_TMPDIR"] = self._saved
+        for name, value in self._saved.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
         with suppress(OSError):
             shutil.rmtree(self._folder)
 

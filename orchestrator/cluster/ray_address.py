@@ -26,7 +26,8 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if found is None:
         return "local", None
     if head_answers(found, ANSWER_LIMIT_S):
-        return found, None
+        # one that Ray finds by itself may ask for the token that Ray keeps for this user: only then does it give it
+        return "auto" if address is None else address, None
     if address is None and not os.environ.get("RAY_ADDRESS"):
         return "local", f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine"
     who = f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}" if os.environ.get("RAY_ADDRESS") and not address else address

@@ -38,7 +38,8 @@ class RayCluster:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
             except (ConnectionError, RuntimeError) as error:
-                raise InputError(f"no Ray cluster at {address or 'this machine'}: {first_line(error)}") from error
+                text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
+                raise InputError(f"{text} (one that asks for a token needs RAY_AUTH_MODE=token here)") from error
         self._address = ray.util.get_node_ip_address()
         self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._client)

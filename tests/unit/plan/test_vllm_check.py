@@ -216,6 +216,7 @@ def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: P
         "max_position_embeddings": 1024, "dtype": "bfloat16",
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text("{}")
     cases = [
         {},
         {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 8},  # a CPU has no such kernels
