@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
-from orchestrator.analysis.metrics import FAILING, validity_of
+from orchestrator.analysis.metrics import BACKLOG, FAILING, validity_of
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, limits_of
 from orchestrator.analysis.throughput import Batches
-from orchestrator.errors import DamagedError, ResultsError
+from orchestrator.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -36,6 +36,7 @@ from orchestrator.results.store import Store, first_ok
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
+_NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)  # failures that say nothing of a deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,16 @@ class Measurement:
     def valid(self) -> bool:
         return self.ok and self.point.validity in ("valid", FAILING)
 
+    @property
+    def counts(self) -> bool:
+        """Whether its requests say how the engine did: a repeat in which it fell behind is no less true than others."""
+        return self.valid or (self.ok and self.point.validity == BACKLOG)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the engine failed it: it died, took too long or cannot run so."""
+        return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
+
 
 @dataclass(frozen=True)
 class Point:
@@ -74,7 +85,7 @@ class Point:
 
     deployment: DeploymentRow
     repeats: tuple[Measurement, ...]
-    used: tuple[Measurement, ...]  # its answers come from these: the valid ones; without any, those that ran at all
+    used: tuple[Measurement, ...]  # its answers come from these: those that count; without any, those that ran at all
     _figures: Callable[[], Figures]
 
     @property
@@ -85,8 +96,14 @@ class Point:
     @property
     def validity(self) -> str:
         """Of its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed."""
-        stored = (self.used or self.repeats)[0].point.validity
+        some = self.used or self.repeats
+        stored = next((one for one in some if one.valid), some[0]).point.validity
         return validity_of(stored, [one.requests for one in self.used])
+
+    @property
+    def broken(self) -> tuple[Measurement, ...]:
+        """Its repeats that the engine failed: whatever the others say, such a level does not hold."""
+        return tuple(one for one in self.repeats if one.broken)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -257,8 +274,8 @@ def _handles(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], An
 
 
 def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    valid = tuple(one for one in repeats if one.valid)
-    return valid or tuple(one for one in repeats if one.ok)
+    counting = tuple(one for one in repeats if one.counts)
+    return counting or tuple(one for one in repeats if one.ok)
 
 
 def _nothing_known(deployment_id: str, experiment: str) -> DeploymentRow:

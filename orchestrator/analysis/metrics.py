@@ -25,6 +25,7 @@ from orchestrator.results.records import Counts, Distribution, Figures
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 FAILING = "failing"  # a verdict beside those of load/validity.py
 FAILING_SHARE = 0.05
+BACKLOG = "engine_bound_backlog"  # the verdict of load/validity.py that blames the engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.best import Per
+    from orchestrator.analysis.capacity import Per
 
 EXAMPLES = """
 \b
@@ -29,29 +29,31 @@ compared, and only what was asked the same of the same model.
 @click.argument("uri")
 @click.option("--slo", "slo_text", metavar="SLO|NAME", help="Limits on ttft, tpot, e2e, itl_p99, attainment.")
 @click.option("--experiment", metavar="NAME", help="Only this one of the root.")
-@click.option("--per", type=click.Choice(["gpu", "usd", "deployment"]), default="gpu", show_default=True)
+@click.option(
+    "--per",
+    type=click.Choice(["gpu", "usd", "deployment"]),
+    help="What throughput is divided by. Default: gpu, or deployment where one has no GPUs of ours (an endpoint).",
+)
 @click.option("--price", "prices", multiple=True, metavar="HARDWARE=USD", help="USD per GPU hour, not the file's.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def best(uri: str, slo_text: str | None, experiment: str | None, per: Per, prices: tuple[str, ...], form: str) -> int:
+def best(
+    uri: str, slo_text: str | None, experiment: str | None, per: Per | None, prices: tuple[str, ...], form: str
+) -> int:
     """The deployment at URI with the most throughput per GPU, dollar or deployment under the limits."""
-    from orchestrator.analysis import best as analysis
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.best import best_document, best_text
     from orchestrator.report.documents import json_text
-    from orchestrator.report.stored import experiments, limits, parse_prices
+    from orchestrator.report.stored import answers, check_prices, experiments, limits, parse_prices
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    found = experiments(open_results(uri), experiment, parse_prices(prices))
+    given = parse_prices(prices)
+    found = experiments(open_results(uri), experiment, given)
+    check_prices(given, found)
     asked = limits(slo_text, found)
     if not any(slos for _, slos in asked):
         raise click.UsageError('no experiment there names limits (slos:): give --slo, like "ttft<=500ms"')
-    comparisons = [
-        comparison
-        for one, slos in asked
-        for slo in slos
-        for comparison in analysis.best(one.points(slo).current, slo, per)
-    ]
+    comparisons = answers(asked, per)
     for text in [json_text(best_document(comparisons))] if form == "json" else best_text(comparisons):
         click.echo(text)
     for note in [note for one in found for note in one.notes]:

@@ -78,7 +78,8 @@ def _tables(shown: Shown, superseded: bool) -> Iterator[str]:
     from orchestrator.report.points import points_text
 
     for one, slo, points in shown:
-        yield from points_text(points.current, slo)
+        for content, alike in one.alike(points).items():
+            yield from points_text(alike, slo, f", {content}" if content else "")
         for content, group in one.by_content(points.superseded).items() if superseded else ():
             yield from points_text(group, slo, f", superseded: {content}")
 

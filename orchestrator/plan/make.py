@@ -92,6 +92,8 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     loads = _loads(experiment, paths)
     _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].dialects(one.settings)})
     spec = experiment.spec
+    if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
+        notes.append(f"starts: {spec.starts} does not apply to endpoints: they are measured as they run, on one start")
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
     deployments = [
         _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes))

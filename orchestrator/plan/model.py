@@ -157,8 +157,9 @@ class Plan(SweepRules):
     def measurement(self, point: Point, repeat: int) -> Measurement:
         """One repeat of it. Its seed is the same on every deployment."""
         seed = self._seed(point.workload.name, point.level, repeat)
-        name = digest([point.point_id, repeat, seed])
-        start = min(repeat * self.starts // self.repeats, self.starts - 1)  # a search may ask for more repeats
+        starts = self.starts if self.deployment(point.deployment_id).devices else 1  # an endpoint is not ours to start
+        start = min(repeat * starts // self.repeats, starts - 1)  # a search may ask for more repeats
+        name = digest([point.point_id, repeat, seed, *([start] if start else [])])
         return Measurement(name, point.point_id, point.deployment_id, repeat, seed, start)
 
     @property
@@ -317,10 +318,9 @@ class Estimate:
         return max(*free_s, *alone_s, 0.0)
 
     def totals(self) -> Totals:
-        plan = self.plan
-        statuses = [one.status for one in plan.deployments]
-        times = [number for one in plan.deployments for *_, number in plan.known_levels(one.id)]
-        costs = [self.cost(one) for one in plan.runnable()]
+        statuses = [one.status for one in self.plan.deployments]
+        times = [number for one in self.plan.deployments for *_, number in self.plan.known_levels(one.id)]
+        costs = [self.cost(one) for one in self.plan.runnable()]
         return Totals(
             **{status: statuses.count(status) for status in get_args(Status)},
             points=len(times),

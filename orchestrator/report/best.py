@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from orchestrator.analysis.best import Candidate, Comparison, LeftOut, Per, best
+from orchestrator.analysis.best import Comparison
+from orchestrator.analysis.capacity import Candidate, LeftOut
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.documents import Document, fields_of
-from orchestrator.report.stored import Experiment
+from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
 from orchestrator.spec.load import Slo, load_text
 
@@ -42,20 +43,18 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
 def answer_text(experiment: Experiment) -> Iterator[str]:
     """How a sweep ends: for each of the file's limits the best configuration, its runner-up, and the next commands."""
     uri = experiment.store.uri
-    for slo in experiment.slos:
-        points = experiment.points(slo).current
-        per: Per = "gpu" if all(point.deployment.devices for point in points) else "deployment"
-        for one in best(points, slo, per):
-            yield say(f"{_asked(one)} under {_limits(slo)}", "bold")
-            yield say(f"  {_headline(one)}", "bold green" if one.ranking else None)
-            if len(one.ranking) > 1:
-                second = one.ranking[1]
-                yield f"  runner-up: {second.name}: {_value(second)} {one.unit}"
-            yield from (f"  {text}" for text in ([one.why] if one.ranking else []))
-            yield from (f"  {_left_out(left)}" for left in one.left_out if left.point is None and not one.ranking)
-            yield from (f"  to decide: {text}" for text in one.decide)
-            if one.emulated:
-                yield say(f"  {EMULATED}", "yellow")
+    for one in answers([(experiment, experiment.slos)]):
+        yield say(f"{_asked(one)} under {_limits(one.slo)}", "bold")
+        yield say(f"  {_headline(one)}", "bold green" if one.ranking else None)
+        if len(one.ranking) > 1:
+            second = one.ranking[1]
+            yield f"  runner-up: {second.name}: {_value(second)} {one.unit}"
+        yield from (f"  {text}" for text in ([one.why] if one.ranking else []))
+        yield from (f"  {_left_out(left)}" for left in one.left_out if left.point is None and not one.ranking)
+        yield from (f"  to decide: {text}" for text in one.decide)
+        if one.emulated:
+            yield say(f"  {EMULATED}", "yellow")
+    yield from (f"note: no answer under {text}" for text in experiment.unanswered)
     named = f" --slo {experiment.slos[0].name}" if experiment.slos else ' --slo "ttft<=500ms,attainment>=0.95"'
     yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
     yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
@@ -64,7 +63,8 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
 def _asked(one: Comparison) -> str:
     """What was compared: ``chat of quickstart: some-org/model on h100``."""
     where = f" on {one.hardware}" if one.hardware else ""
-    return f"{one.workload} of {one.experiment}: {one.model}{where}"
+    content = f", {one.content}" if one.content else ""
+    return f"{one.workload} of {one.experiment}: {one.model}{where}{' (emulated)' if one.emulated else ''}{content}"
 
 
 def _limits(slo: Slo) -> str:
@@ -109,7 +109,7 @@ def _cells(one: Candidate) -> list[str]:
 
 def _comparison_document(one: Comparison) -> Document:
     return {
-        **fields_of(one, "experiment", "workload", "model", "hardware"),
+        **fields_of(one, "experiment", "workload", "model", "hardware", "content"),
         "slo": format_slo(one.slo),
         "slo_name": one.slo.name,
         **fields_of(one, "per", "unit", "certain", "why", "decide", "emulated"),

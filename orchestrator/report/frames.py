@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.best import Per
-from orchestrator.analysis.best import best as compare
+from orchestrator.analysis.capacity import Per
 from orchestrator.errors import InputError
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document
-from orchestrator.report.stored import experiments, limits, with_limits
+from orchestrator.report.stored import answers, experiments, limits, with_limits
 from orchestrator.results.root import open_results, read
 
 if TYPE_CHECKING:
@@ -39,16 +38,16 @@ def best(
     uri: str,
     slo: str | None = None,
     *,
-    per: Per = "gpu",
+    per: Per | None = None,
     prices: Mapping[str, float] | None = None,
     experiment: str | None = None,
 ) -> pd.DataFrame:
     """One row per deployment that holds the limits, the best of each comparison first, as ``orchestrator best`` ranks.
 
-    ``prices``: USD per GPU hour by hardware, in place of the file's. Raises InputError.
+    ``per`` None: per GPU, or per deployment where one has no GPUs of ours. ``prices``: USD per GPU hour by hardware, in
+    place of the file's. Raises InputError.
     """
-    asked = limits(slo, experiments(open_results(uri), experiment, prices))
-    found = [one for each, slos in asked for slo_ in slos for one in compare(each.points(slo_).current, slo_, per)]
+    found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
     rows = []
     for one in best_document(found)["comparisons"]:  # type: ignore[attr-defined]
         about = {name: value for name, value in one.items() if name not in ("ranking", "left_out")}

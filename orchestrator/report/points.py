@@ -136,7 +136,7 @@ def _measured(point: Point) -> str:
     """What stands in one table: ``chat of quickstart: some-org/model on h100``."""
     head, deployment = point.head, point.deployment
     where = f" on {deployment.hardware}" if deployment.hardware else ""
-    return f"{head.workload} of {head.experiment}: {deployment.model}{where}"
+    return f"{head.workload} of {head.experiment}: {deployment.model}{where}{' (emulated)' if point.emulated else ''}"
 
 
 def _cells(point: Point, slo: Slo | None) -> list[str | Cell]:
@@ -181,6 +181,8 @@ def _doubts(point: Point) -> Iterator[str]:
             kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
             reasons = [f"{requests.failed} of {requests.scheduled} requests failed ({kinds})"]
         yield f"{point.validity}: {'; '.join(reasons) or 'no reason was stored'}"
+    elif doubtful := [one.point.validity for one in point.repeats if one.ok and not one.valid]:
+        yield f"{len(doubtful)} of {len(point.repeats)} repeats are {', '.join(dict.fromkeys(doubtful))}"
     if failed := [one.point for one in point.repeats if not one.ok]:
         yield f"{len(failed)} of {len(point.repeats)} repeats failed: {failed[0].reason}"
 

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from orchestrator.analysis.best import Comparison, best
+from orchestrator.analysis.capacity import Group, Missing, Per
 from orchestrator.analysis.measured import Point, load_points
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.engines import ENGINES
 from orchestrator.errors import InputError
-from orchestrator.plan.model import Plan, PlannedLoad
+from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.registry import unknown_name
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
@@ -31,13 +34,15 @@ class Experiment:
 
     def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
         self.store, self.name = store, store.experiment
+        self.unanswered: list[str] = []  # limits that its points could not be held against, and why
         self._prices = prices or {}
         self._text = store.plan()
         self._superseded = 0
 
     @cached_property
     def plan(self) -> Plan | None:
-        """None where there is none that this version can read: then every point counts as current."""
+        """None where there is none that this version can read: then every point counts as current, and what did not
+        ask the same stands apart (``alike``)."""
         try:
             return Plan.from_json(self._text) if self._text else None
         except InputError:
@@ -46,9 +51,10 @@ class Experiment:
     @property
     def notes(self) -> list[str]:
         """What a reader should know of it, once its points were asked for."""
-        notes = []
-        if self._text is not None and self.plan is None:
-            notes.append(f"{self.name}: another version wrote its plan.json: what is superseded is not known")
+        notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
+        if self.plan is None:
+            why = "it has no plan.json" if self._text is None else "another version wrote its plan.json"
+            notes.append(f"{self.name}: {why}: what is superseded is not known")
         if len(self.slos) > 1:
             notes.append(f"{self.name}: its file names limits: {', '.join(slo.name for slo in self.slos)} (--slo NAME)")
         if self._superseded:
@@ -76,8 +82,29 @@ class Experiment:
         self._superseded = len(superseded)
         return Points(tuple(current), tuple(superseded))
 
+    def comparisons(self, slo: Slo, per: Per | None = None) -> list[Comparison]:
+        """Its answers under some limits. Raises InputError where these need a table that was deleted."""
+        points = self.points(slo)
+        if self.plan is not None:
+            return best(points.current, slo, per, list(self._missing(self.plan, points.current)))
+        groups = self.alike(points)
+        return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
+
+    def alike(self, points: Points) -> Mapping[str, Sequence[Point]]:
+        """Current points that may share a table, by what tells them apart: nothing where there is a plan, or where all
+        asked the same; else what they asked for."""
+        groups = {} if self.plan is not None else self.by_content(points.current)
+        return groups if len(groups) > 1 else {"": points.current}
+
+    @property
+    def hardware(self) -> set[str]:
+        """Names of the kinds of hardware that are in it."""
+        if self.plan is not None:
+            return {one.hardware.name for one in self.plan.deployments}
+        return {one.deployment.hardware for one in self.points().current}
+
     def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
-        """Superseded points by what they asked for, as far as their rows say it."""
+        """Points by what they asked for, as far as their rows say it."""
         manifests = [self.store.manifest(*one.repeats[0].point.ids) for one in points]
         columns = ["point_id", "workload_json", "client_version"]
         rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
@@ -94,29 +121,43 @@ class Experiment:
         """Whether the plan asks for exactly this: deployment, workload, arrivals, window rules, version and level."""
         if self.plan is None:
             return True
-        load, levels = self._loads.get(head.workload, (None, set()))
+        load = self._loads.get((head.deployment_id, head.workload))
         level = Level.model_validate({"control": head.control, "value": head.level})
-        if load is None or (load.search == "levels" and level not in levels):
+        if load is None or (load.search == "levels" and level not in load.levels):
             return False
-        planned = head.deployment_id in self._planned
-        return planned and self.plan.point(head.deployment_id, load, level).point_id == head.point_id
+        return self.plan.point(head.deployment_id, load, level).point_id == head.point_id
+
+    def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[Missing]:
+        """What the plan asks for and nobody measured. Of a search the first levels are known, until it has begun."""
+        stored = {one.head.point_id for one in current}
+        begun = {(one.head.deployment_id, one.head.workload) for one in current}
+        for point in plan.points:
+            name, one = point.workload.name, plan.deployment(point.deployment_id)
+            if point.point_id in stored or (point.load.search != "levels" and (one.id, name) in begun):
+                continue
+            emulated = ENGINES[one.settings.engine].emulated
+            group = Group(self.name, name, one.settings.model, one.hardware.name, emulated)
+            yield Missing(group, one.id, one.label, point.level)
 
     def _described(self, row: DeploymentRow) -> DeploymentRow:
-        label, price = self._planned.get(row.deployment_id, (row.label, None))
-        price = self._prices.get(row.hardware, price)
-        return replace(row, label=label, usd_per_hour=row.usd_per_hour if price is None else price * row.devices)
+        planned = self._planned.get(row.deployment_id)
+        price = self._prices.get(row.hardware, planned.hardware.usd_per_gpu_hour if planned else None)
+        if price is not None:
+            row = replace(row, usd_per_hour=price * row.devices)
+        return replace(row, label=planned.label, model=planned.settings.model) if planned else row
 
     @cached_property
-    def _loads(self) -> dict[str, tuple[PlannedLoad | None, set[Level]]]:
-        """What the plan asks for and the levels that it lists, by workload."""
-        loads = self.plan.loads if self.plan else ()
-        return {one.workload.name: (one, set(one.levels)) for one in loads}
+    def _loads(self) -> dict[tuple[str, str], PlannedLoad]:
+        """What the plan asks for, by deployment and workload."""
+        plan = self.plan
+        if plan is None:
+            return {}
+        return {(one.id, load.workload.name): load for one in plan.deployments for load in plan.loads_of(one.id)}
 
     @cached_property
-    def _planned(self) -> dict[str, tuple[str, float | None]]:
-        """Label and USD per GPU hour of every deployment of the plan."""
-        deployments = self.plan.deployments if self.plan else ()
-        return {one.id: (one.label, one.hardware.usd_per_gpu_hour) for one in deployments}
+    def _planned(self) -> dict[str, Deployment]:
+        """Every deployment of the plan: its label, price and where its model lies now are what is shown."""
+        return {one.id: one for one in self.plan.deployments} if self.plan else {}
 
 
 def experiments(results: Results, name: str | None, prices: Mapping[str, float] | None = None) -> list[Experiment]:
@@ -141,6 +182,25 @@ def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experim
     return named
 
 
+def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = None) -> list[Comparison]:
+    """Each experiment's comparisons under its limits. ``held``: of ``limits``; ``per``: of ``best``.
+
+    Where limits need a table that was deleted the others are answered, with a note; InputError where none can be.
+    """
+    found: list[Comparison] = []
+    problem: InputError | None = None
+    for one, slos in held:
+        for slo in slos:
+            try:
+                found += one.comparisons(slo, per)
+            except InputError as error:
+                problem = error
+                one.unanswered.append(f"{slo.name}: {error}")
+    if problem is not None and not found:
+        raise problem
+    return found
+
+
 def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Slo | None, Points]]:
     """Each experiment's points, held against the limits asked for, else against the first that its file names."""
     for one, slos in limits(asked, found):
@@ -163,6 +223,13 @@ def parse_prices(texts: Sequence[str]) -> dict[str, float]:
             prices[name] = float(value)
         except ValueError:
             prices[name] = -1.0
-        if not name or not 0 <= prices[name] < float("inf"):
+        if not name or not 0 < prices[name] < float("inf"):
             raise InputError(f"--price {text!r}: write it like h100=2.10, in USD per GPU hour")
     return prices
+
+
+def check_prices(prices: Mapping[str, float], found: Iterable[Experiment]) -> None:
+    """Raises InputError for the price of hardware that is in no experiment."""
+    known = {name for one in found for name in one.hardware} if prices else set()
+    if unknown := sorted(set(prices) - known):
+        raise InputError(f"--price: {unknown_name('hardware', unknown[0], known)}")

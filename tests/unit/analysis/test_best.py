@@ -9,17 +9,30 @@ from typing import Any, get_args
 
 import pytest
 
-from orchestrator.analysis.best import Per, best
+from orchestrator.analysis.best import best
+from orchestrator.analysis.capacity import Group, Missing, Per
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document
 from orchestrator.results.store import Store
-from tests.unit.results.builders import commit_launch, commit_measurement, deployment_row, failed_request, request
+from orchestrator.spec.load import Level
+from tests.unit.results.builders import (
+    commit_launch,
+    commit_measurement,
+    deployment_row,
+    events,
+    failed_request,
+    request,
+)
 
 SLO = parse_slo("ttft<=500ms,attainment>=0.9")
 SECONDS = 20
+UNJUDGED: list[dict[str, Any]] = [
+    {"validity": "client_bound"},
+    {"status": "failed", "reason": "node lost", "failure_class": "infra"},
+]
 
 
 class Sweep:
@@ -55,14 +68,27 @@ class Sweep:
             point = {"point_id": f"{deployment}-starts", "start": start, "repeat": start}
             self.level(deployment, level, good, **point | given)
 
-    def comparisons(self, per: Per = "gpu", slo: str | None = None) -> list[dict[str, Any]]:
+    def settled(self, deployment: str, level: float) -> None:
+        """It holds the limits at this level on two starts, and 40 requests per second are too many."""
+        self.deployment(deployment)
+        self.starts(deployment, (level, level))
+        self.level(deployment, 40, good=0.5)
+
+    def comparisons(
+        self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()
+    ) -> list[dict[str, Any]]:
         limits = parse_slo(slo) if slo else SLO
-        found = best(load_points(self.store, limits), limits, per)
+        found = best(load_points(self.store, limits), limits, per, missing)
         return json.loads(json_text(best_document(found)))["comparisons"]  # type: ignore[no-any-return]
 
-    def best(self, per: Per = "gpu", slo: str | None = None) -> dict[str, Any]:
-        (comparison,) = self.comparisons(per, slo)
+    def best(self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[Missing] = ()) -> dict[str, Any]:
+        (comparison,) = self.comparisons(per, slo, missing)
         return comparison | {"winner": (comparison["ranking"] or [None])[0]}
+
+
+def missing(deployment: str, level: float) -> Missing:
+    group = Group("exp", "chat", "m", "h100", emulated=False)
+    return Missing(group, deployment, f"label-{deployment}", Level(control="request_rate", value=level))
 
 
 @pytest.fixture
@@ -157,6 +183,105 @@ def test_a_winner_whose_attainment_may_be_below_the_target_is_not_certain(sweep:
     assert any("not certain to be at least 0.9" in note for note in answer["winner"]["notes"])
 
 
+def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_certain(sweep: Sweep) -> None:
+    sweep.settled("d0", 20)
+    assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
+    answer = sweep.best(missing=[missing("d1", 5), missing("d1", 10)])
+    assert answer["why"] == "not certain: label-d1 is not measured yet"
+    assert answer["decide"] == ["run the experiment again: it goes on with label-d1"]
+
+
+def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep: Sweep) -> None:
+    sweep.settled("d0", 20)
+    assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
+    assert sweep.best(missing=[missing("d0", 30)])["decide"] == ["measure label-d0 at 30 req/s"]
+
+
+def test_where_nothing_is_measured_yet_the_answer_says_so(sweep: Sweep) -> None:
+    answer = sweep.best(missing=[missing("d0", 10)])
+    assert (answer["workload"], answer["model"], answer["hardware"], answer["ranking"]) == ("chat", "m", "h100", [])
+    assert answer["why"] == "nothing that the plan asks for here is measured yet"
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(unjudged: dict[str, Any], sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    sweep.level("d0", 40, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["censored"]
+    assert answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
+    assert answer["decide"] == ["measure label-d0 at 40 req/s"]
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_rival_that_nobody_judged_did_not_lose(unjudged: dict[str, Any], sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.deployment("d1")
+    sweep.level("d1", 20, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["deployment"] == "label-d0"
+    assert answer["why"] == "not certain: levels of label-d1 that could hold have no valid measurement"
+
+
+@pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
+def test_a_rival_that_the_engine_failed_lost(failure_class: str, sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.deployment("d1")
+    sweep.level("d1", 20, status="failed", reason="it died", failure_class=failure_class)
+    assert sweep.best()["why"] == "certain: the only deployment that holds the limits"
+
+
+def test_a_rival_that_may_hold_a_higher_level_after_all_is_a_doubt(sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.settled("d1", 5)
+    assert sweep.best()["certain"]
+    sweep.level("d1", 20, good=0.89)
+    answer = sweep.best()
+    assert answer["why"] == "not certain: label-d1 could hold more"
+    assert answer["decide"] == ["measure label-d1 at 20 req/s again: more repeats, or longer"]
+
+
+def test_repeats_in_which_the_engine_fell_behind_count(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    for start in (2, 3):
+        again: dict[str, Any] = {"point_id": "d0-starts", "start": start, "repeat": start}
+        sweep.level("d0", 20, good=0.1, validity="engine_bound_backlog", **again)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert "attainment is at most 0.550 (at 20 req/s)" in answer["left_out"][0]["reason"]
+
+
+@pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
+def test_a_level_at_which_the_engine_failed_once_does_not_hold(failure_class: str, sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20))
+    failed: dict[str, Any] = {"status": "failed", "reason": "it died", "failure_class": failure_class}
+    sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **failed)
+    answer = sweep.best()
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"] == "1 of 3 repeats failed: it died"
+
+
+@pytest.mark.parametrize("unjudged", UNJUDGED)
+def test_a_winner_with_repeats_that_do_not_count_is_not_certain(unjudged: dict[str, Any], sweep: Sweep) -> None:
+    sweep.settled("d0", 20)
+    sweep.level("d0", 20, point_id="d0-starts", start=2, repeat=2, **unjudged)
+    answer = sweep.best()
+    assert answer["winner"]["repeats"] == 2
+    assert answer["why"] == "not certain: repeats of label-d0 failed or are not valid"
+
+
+def test_nobody_is_told_to_start_an_endpoint_again(sweep: Sweep) -> None:
+    sweep.deployment("d0", devices=0)
+    sweep.level("d0", 5)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best(None)
+    assert (answer["per"], answer["unit"]) == ("deployment", "output tokens/s")
+    assert (answer["why"], answer["decide"]) == ("not certain: one start: spread unknown", [])
+
+
 def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, failed=0.2)
@@ -216,12 +341,55 @@ def test_a_deployment_that_holds_the_limits_nowhere_is_left_out_with_what_binds(
     assert answer["decide"] == ["measure below 5 req/s"]
 
 
-def test_what_cannot_be_divided_is_left_out_with_the_reason(sweep: Sweep) -> None:
-    sweep.deployment("endpoint", devices=0, usd_per_hour=None)
+@pytest.mark.parametrize("limits", ["ttft<=500ms,attainment>=0.95", "ttft<=500ms,itl_p99<=1s,attainment>=0.95"])
+def test_where_no_limit_binds_alone_shares_and_failures_are_said(limits: str, sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    gaps = events({index: [20] * 9 for index in range(100) if index % 25 != 24})
+    sweep.level("d0", 5, good=0.97, failed=0.04, token_events=gaps)  # 2 late, 4 failed: the p95 of the others is good
+    reason = sweep.best(slo=limits)["left_out"][0]["reason"]
+    assert reason.endswith("not 0.95; ttft<=500ms was met by 0.940 there; 4 of 100 requests failed there")
+
+
+def test_a_limit_on_the_gaps_of_each_request_binds_by_its_share(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    gaps = events({index: [900 if index % 10 == 0 else 20, *[20] * 8] for index in range(100)})
+    sweep.level("d0", 5, token_events=gaps)
+    reason = sweep.best(slo="itl_p99<=100ms,attainment>=0.95")["left_out"][0]["reason"]
+    assert reason.endswith("not 0.95; itl_p99<=100ms was met by 0.900 there")
+
+
+@pytest.mark.parametrize("per", ["gpu", "usd"])
+def test_an_endpoint_is_compared_as_a_deployment_alone(per: Per, sweep: Sweep) -> None:
+    sweep.deployment("endpoint", devices=0, usd_per_hour=0.0)
     sweep.level("endpoint", 5)
-    assert "--per deployment" in sweep.best("gpu")["left_out"][0]["reason"]
-    assert "price is not known" in sweep.best("usd")["left_out"][0]["reason"]
+    assert "--per deployment" in sweep.best(per)["left_out"][0]["reason"]
     assert sweep.best("deployment")["winner"]["deployment"] == "label-endpoint"
+
+
+@pytest.mark.parametrize("price", [None, 0.0])
+def test_where_no_price_is_known_that_is_the_reason(price: float | None, sweep: Sweep) -> None:
+    sweep.settled("d0", 5)
+    sweep.deployment("d1", usd_per_hour=price)
+    sweep.level("d1", 5)
+    sweep.level("d1", 40, good=0.5)
+    ranked = sweep.best("usd")
+    assert "label-d1 cannot be compared with the others" in ranked["why"]
+    assert "price is not known" in ranked["left_out"][-1]["reason"]
+
+
+def test_where_nothing_can_be_ranked_nobody_is_told_to_measure(sweep: Sweep) -> None:
+    sweep.deployment("d0", usd_per_hour=None)
+    sweep.level("d0", 5)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best("usd")
+    assert answer["why"].startswith("what holds ttft<=500ms,attainment>=0.9 cannot be ranked: its price is not known")
+    assert answer["decide"] == []
+
+
+def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 1, good=0.0, control="concurrency")
+    assert sweep.best()["decide"] == []
 
 
 def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
@@ -256,6 +424,14 @@ def test_an_emulators_answer_is_marked(sweep: Sweep) -> None:
     answer = sweep.best()
     assert answer["emulated"]
     assert answer["winner"]["emulated"]
+
+
+def test_what_an_emulator_answered_is_never_ranked_with_the_rest(sweep: Sweep) -> None:
+    for name, level in (("d0", 20), ("d1", 10)):
+        sweep.deployment(name)
+        sweep.level(name, level, emulated=name == "d0")
+    shown = [(one["emulated"], [rank["deployment"] for rank in one["ranking"]]) for one in sweep.comparisons()]
+    assert shown == [(False, ["label-d1"]), (True, ["label-d0"])]
 
 
 def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:

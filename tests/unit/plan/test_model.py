@@ -133,6 +133,21 @@ def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() ->
         plan.deployment("none")
 
 
+def test_more_starts_ask_for_measurements_of_their_own_and_keep_those_on_the_first() -> None:
+    before = {one.measurement_id for one in planned(repeats=2).measurements()}
+    after = planned(repeats=2, starts=2).measurements()
+    assert {(one.start, one.measurement_id in before) for one in after} == {(0, True), (1, False)}
+
+
+def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
+    endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
+    plan = planned(deployments=[endpoint, {"engine": "vllm"}], repeats=2, starts=2)
+    starts = {plan.deployment(one.deployment_id).settings.engine: one.start for one in plan.measurements()}
+    assert starts == {"endpoint": 0, "vllm": 1}  # of the last repeat
+    assert [note for note in plan.notes if note.startswith("starts: 2 does not apply to endpoints")]
+    assert not planned(repeats=2, starts=2).notes
+
+
 def test_the_sums_are_those_of_the_load() -> None:
     plan = planned(**RICH)
     sums = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 0.0)).totals()

@@ -1,0 +1,226 @@
+"""What one deployment holds: its best level, why others are not it, and what could still be better.
+
+The candidate is the highest measured level whose attainment (point estimate over all repeats that count) is at least
+the target, with the output token throughput measured there. Only valid points can be candidates: one that the client
+slowed down, or whose engine never came to a steady state, may show that a level fails but not that it holds; and one
+repeat that the engine failed is enough for that. A level that was asked and not measured is as open as one that was
+measured badly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.measured import Point
+from orchestrator.analysis.metrics import BACKLOG, FAILING, QUANTILES
+from orchestrator.analysis.slo import limits_of
+from orchestrator.results.records import DeploymentRow
+from orchestrator.spec.load import Level, Slo, format_duration, load_text
+
+Per = Literal["gpu", "usd", "deployment"]
+_FIGURE_OF = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # itl_p99 is of each request; itl_ms pools them
+
+
+class Group(NamedTuple):
+    """What is ranked together. ``hardware`` is empty where dollars make several kinds comparable."""
+
+    experiment: str
+    workload: str
+    model: str
+    hardware: str
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A level that the plan asks of a deployment and of which nothing is stored yet."""
+
+    group: Group
+    deployment_id: str
+    label: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may hold more."""
+
+    point: Point
+    attainment: Interval
+    throughput: Interval  # in the comparison's unit
+    censored: bool
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.point.deployment.label} at {self.load}"
+
+    @property
+    def load(self) -> str:
+        return load_text(self.point.head.control, self.point.head.level)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A level that is no candidate; with ``point`` None a whole deployment."""
+
+    deployment: DeploymentRow
+    point: Point | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One deployment. ``open``: levels that nobody judged and that could hold; ``near``: that failed by no more than
+    chance; both above what holds and below what is shown to fail. ``incomparable``: why it has no figure to rank by."""
+
+    label: str
+    measured: bool
+    candidate: Candidate | None
+    left_out: tuple[LeftOut, ...]
+    open: tuple[str, ...]
+    near: tuple[str, ...]
+    incomparable: str | None
+
+
+def contender(points: Sequence[Point], missing: Sequence[Missing], slo: Slo, per: Per) -> Contender:
+    """The deployment's best level, what was left out on the way, with reasons, and what could be better still."""
+    left_out = [LeftOut(point.deployment, point, why) for point in points if (why := _unusable(point))]
+    usable = sorted((point for point in points if not _unusable(point)), key=lambda one: one.head.level)
+    tops = {point.head.control: point for point in usable if _share(point) >= slo.attainment}  # the highest one stays
+    controls = {one.head.control for one in points} | {one.level.control for one in missing}
+    above = {name: _above(name, points, missing, tops.get(name), slo) for name in sorted(controls)}
+    divisor = _divisor(points[0].deployment, per) if points else None
+    incomparable = _no_divisor(points[0].deployment, per) if tops and divisor is None else None
+    if incomparable:
+        left_out.append(LeftOut(points[0].deployment, None, incomparable))
+    elif usable and not tops:
+        left_out.append(_none_passes(usable, slo))
+    candidates = [_candidate(top, usable, slo, divisor, above[name].censored) for name, top in tops.items() if divisor]
+    return Contender(
+        label=points[0].deployment.label if points else missing[0].label,
+        measured=bool(points),
+        candidate=max(candidates, key=lambda one: one.throughput.estimate, default=None),
+        left_out=tuple(left_out),
+        open=tuple(load_text(name, level) for name, one in above.items() for level in one.open),
+        near=tuple(load_text(name, level) for name, one in above.items() for level in one.near),
+        incomparable=incomparable,
+    )
+
+
+class _Above(NamedTuple):
+    """Levels above the one that holds: see ``Contender``. ``censored``: none was seen to fail."""
+
+    censored: bool
+    open: list[float]
+    near: list[float]
+
+
+def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], top: Point | None, slo: Slo) -> _Above:
+    """What is known above ``top`` (None: no level holds), up to the first level that is shown to fail."""
+    floor = top.head.level if top else 0.0
+    higher = [one for one in points if one.head.control == control and one.head.level > floor]
+    ceiling = min((one.head.level for one in higher if _shown_to_fail(one, slo)), default=float("inf"))
+    between = [one for one in higher if one.head.level < ceiling]
+    asked = {one.level.value for one in missing if one.level.control == control and floor < one.level.value < ceiling}
+    near = [one.head.level for one in between if not _unusable(one)]  # the highest that holds is the top: these do not
+    return _Above(
+        censored=ceiling == float("inf") and not near,
+        open=sorted(asked | {one.head.level for one in between if _unusable(one)}),
+        near=sorted(near),
+    )
+
+
+def _shown_to_fail(point: Point, slo: Slo) -> bool:
+    """Whether such a level is too much: the engine broke or fell behind, or misses are too many to be chance."""
+    if point.broken or point.validity == BACKLOG:
+        return True
+    return point.attainment is not None and not _unusable(point) and point.attainment.upper < slo.attainment
+
+
+def _share(point: Point) -> float:
+    return point.attainment.estimate if point.attainment else 0.0
+
+
+def _unusable(point: Point) -> str | None:
+    """Why a point cannot win, in one sentence; None when it can. A failing one wins where the attainment allows it."""
+    if failed := point.broken or (() if point.used else point.repeats):
+        head, every = failed[0].point, len(failed) == len(point.repeats)
+        reason = head.reason or head.failure_class or "no reason was stored"
+        return f"failed: {reason}" if every else f"{len(failed)} of {len(point.repeats)} repeats failed: {reason}"
+    if point.validity not in ("valid", FAILING):
+        reasons = "; ".join(text for one in point.used for text in one.point.validity_reasons)
+        return f"not a valid measurement: {point.validity}{f' ({reasons})' if reasons else ''}"
+    if point.attainment is None:
+        return "no request was due in its steady window"
+    return None
+
+
+def _candidate(top: Point, usable: Sequence[Point], slo: Slo, divisor: float, censored: bool) -> Candidate:
+    rate, share, head = top.output_token_throughput(), top.attainment, top.head
+    assert share is not None
+    assert rate is not None
+    notes = []
+    if censored:
+        notes.append("no higher level was seen to fail: its capacity may be higher")
+    lower = [one for one in usable if one.head.control == head.control and one.head.level < head.level]
+    if any(_share(one) < slo.attainment for one in lower):
+        notes.append("not monotonic: a lower level does not hold the limits")
+    if share.lower < slo.attainment:
+        notes.append(f"attainment {share.estimate:.3f} is not certain to be at least {slo.attainment:g}")
+    if top.validity == FAILING:
+        notes.append(f"{FAILING}: {top.figures.requests.failed} of {top.figures.requests.scheduled} requests failed")
+    if unused := len(top.repeats) - len(top.used):
+        notes.append(f"{unused} of {len(top.repeats)} repeats are left out: failed or not valid")
+    if behind := sum(not one.valid for one in top.used):
+        notes.append(f"in {behind} of {len(top.repeats)} repeats the engine fell behind ({BACKLOG})")
+    return Candidate(top, share, rate.scaled(1 / divisor), censored, tuple(notes))
+
+
+def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
+    """What tokens/s are divided by: GPUs, USD per second, or 1; None where it is not known."""
+    if per == "deployment":
+        return 1.0
+    if per == "usd":
+        return deployment.usd_per_hour / 3600 if deployment.usd_per_hour else None
+    return float(deployment.devices) or None
+
+
+def _no_divisor(deployment: DeploymentRow, per: Per) -> str:
+    if not deployment.devices:
+        return "it has no GPUs of ours to count (an endpoint); compare with --per deployment"
+    return "its price is not known, or 0: give --price HARDWARE=USD, or usd_per_gpu_hour of its hardware"
+
+
+def _none_passes(usable: Sequence[Point], slo: Slo) -> LeftOut:
+    top = max(usable, key=_share)
+    level = load_text(top.head.control, top.head.level)
+    reason = f"no level holds the limits: attainment is at most {_share(top):.3f} (at {level}), not {slo.attainment:g}"
+    return LeftOut(top.deployment, None, f"{reason}; {binding(top, slo)}")
+
+
+def binding(point: Point, slo: Slo) -> str:
+    """What keeps a point from holding the limits.
+
+    ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the share of requests
+    within each limit that some answered request missed, and how many failed.
+    """
+    verdicts = [one.verdicts for one in point.used if one.verdicts]
+    shares = {name: float(np.concatenate([one.by_limit[name] for one in verdicts]).mean()) for name in limits_of(slo)}
+    worst = min(shares, key=lambda name: shares[name])
+    quantile = min((one for one in QUANTILES if one >= slo.attainment), default=0.99)
+    values, percentile = getattr(point.figures, _FIGURE_OF.get(worst, ""), None), f"p{quantile * 100:.0f}"
+    limits = {name: format_duration(limit_s) for name, limit_s in limits_of(slo).items()}
+    if values is not None and getattr(values, percentile) > limits_of(slo)[worst] * 1e3:
+        return f"{worst} {percentile} there: {getattr(values, percentile):.4g} ms, limit {limits[worst]}"
+    requests = point.figures.requests
+    missed = [name for name, share in shares.items() if share * requests.scheduled < requests.ok - 0.5]
+    said = [f"{name}<={limits[name]} was met by {shares[name]:.3f} there" for name in missed]
+    if requests.failed:
+        said.append(f"{requests.failed} of {requests.scheduled} requests failed there")
+    return "; ".join(said)

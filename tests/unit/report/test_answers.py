@@ -1,0 +1,109 @@
+"""Answers of stored experiments: what may win, what may share a ranking, and what is said where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import InputError
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.report.best import answer_text
+from orchestrator.report.stored import Experiment, answers, check_prices, limits, parse_prices
+from orchestrator.results.store import Store
+from orchestrator.spec.load import Slo
+from tests.unit.report.test_stored import invoke, planned, run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def changed(plan: Plan, label: str, **given: Any) -> Plan:
+    """The plan with one deployment that is otherwise."""
+
+    def one(deployment: Deployment) -> Deployment:
+        return deployment.model_copy(update=given) if deployment.label == label else deployment
+
+    return plan.model_copy(update={"deployments": tuple(map(one, plan.deployments))})
+
+
+@pytest.mark.parametrize(
+    "given", [{"status": "excluded"}, {"status": "impossible"}, {"unserved": ("chat",)}], ids=lambda given: str(given)
+)
+def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(given: dict[str, Any], store: Store) -> None:
+    run(store, planned())
+    store.write_plan(changed(planned(), "emulator seqs=16", **given).to_json())
+    points = Experiment(store).points()
+    assert [one.deployment.label for one in points.current] == ["emulator seqs=8"]
+    assert [one.deployment.label for one in points.superseded] == ["emulator seqs=16"]
+
+
+@pytest.mark.parametrize("lost", ["deleted", "of another version"])
+def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(lost: str, store: Store, tmp_path: Path) -> None:
+    for tokens in (64, 8):
+        run(store, planned(tokens=tokens), tokens=tokens)
+    path = tmp_path / "exp" / "plan.json"
+    if lost == "deleted":
+        path.unlink()
+    else:
+        store.write_plan(path.read_text().replace('"program_version": "', '"program_version": "0.'))
+    found = answers(limits("ttft<=150ms", [Experiment(store)]))
+    assert [len(one.ranking) for one in found] == [2, 2]
+    assert sorted('"output_tokens":{"fixed":64}' in one.content for one in found) == [False, True]
+    shown = invoke("results", store.uri)
+    assert shown.stdout.count("chat of exp: some-org/m on cpu, {") == 2
+    assert "what is superseded is not known" in shown.stderr
+
+
+def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_path: Path) -> None:
+    run(store, planned(levels=[2, 4]))
+    (tmp_path / "exp" / "plan.json").unlink()
+    (found,) = answers(limits("ttft<=150ms", [Experiment(store)]))
+    assert (len(found.ranking), found.content) == (2, "")
+    assert "exp: it has no plan.json" in invoke("results", store.uri).stderr
+
+
+def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> None:
+    store.write_plan(planned(levels=[2, 4]).to_json())
+    (nothing, _) = answers(limits(None, [Experiment(store)]))
+    assert nothing.why == "nothing that the plan asks for here is measured yet"
+    assert nothing.decide == ("run the experiment again: it goes on with emulator seqs=8, emulator seqs=16",)
+    run(store, planned(levels=[2, 4]))
+    assert "measured yet" not in " ".join(one.why for one in answers(limits(None, [Experiment(store)])))
+
+
+def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> None:
+    plan = changed(planned(), "emulator seqs=16", status="excluded")
+    store.write_plan(plan.to_json())
+    (nothing, _) = answers(limits(None, [Experiment(store)]))
+    assert nothing.decide == ("run the experiment again: it goes on with emulator seqs=8",)
+
+
+def test_limits_that_need_a_deleted_table_cost_the_others_nothing(store: Store) -> None:
+    slos = (Slo(name="gaps", itl_p99=0.1), Slo(name="fast", ttft=0.15, attainment=0.9))
+    run(store, planned().model_copy(update={"slos": slos}))
+    why = "a limit on itl_p99 needs the table token_events"
+    done = invoke("best", store.uri)
+    assert "under fast" in done.stdout
+    assert f"exp: no answer under gaps: {why}" in done.stderr
+    assert f"note: no answer under gaps: {why}" in "\n".join(answer_text(Experiment(store)))
+    with pytest.raises(InputError, match=why):
+        answers(limits("gaps", [Experiment(store)]))
+
+
+def test_a_price_of_hardware_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+    run(store, planned())
+    check_prices({"cpu": 2.0}, [Experiment(store)])
+    with pytest.raises(InputError, match="--price: unknown hardware 'cpus'; did you mean 'cpu'"):
+        check_prices({"cpus": 2.0}, [Experiment(store)])
+    (tmp_path / "exp" / "plan.json").unlink()
+    with pytest.raises(InputError, match="--price: unknown hardware 'h100'"):
+        check_prices({"h100": 2.0}, [Experiment(store)])
+
+
+def test_a_price_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="--price 'h100=0'"):
+        parse_prices(["h100=0"])
