@@ -56,6 +56,8 @@ def best(
     comparisons = answers(asked, per)
     for text in [json_text(best_document(comparisons))] if form == "json" else best_text(comparisons):
         click.echo(text)
-    for note in [note for one in found for note in one.notes]:
+    named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
+    left_out = [f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos]
+    for note in [*left_out, *(note for one in found for note in one.notes)]:
         click.echo(f"note: {note}", err=True)
     return 3 if any(one.store.damage for one in found) else 0

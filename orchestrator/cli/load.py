@@ -21,7 +21,7 @@ from orchestrator.spec.load import MOST_TOKENS
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
-    from orchestrator.runner.measure import Attempt, Loaded
+    from orchestrator.runner.measure import Attempt
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 MOST_REQUESTS = 5_000_000
@@ -105,7 +105,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
             with live_load() as listener:
                 attempt = measure_here(run.load, clients, listener, stop.is_set)
             assert attempt.loaded
-            after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt.loaded)]
+            after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt)]
             for note in after:
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
@@ -186,11 +186,8 @@ def _repeated(distinct: int | None, requests: int) -> list[str]:
     return [f"{requests} requests of {distinct} prompts: each sent up to {times} times; a prefix cache answers faster"]
 
 
-def _interrupted(loaded: Loaded) -> list[str]:
-    if not loaded.interrupted:
-        return []
-    start_ns, end_ns = loaded.span_unix_ns
-    return [f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s: these are its figures until then; run again for all"]
+def _interrupted(attempt: Attempt) -> list[str]:
+    return [f"{attempt.verdict.reasons[0]}; run again for all"] if attempt.interrupted else []
 
 
 def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -87,7 +87,7 @@ def run(
         live.say(_summary(report, store))
     try:
         click.echo("\n".join(answer_text(Experiment(store))), err=True)
-    except OrchestratorError as error:  # all is measured: that nothing can be read now is no failure of the sweep
+    except Exception as error:  # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
     if report.interrupted:
         return INTERRUPTED

@@ -11,8 +11,10 @@ Examples:
   orchestrator verify s3://bucket/sweeps --experiment quickstart
 
 \b
-Reads every file and compares size and SHA-256 with its manifest. A damaged file costs its own measurement: results and
-best leave it out and name it, and the next run measures it again. Exit status: 0 all whole, 3 some are damaged.
+Reads every file and compares size and SHA-256 with its manifest. A damaged file costs its own measurement: the
+next run measures it again where a file is gone or cut off, or once you removed its manifest from commits/. Until then
+results and best show what was computed of it before; else they leave it out and name it. Exit status: 0 all whole, 3
+some are damaged.
 """
 
 

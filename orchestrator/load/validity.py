@@ -5,6 +5,7 @@
 ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
 token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's.
 ``engine_bound_backlog``: the engine fell behind for the whole window; latencies depend on how long one looks.
+A point that the user ended is ``interrupted``, whatever is found here (runner/measure.py).
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed_version, is_version
 
+# Part of every point's id. Raise it when the same load would be measured otherwise: what the client sends, when it
+# takes its time stamps, how answers are counted. What was measured before is then superseded.
+MEASUREMENT_VERSION = 2
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _PATH_STARTS = (".", "/", "~", "${")
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # they change no measurement

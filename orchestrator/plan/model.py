@@ -20,7 +20,7 @@ from orchestrator import __version__
 from orchestrator.engines import ENGINES
 from orchestrator.errors import InputError
 from orchestrator.plan.feasibility import nodes_needed
-from orchestrator.plan.identity import seed_of
+from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
@@ -67,13 +67,17 @@ class PlannedLoad(LoadRules):
     levels: tuple[Level, ...] = ()  # of the experiment file
     drain_timeout_s: float
 
-    def identity(self, level: Level) -> str:
-        """The hash of what a point asks of any deployment: content, not where files lie."""
-        rules = self.model_dump(include=LIMITS, exclude_none=True)
+    def rules(self, level: Level) -> dict[str, Any]:
+        """How a level is measured, in JSON values: arrivals, warm-up, window, limits and the version of measuring."""
+        rules = self.model_dump(mode="json", include=LIMITS, exclude_none=True)
         if level.control == "request_rate":
             drawn = self.arrivals.model_dump(mode="json", exclude_defaults=True)
             rules["arrivals"] = drawn | ({"trace": self.trace_digest} if self.arrivals.trace is not None else {})
-        return digest({"workload": self.workload.identity(), "level": level, "client": __version__, **rules})
+        return {"measurement_version": MEASUREMENT_VERSION, **rules}
+
+    def identity(self, level: Level, seed: int) -> str:
+        """The hash of what a point asks of any deployment: content, not where files lie. ``seed``: the experiment's."""
+        return digest({"workload": self.workload.identity(), "level": level, "seed": seed, **self.rules(level)})
 
     def estimated_s(self, level: Level) -> float:
         """Seconds of load. A closed loop by requests counts as one minute: its length is not known beforehand."""
@@ -98,8 +102,7 @@ class Point:
 
     def load_rules(self) -> dict[str, Any]:
         """What clients are told of it, by the names of LoadPoint."""
-        names = ("workload", "arrivals", *LIMITS)
-        return {"level": self.level} | {name: getattr(self.load, name) for name in names}
+        return {"level": self.level} | {name: getattr(self.load, name) for name in ("workload", "arrivals", *LIMITS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class Plan(SweepRules):
     @cached_property
     def _identity(self) -> Callable[[str, Level], str]:
         loads = {load.workload.name: load for load in self.loads}
-        return cache(lambda workload, level: loads[workload].identity(level))
+        return cache(lambda workload, level: loads[workload].identity(level, self.seed))
 
     @cached_property
     def _seed(self) -> Callable[[str, Level, int], int]:
@@ -233,16 +236,13 @@ class Plan(SweepRules):
         """Raises InputError when the text is no plan, or one that this version of the program cannot run."""
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise InputError(f"not a plan: {error}") from None
         if not isinstance(content, dict) or "plan_format" not in content:
             raise InputError("not a plan: write one with 'orchestrator plan EXPERIMENT --output plan.json'")
         version = content.get("program_version")
         if content["plan_format"] != FORMAT or version != __version__:
-            raise InputError(
-                f"this plan was written by version {version}, this is {__version__}, and the version of the client is "
-                "part of what identifies a point: plan the experiment again"
-            )
+            raise InputError(f"plan written by version {version}, this is {__version__}: plan the experiment again")
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -37,7 +37,7 @@ class Experiment:
         self.unanswered: list[str] = []  # limits that its points could not be held against, and why
         self._prices = prices or {}
         self._text = store.plan()
-        self._superseded = 0
+        self._superseded, self._unmeasured = 0, False
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -58,8 +58,10 @@ class Experiment:
         if len(self.slos) > 1:
             notes.append(f"{self.name}: its file names limits: {', '.join(slo.name for slo in self.slos)} (--slo NAME)")
         if self._superseded:
-            many = f"{self._superseded} points of earlier versions of its file are"
+            many = f"{self._superseded} points of earlier versions of its file or of the program are"
             notes.append(f"{self.name}: {many} superseded (results --all shows them)")
+        if self._unmeasured:
+            notes.append(f"{self.name}: nothing that its plan asks for is measured yet")
         return notes
 
     @cached_property
@@ -69,7 +71,7 @@ class Experiment:
             return self.plan.slos
         try:
             return tuple(Slo.model_validate(one) for one in json.loads(self._text or "{}").get("slos", ()))
-        except (AttributeError, ValueError):
+        except (AttributeError, RecursionError, TypeError, ValueError):
             return ()
 
     def points(self, slo: Slo | None = None) -> Points:
@@ -79,7 +81,7 @@ class Experiment:
         for point in load_points(self.store, slo):
             described = replace(point, deployment=self._described(point.deployment))
             (current if self._is_current(point.head) else superseded).append(described)
-        self._superseded = len(superseded)
+        self._superseded, self._unmeasured = len(superseded), self.plan is not None and not current
         return Points(tuple(current), tuple(superseded))
 
     def comparisons(self, slo: Slo, per: Per | None = None) -> list[Comparison]:
@@ -106,14 +108,14 @@ class Experiment:
     def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
         """Points by what they asked for, as far as their rows say it."""
         manifests = [self.store.manifest(*one.repeats[0].point.ids) for one in points]
-        columns = ["point_id", "workload_json", "client_version"]
+        columns = ["point_id", "workload_json", "load_json", "client_version"]
         rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
         said = {row.pop("point_id"): row for row in rows.to_pylist()}
         groups: dict[str, list[Point]] = {}
         for point in points:
-            row, window_ns = said.get(point.head.point_id, {}), point.head.window_end_ns - point.head.window_start_ns
-            stated = "" if window_ns % 10**6 else f", {window_ns / 1e9:g} s"  # a measured one is no whole millisecond
-            content = f"{row.get('workload_json')}{stated}, version {row.get('client_version')}"
+            row = said.get(point.head.point_id, {})
+            load = row.get("load_json") or _load_of(point.head)
+            content = f"{row.get('workload_json')}, {load}, version {row.get('client_version')}"
             groups.setdefault(content, []).append(point)
         return groups
 
@@ -158,6 +160,13 @@ class Experiment:
     def _planned(self) -> dict[str, Deployment]:
         """Every deployment of the plan: its label, price and where its model lies now are what is shown."""
         return {one.id: one for one in self.plan.deployments} if self.plan else {}
+
+
+def _load_of(head: PointHead) -> str:
+    """How a point was loaded, as far as a row without ``load_json`` says it."""
+    start_ns, end_ns = head.window_ns
+    stated = "" if (end_ns - start_ns) % 10**6 else f", {(end_ns - start_ns) / 1e9:g} s"  # else it was measured
+    return f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up{stated}"
 
 
 def experiments(results: Results, name: str | None, prices: Mapping[str, float] | None = None) -> list[Experiment]:

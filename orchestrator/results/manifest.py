@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ _FOLDERS: dict[Kind, str] = {
     "launch": "commits/launches",
     "selfcheck": "commits/selfchecks",
 }
+_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}  # as columns hold them
 
 
 def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
@@ -98,15 +99,19 @@ class Manifest(Committed):
             raise ValueError(f"not a manifest: {type(error).__name__}: {error}") from error
 
     def _check(self) -> None:
-        """Raises ValueError for a value of another type, or a part elsewhere than below the experiment."""
-        texts = (self.measurement_id, self.attempt_id, *(text for part in self.files for text in astuple(part)[:2]))
-        numbers = (
-            self.created_unix_ns,
-            self.earlier,
-            *(size for part in self.files for size in (part.rows, part.bytes)),
-        )
-        if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-            raise ValueError("a field is of another type")
-        for path in (PurePosixPath(part.path) for part in self.files):
-            if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"{path} is not below the experiment's folder")
+        """Raises TypeError or ValueError for a value that no column holds, or a part elsewhere than in its table."""
+        texts = (self.measurement_id, self.attempt_id, self.deployment_id, self.point_id, self.launch_id)
+        told = (text for text in (self.reason, self.failure_class) if text is not None)
+        "".join((*texts, *told)).encode()  # raises where one is no text, or none that Arrow can hold
+        if self.kind not in _FOLDERS or self.status not in ("ok", "failed"):
+            raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
+        numbers = [(name, getattr(self, name)) for name in _MOST]
+        numbers += [(name, getattr(part, name)) for part in self.files for name in ("rows", "bytes")]
+        for name, number in numbers:
+            if type(number) is not int or not 0 <= number < _MOST.get(name, 2**63):
+                raise ValueError(f"{name} is {number!r}")
+        for part in self.files:
+            folders = PurePosixPath(part.path).parts
+            inside = folders[:2] == ("data", part.table) and len(folders) > 2 and ".." not in folders
+            if not inside or not part.path.isprintable():
+                raise ValueError(f"{part.path!r} is not below the experiment's folder data/{part.table}")

@@ -83,7 +83,7 @@ class TokenEventsRow(AttemptKey):
 class PointHead(AttemptKey):
     """One attempt at a measurement: what every answer needs of it."""
 
-    point_id: A[str, "hash of deployment, workload, level, warm-up rule and client version"]
+    point_id: A[str, "hash of deployment, workload, level, how it is loaded, seed and version of measuring"]
     deployment_id: A[str, "see deployments"]
     launch_id: A[str, "live start of the engine it ran on; empty: none was reached"]
     experiment: A[str, "name in the experiment file"]
@@ -98,7 +98,9 @@ class PointHead(AttemptKey):
     reason: A[str | None, "one plain sentence when failed"] = None
     failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = None
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
-    validity: A[str, "valid | client_bound | stream_buffered | engine_bound_backlog | invalid | unmeasured"]
+    validity: A[
+        str, "valid | client_bound | stream_buffered | engine_bound_backlog | invalid | interrupted | unmeasured"
+    ]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
@@ -117,6 +119,7 @@ class PointRow(PointHead):
     """One attempt at a measurement, with the evidence for its validity."""
 
     workload_json: A[str, "the workload, resolved"]
+    load_json: A[str | None, "arrivals, warm-up, window, limits and the version of measuring"] = None
     evidence_json: A[str, "figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"]
     clients_json: A[str, "ClientStats of each"]
     requests_scheduled: A[I32, "rows of this attempt in requests"]

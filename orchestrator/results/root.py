@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -12,12 +13,13 @@ from orchestrator.errors import InputError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
-from orchestrator.results.store import Store
+from orchestrator.results.store import Store, is_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _MARKS = ("commits", "plan.json")  # what an experiment's folder holds
+_log = logging.getLogger(__name__)
 
 
 class Results:
@@ -46,14 +48,17 @@ class Results:
 def open_results(uri: str) -> Results:
     """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
 
-    Raises InputError when there is none.
+    Folders with names that no experiment has are left out and logged. Raises InputError when there is none.
     """
     location = parse_location(uri)
     blobs = Blobs(location)
     if any(blobs.exist(list(_MARKS))):
         parent, _, name = location.path.rpartition("/")
         return Results(replace(location, path=parent).uri, (name,))
-    names = tuple(name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in _MARKS])))
+    found = [name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in _MARKS]))]
+    names = tuple(name for name in found if is_name(name))
+    for name in sorted(set(found) - set(names)):
+        _log.warning("%r is left out: no experiment can have this name", blobs.path(name))
     if not names:
         raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
     return Results(location.uri, names)

@@ -124,22 +124,25 @@ class Store:
     def log_uri(self, name: str) -> str:
         """Where ``write_log`` puts it."""
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts:
+        if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
             raise InputError(f"{name!r} is no name for a log; give a relative path like <attempt>/rank0.log")
         return self._key(f"logs/{path}")
 
     def read_log(self, uri: str) -> bytes | None:
-        """A log by what ``write_log`` returned, None when it is not there."""
-        return self._blobs.get(uri)
+        """A log by what ``write_log`` returned, None when there is none. Only this experiment's are looked at."""
+        try:
+            return self._blobs.get(self.log_uri(uri.partition("/logs/")[2]))
+        except InputError:
+            return None
 
     def write_plan(self, text: str) -> None:
         """Keep the frozen plan as plan.json, in place of the one before."""
         self._blobs.put(self._key("plan.json"), text.encode())
 
     def plan(self) -> str | None:
-        """The text of plan.json, None when there is none."""
+        """The text of plan.json, however damaged; None when there is none."""
         data = self._blobs.get(self._key("plan.json"))
-        return None if data is None else data.decode()
+        return None if data is None else data.decode(errors="replace")
 
     # --- reading ---
 
@@ -239,17 +242,8 @@ class Store:
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
             yield key, None if manifest else "no whole manifest"
-            for part, data in self._map(self._content, manifest.files if manifest else ()):
-                if data is None:
-                    yield part.path, None if part.table in DROPPABLE else "gone"
-                elif len(data) != part.bytes:
-                    yield part.path, f"{len(data)} bytes; its manifest says {part.bytes}"
-                else:
-                    same = hashlib.sha256(data).hexdigest() == part.sha256
-                    yield part.path, None if same else "its content has changed (SHA-256)"
-
-    def _content(self, part: FilePart) -> bytes | None:
-        return self._blobs.get(self._key(part.path))
+            for part, (_, problem) in self._map(self._content, manifest.files if manifest else ()):
+                yield part.path, problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
         """A file of this attempt is damaged: it is named, counts no more here, and the others go on."""
@@ -282,7 +276,10 @@ class Store:
     def _read_manifest(self, key: str) -> Manifest | None:
         data = self._blobs.get(self._key(key))
         try:
-            return None if data is None else Manifest.from_json(data)
+            manifest = None if data is None else Manifest.from_json(data)
+            if manifest is not None and manifest.key != key:
+                raise ValueError(f"it is that of {manifest.key}")
+            return manifest
         except ValueError as error:
             _log.warning("%s is ignored: %s", self._blobs.path(self._key(key)), error)
             return None
@@ -316,15 +313,35 @@ class Store:
         sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
-    def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
-        path = self._blobs.path(self._key(part.path))
+    def _content(self, part: FilePart) -> tuple[bytes | None, str | None]:
+        """A part's content, None where it is not there, and what is wrong with it: None when it is as it was written.
+
+        That of a table that may be deleted is not there, and nothing is wrong.
+        """
         try:
-            with self._blobs.open(self._key(part.path)) as source, pq.ParquetFile(source) as file:
+            data = self._blobs.get(self._key(part.path))
+        except ResultsError as error:
+            if not self.is_local:  # the storage does not answer: that tells nothing of the file
+                raise
+            return None, str(error)
+        if data is None:
+            return None, None if part.table in DROPPABLE else "gone"
+        if len(data) != part.bytes:
+            return data, f"{len(data)} bytes; its manifest says {part.bytes}"
+        same = hashlib.sha256(data).hexdigest() == part.sha256
+        return data, None if same else "its content has changed (SHA-256)"
+
+    def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
+        path, (data, problem) = self._blobs.path(self._key(part.path)), self._content(part)
+        if problem is not None:
+            raise DamagedError(f"{path} is committed but cannot be read: {problem}")
+        if data is None:
+            return None
+        try:
+            with pq.ParquetFile(pa.BufferReader(data)) as file:
                 have = [name for name in file.schema_arrow.names if columns is None or name in columns]
                 rows = file.read(columns=have, use_threads=False)
-        except (OSError, pa.ArrowInvalid) as error:
-            if part.table in DROPPABLE and isinstance(error, FileNotFoundError):
-                return None
+        except (OSError, ValueError) as error:  # it was written like that
             raise DamagedError(f"{path} is committed but cannot be read: {error}") from error
         if rows.num_rows != part.rows:
             raise DamagedError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
@@ -354,7 +371,12 @@ def _once(rows: pa.Table, key: str) -> pa.Table:
     return rows.take(pa.array(np.sort(first)))
 
 
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an experiment, or an id: part of a path, everywhere."""
+    return _SAFE.fullmatch(text) is not None
+
+
 def _safe(what: str, name: str) -> str:
-    if not _SAFE.fullmatch(name):
+    if not is_name(name):
         raise InputError(f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'")
     return name

@@ -105,10 +105,18 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False) -> Atte
     A point that its clients slowed down is a failure only where more of them could do better.
     """
     verdict = judge(loaded.requests, loaded.stats, loaded.cut(point))
+    if loaded.interrupted:
+        verdict = replace(verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         failure = Failure(FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit")
     return Attempt(verdict=verdict, failure=failure, loaded=loaded)
+
+
+def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
+    start_ns, end_ns = loaded.span_unix_ns
+    asked = f" of {point.warmup_s + point.duration_s:g} s" if point.duration_s is not None else ""
+    return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then"
 
 
 def _nothing_ok(requests: pa.Table) -> Failure | None:

@@ -53,6 +53,7 @@ class AttemptRecord:
             experiment=experiment,
             workload=point.workload.name,
             workload_json=point.workload.model_dump_json(exclude_defaults=True),
+            load_json=json.dumps(point.load.rules(point.level)),
             control=point.level.control,
             level=point.level.value,
             arrivals=point.load.arrivals.process if point.level.control == "request_rate" else "closed",

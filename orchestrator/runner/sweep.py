@@ -92,7 +92,7 @@ class Sweep:
         plan, store = self._context.plan, self._context.store
         deployments = on_this_cluster(plan.runnable(), self._context.cluster.machines())
         check_same(store, deployments)
-        commits = store.commits()
+        commits = store.commits(checked=True)
         committed = first_ok(commits)
         if not self._context.retry_failed:
             committed = _refused(commits) | committed

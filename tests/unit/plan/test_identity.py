@@ -97,9 +97,13 @@ def test_what_changes_a_point_keeps_the_deployment(change: dict[str, Any]) -> No
     assert set(before[1]).isdisjoint(after[1])
 
 
-def test_the_version_of_the_client_is_part_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_measuring_is_part_of_a_point_and_that_of_the_program_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = ids(planned(**BASE))
     monkeypatch.setattr("orchestrator.plan.model.__version__", "99.0")
+    assert ids(planned(**BASE)) == before
+    monkeypatch.setattr("orchestrator.plan.model.MEASUREMENT_VERSION", 99)
     after = ids(planned(**BASE))
     assert before[0] == after[0]
     assert set(before[1]).isdisjoint(after[1])
@@ -130,9 +134,10 @@ def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
     assert all(0 <= seed < 2**48 for seed in first)
 
 
-def test_another_seed_gives_other_measurements_of_the_same_points() -> None:
+def test_another_seed_gives_other_points_so_that_its_repeats_are_pooled_with_no_others() -> None:
     before, after = ids(planned(**BASE)), ids(planned(**BASE, seed=1))
-    assert before[:2] == after[:2]
+    assert before[0] == after[0]
+    assert set(before[1]).isdisjoint(after[1])
     assert set(before[2]).isdisjoint(after[2])
 
 

@@ -104,7 +104,10 @@ def test_a_damaged_plan_is_refused(change: dict[str, Any], message: str) -> None
         Plan.from_json(json.dumps(content))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"plan_format": '])
+DEEP = pytest.param("[" * 100_000, id="deep")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense", '{"plan_format": ', DEEP])
 def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="not a plan"):
         Plan.from_json(text)

@@ -25,18 +25,18 @@ name: {name}
 model: some-org/{model}
 deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]}}
 workloads: [{{name: chat, input_tokens: 16, output_tokens: {tokens}}}]
-load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s}}
+load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s, request_timeout: {timeout}}}
 slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
 """
 
 
 def planned(**given: Any) -> Plan:
-    values = {"name": "exp", "model": "m", "tokens": 8, "levels": [2], "duration": "10s"}
+    values = {"name": "exp", "model": "m", "tokens": 8, "levels": [2], "duration": "10s", "timeout": "600s"}
     return make_plan(parse_experiment(FILE.format(**values | given)))
 
 
-def run(store: Store, plan: Plan, tokens: int = 8) -> None:
-    """What a sweep of this plan leaves, one attempt of each point."""
+def run(store: Store, plan: Plan, tokens: int = 8, **given: Any) -> None:
+    """What a sweep of this plan leaves, one attempt of each point. ``given``: of its rows in points, what differs."""
     store.write_plan(plan.to_json())
     for point in plan.points:
         measurement = plan.measurement(point, 0)
@@ -45,6 +45,7 @@ def run(store: Store, plan: Plan, tokens: int = 8) -> None:
         deployment = plan.deployment(point.deployment_id)
         rows = [request(n, n * 100, first_ms=n * 100 + 100, last_ms=n * 100 + 190, tokens=tokens) for n in range(100)]
         row = deployment_row(deployment, plan.name)
+        how = {"load_json": json.dumps(point.load.rules(point.level))} | given
         commit_measurement(
             store,
             measurement.measurement_id,
@@ -56,6 +57,7 @@ def run(store: Store, plan: Plan, tokens: int = 8) -> None:
             control=point.level.control,
             level=point.level.value,
             workload_json=point.workload.model_dump_json(exclude_defaults=True),
+            **how,
         )
 
 
@@ -81,7 +83,7 @@ def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(s
     done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
     (comparison,) = json.loads(done.stdout)["comparisons"]
     assert [one["value"] < 100 for one in comparison["ranking"]] == [True, True]
-    assert "2 points of earlier versions of its file are superseded" in done.stderr
+    assert "2 points of earlier versions of its file or of the program are superseded" in done.stderr
     shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     assert [one["current"] for one in shown] == [True, True]
     every = invoke("results", store.uri, "--all")
@@ -99,6 +101,56 @@ def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]
     assert [len(one) for one in levels(store)] == [2, 2]
     run(store, planned())  # and back: nothing is measured again
     assert levels(store)[0] == [2, 2]
+
+
+def tables_of_superseded(store: Store) -> int:
+    run(store, planned(tokens=64), tokens=64)
+    return int(invoke("results", store.uri, "--all").stdout.count("superseded: "))
+
+
+def test_superseded_points_share_a_table_only_where_they_were_loaded_the_same(store: Store) -> None:
+    for timeout in ("60s", "70s"):
+        run(store, planned(timeout=timeout))
+    assert tables_of_superseded(store) == 2
+
+
+@pytest.mark.parametrize("other", [{"arrivals": "constant"}, {"window_start_ns": 10**9, "window_end_ns": 11 * 10**9}])
+def test_rows_that_do_not_say_how_they_were_loaded_are_told_apart_as_far_as_they_tell(
+    store: Store, other: dict[str, Any]
+) -> None:
+    run(store, planned(timeout="60s"), load_json=None)
+    run(store, planned(timeout="70s"), load_json=None)
+    run(store, planned(timeout="80s"), load_json=None, **other)
+    assert tables_of_superseded(store) == 2
+
+
+def test_where_nothing_that_the_plan_asks_for_is_measured_the_answer_says_so(store: Store) -> None:
+    run(store, planned())
+    assert "is measured yet" not in invoke("best", store.uri).stderr
+    store.write_plan(planned(tokens=64).to_json())
+    assert "exp: nothing that its plan asks for is measured yet" in invoke("best", store.uri).stderr
+
+
+def test_best_names_the_experiments_whose_files_name_no_limits(store: Store) -> None:
+    run(store, planned())
+    run(Store.open(store.uri, "other"), planned(name="other").model_copy(update={"slos": ()}))
+    said = "other is left out: its file names no"
+    assert f"{said} limits: give --slo" in invoke("best", store.uri).stderr
+    assert f"{said} tight" in invoke("best", store.uri, "--slo", "tight").stderr
+    assert said not in invoke("best", store.uri, "--slo", "ttft<=1s").stderr
+
+
+DAMAGED_PLANS = [b'{"plan_format": 1, "slos": 5}', b'{"name": "\xff"}', b"\xff", b"[" * 100_000, b"5", b""]
+
+
+@pytest.mark.parametrize("content", DAMAGED_PLANS, ids=lambda content: repr(content[:40]))
+def test_a_damaged_plan_ends_no_command(store: Store, tmp_path: Path, content: bytes) -> None:
+    run(store, planned())
+    (tmp_path / "exp" / "plan.json").write_bytes(content)
+    assert "emulator" in invoke("results", store.uri).stdout
+    assert "emulator" in invoke("best", store.uri, "--slo", "ttft<=1s", "--per", "deployment").stdout
+    assert "0 damaged" in invoke("verify", store.uri).stdout
+    invoke("logs", store.uri)
 
 
 def test_a_level_that_was_added_leaves_the_others_current(store: Store) -> None:

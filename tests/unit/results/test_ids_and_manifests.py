@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,7 +29,10 @@ MANIFEST = Manifest(
     attempt_id="a0",
     status="failed",
     created_unix_ns=12,
-    files=(FilePart("requests", "data/requests/v=1/x.parquet", 3, 99, "ab"), FilePart("points", "p", 1, 9, "cd")),
+    files=(
+        FilePart("requests", "data/requests/v=1/x.parquet", 3, 99, "ab"),
+        FilePart("points", "data/points/v=1/x.parquet", 1, 9, "cd"),
+    ),
     reason="it broke",
     failure_class="infra",
     deployment_id="d0",
@@ -109,6 +114,48 @@ def test_a_torn_manifest_is_no_manifest(cut: int) -> None:
 def test_other_json_is_no_manifest(text: str) -> None:
     with pytest.raises(ValueError, match="not a manifest"):
         Manifest.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"created_unix_ns": 10**30},
+        {"created_unix_ns": -1},
+        {"earlier": 10**12},
+        {"earlier": True},
+        {"status": 5},
+        {"status": ["ok"]},
+        {"kind": "weather"},
+        {"kind": []},
+        {"reason": "\ud800"},
+        {"failure_class": ["infra"]},
+        {"measurement_id": None},
+        {"ids": {"deployment_id": None}},
+    ],
+    ids=str,
+)
+def test_a_manifest_with_a_value_that_no_column_holds_is_none(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a manifest"):
+        Manifest.from_json(json.dumps(json.loads(MANIFEST.to_json()) | change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"path": path} for path in ("", ".", "data", "data/requests", "data/points/v=1/x.parquet", "plan.json", 5)),
+        {"path": "data/requests/../../x.parquet"},
+        {"path": "data/requests/\0x.parquet"},
+        {"bytes": -1},
+        {"bytes": 2**63},
+        {"rows": 1.5},
+    ],
+    ids=str,
+)
+def test_a_manifest_with_a_part_that_cannot_be_its_own_is_none(change: dict[str, Any]) -> None:
+    content = json.loads(MANIFEST.to_json())
+    content["files"]["requests"][0] |= change
+    with pytest.raises(ValueError, match="not a manifest"):
+        Manifest.from_json(json.dumps(content))
 
 
 def test_launches_lie_apart_from_measurements() -> None:

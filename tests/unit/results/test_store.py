@@ -98,7 +98,8 @@ def test_a_torn_manifest_is_ignored_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert store.manifests() == [whole]
     assert "a1.json is ignored" in caplog.text
-    torn.write_text(replace(whole, measurement_id="m1").to_json())  # an object store may show a late write
+    late = replace(whole, measurement_id="m1", attempt_id="a1")
+    torn.write_text(late.to_json())  # an object store may show a late write
     assert store.winners().keys() == {"m0", "m1"}
 
 
@@ -181,6 +182,39 @@ def emptied(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("table", ["points", "requests"])
+def test_a_part_of_which_one_bit_has_changed_is_left_out_and_named(
+    store: Store, tmp_path: Path, table: str, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    commit_measurement(store, "m1", [request(0)])
+    path = tmp_path / "root" / "exp" / "data" / table / "v=1" / "m0-a0-driver.parquet"
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 1
+    path.write_bytes(content)
+    assert store.read(table)["measurement_id"].to_pylist() == ["m1"]
+    assert "m0-a0-driver.parquet is committed but cannot be read: its content has changed (SHA-256)" in caplog.text
+
+
+def test_a_manifest_that_lies_where_another_belongs_is_none(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = commit_measurement(store, "m0", [request(0)])
+    other = tmp_path / "root" / "exp" / "commits" / "m1" / "a1.json"
+    other.parent.mkdir()
+    other.write_text(whole.to_json())
+    assert store.manifests() == [whole]
+    assert "it is that of commits/m0/a0.json" in caplog.text
+    assert dict(store.verify())["commits/m1/a1.json"] == "no whole manifest"
+
+
+def test_a_plan_that_is_no_utf_8_is_read_as_far_as_it_goes(store: Store, tmp_path: Path) -> None:
+    store.write_plan("{}")
+    (tmp_path / "root" / "exp" / "plan.json").write_bytes(b'{"a": "\xff"}')
+    assert store.plan() == '{"a": "\ufffd"}'
+
+
 @pytest.mark.parametrize("damage", [torn, emptied, Path.unlink])
 def test_a_damaged_part_costs_its_own_measurement_and_is_named(
     store: Store, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
@@ -259,6 +293,23 @@ def test_logs_stay_below_their_folder(store: Store, name: str) -> None:
         store.write_log(name, b"")
 
 
+@pytest.mark.parametrize(
+    "uri", ["../secret", "exp/logs/../../../secret", "exp/../../secret", "other/secret", "/etc/hostname", "exp/logs/\0"]
+)
+def test_a_row_that_names_another_file_as_its_log_has_none(store: Store, tmp_path: Path, uri: str) -> None:
+    store.write_log("L0/rank0.log", b"ready")
+    (tmp_path / "root" / "other").mkdir()
+    for place in (tmp_path / "secret", tmp_path / "root" / "other" / "secret"):
+        place.write_text("hunter2")
+    assert store.read_log(uri) is None
+
+
+def test_logs_are_found_where_the_experiments_folder_was_renamed(store: Store, tmp_path: Path) -> None:
+    log = store.write_log("L0/rank0.log", b"ready")
+    (tmp_path / "root" / "exp").rename(tmp_path / "root" / "old")
+    assert Store.open(store.uri, "old").read_log(log) == b"ready"
+
+
 def test_a_place_is_tried_before_anything_starts(store: Store, tmp_path: Path) -> None:
     store.check_writable()
     assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
@@ -276,6 +327,13 @@ def test_a_root_with_several_experiments_is_read_as_one(tmp_path: Path) -> None:
     assert found.read("points", ["experiment"]).to_pydict() == {"experiment": ["one", "two"]}
     with pytest.raises(InputError, match="no experiment 'three'"):
         found.store("three")
+
+
+def test_a_stray_folder_is_left_out_and_named(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    (tmp_path / "root" / "old stuff" / "commits").mkdir(parents=True)
+    assert open_results(store.uri).read("points")["measurement_id"].to_pylist() == ["m0"]
+    assert "old stuff' is left out" in caplog.text
 
 
 def test_experiments_are_found_where_folders_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,10 @@ def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wante
     assert attempt.loaded is not None
     assert attempt.loaded.requests.num_rows == 2
     assert attempt.loaded.cut(point).duration_s == pytest.approx(20, abs=2)  # after 10 s of warm-up
+    assert attempt.verdict.validity == "interrupted"
+    said, took_s = attempt.verdict.reasons[0], float(attempt.verdict.reasons[0].split()[2])
+    assert said == f"interrupted after {took_s:.1f} s of 70 s: these are its figures until then"
+    assert took_s == pytest.approx(30, abs=2)
     early = measurer(world_of(), stopped=lambda: True, keeps=True).measure(point).loaded
     assert early is not None
     assert (early.requests.num_rows, early.cut(point).duration_s) == (0, 0.0)  # their turn was at 10 s

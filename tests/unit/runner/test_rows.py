@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from orchestrator.errors import Failure, FailureKind
@@ -53,6 +54,11 @@ def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: P
     assert attempt("duration: 5s", None, *rows).row("x").window_ns == (2 * 10**9, 7 * 10**9)
     assert attempt("requests: 2", None, *rows).row("x").window_ns == (2 * 10**9, 9 * 10**9 + 1)
     assert attempt("requests: 2").row("x").window_ns == (2 * 10**9, 2 * 10**9)
+
+
+def test_a_row_says_how_it_was_loaded() -> None:
+    said = json.loads(attempt("duration: 5s, request_timeout: 7s").row("x").load_json or "")
+    assert (said["duration_s"], said["warmup_s"], said["request_timeout_s"]) == (5.0, 2.0, 7.0)
 
 
 def test_a_silent_replica_beside_others_has_a_row_of_nulls(tmp_path: Path) -> None:

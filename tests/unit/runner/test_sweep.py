@@ -225,6 +225,19 @@ def test_running_again_measures_what_is_not_yet_committed_whenever_the_driver_di
     assert once_more.log == []
 
 
+@pytest.mark.parametrize("table", ["requests", "points"])
+def test_what_lost_a_file_is_measured_again_although_its_figures_were_computed(
+    store: Store, tmp_path: Path, table: str
+) -> None:
+    sweep(world_of(), plan_of(), store)
+    assert sum(rows.num_rows for rows in store.computed.scan([])) == 1
+    for path in (tmp_path / "x" / "data" / table).rglob("*.parquet"):
+        path.unlink()
+    report = sweep(world_of(), plan_of(), Store.open(store.uri, "x"))
+    assert (report.counts.skipped, report.counts.measured) == (0, 1)
+    assert sweep(world_of(), plan_of(), Store.open(store.uri, "x")).counts.skipped == 1
+
+
 class Killed(BaseException):
     """The driver dies."""
 

@@ -1,0 +1,38 @@
+"""``orchestrator run``: what becomes of a sweep that is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.runner.state import Counts
+from orchestrator.runner.sweep import SweepReport
+
+FILE = """
+version: 1
+name: x
+model: some-org/some-model
+deployments: {engine: emulator, max_num_seqs: 8}
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [8]}, duration: 5s}
+"""
+
+
+def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[str]:
+        raise TypeError("damaged rows")
+
+    report = SweepReport(Counts(measured=1), wall_s=1.0, overhead=0.0)
+    monkeypatch.setattr("orchestrator.cluster.open_cluster", lambda *_: SimpleNamespace(note="", close=lambda: None))
+    monkeypatch.setattr("orchestrator.runner.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report))
+    monkeypatch.setattr("orchestrator.report.best.answer_text", broken)
+    (tmp_path / "x.yaml").write_text(FILE)
+    argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
+    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
+    assert done.return_value == 0
+    assert "no answer yet: damaged rows" in done.stderr
+    assert "1 measured" in done.stderr
