@@ -100,7 +100,8 @@ CHUNKS = b"".join(map(chunk, GOOD))
 ANSWERS: dict[str, tuple[Behaviour, tuple[str, str | None]]] = {
     "good": (saying(HEAD, CHUNKS, END), ("ok", None)),
     "429": (saying(plain("429 Too Many Requests", b'{"error":"busy"}')), ("error", "http_429")),
-    "503": (saying(plain("503 Service Unavailable", b"overloaded")), ("error", "http_5xx")),
+    "503": (saying(plain("503 Service Unavailable", b"overloaded")), ("error", "http_429")),
+    "503 of a proxy": (saying(plain("503 Service Unavailable", b"no upstream")), ("error", "http_5xx")),
     "500 without a body": (saying(plain("500 Internal Server Error", b"")), ("error", "http_5xx")),
     "404": (saying(plain("404 Not Found", b'{"detail":"Not Found"}')), ("error", "http_4xx")),
     "a redirect": (saying(plain("307 Temporary Redirect", b"", "Location: /elsewhere")), ("invalid", "garbage")),

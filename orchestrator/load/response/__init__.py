@@ -255,20 +255,20 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
     """An answer that is not 200, with what its body says, or a body without events: an error object, mostly."""
     said = body[: 4 * MAX_ERROR].decode("utf-8", "replace").strip()
     text = f"HTTP {head.status} {head.reason}: {said}".strip(": ")
-    if 400 <= head.status < 500:
-        response.fail(error_class(None, said, head.status), text)
-    elif head.status >= 500:
-        response.fail(ErrorClass.HTTP_5XX, text)
+    if head.status >= 400:
+        found = error_class(None, said, head.status)
+        refused = head.status < 500 or found is ErrorClass.HTTP_429  # some say with 503 that their queue is full
+        response.fail(found if refused else ErrorClass.HTTP_5XX, text)
     elif "location" in head.headers:
         where = head.headers["location"]
         response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where}; give that URL")
     elif head.status != 200:
         response.fail(ErrorClass.GARBAGE, text)
     elif response.error_class is None:
-        found = Parsed()
-        wire.read([body], found)
-        if found.error is not None:
-            response.fail(found.error_class, found.error)
+        parsed = Parsed()
+        wire.read([body], parsed)
+        if parsed.error is not None:
+            response.fail(parsed.error_class, parsed.error)
         response.fail(ErrorClass.GARBAGE, f"no event stream: {said[:200]}")
 
 

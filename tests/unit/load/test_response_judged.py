@@ -40,6 +40,14 @@ def test_a_status_has_its_class_and_says_what_the_body_says(status: int, expecte
     assert answer(200, b"").error_class == "no_end"
 
 
+@pytest.mark.parametrize("body", [b'{"message": "The request queue is full."}', b"Model is overloaded"])
+@pytest.mark.parametrize("status", [400, 422, 503])
+def test_a_server_that_says_it_is_full_refuses_whatever_its_status(status: int, body: bytes) -> None:
+    """As within a stream of status 200: nothing died, the load is more than it takes."""
+    found = answer(status, body)
+    assert (found.status, found.error_class, found.http_status) == ("error", "http_429", status)
+
+
 def test_errors_are_cut_to_500_characters() -> None:
     assert len(answer(500, b"x" * 10_000).error or "") == 500
 
