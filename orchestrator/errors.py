@@ -108,6 +108,16 @@ class FailureKind(StrEnum):
     INTERNAL = "internal", _INFRA, "this program failed"
 
 
+# ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine installed, a model
+# downloaded): never tried again within a sweep, but by the next one
+OF_THE_MACHINE = frozenset(
+    {
+        *(FailureKind.NO_KEY, FailureKind.NO_MODEL, FailureKind.NO_EXECUTABLE, FailureKind.NO_COMPILER),
+        FailureKind.WRONG_ACCELERATOR,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with the input. ``line`` is 1-based, None when there is no file behind it."""

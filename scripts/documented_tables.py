@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from orchestrator.engines import ENGINES
-from orchestrator.errors import FailureClass, FailureKind
+from orchestrator.errors import OF_THE_MACHINE, FailureClass, FailureKind
 from tests.contract import recorded
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -21,8 +21,13 @@ def failure_classes() -> str:
 
 
 def failure_kinds() -> str:
-    rows = ((f"`{kind}`", f"`{kind.failure_class}`", kind.meaning) for kind in FailureKind)
-    return table(("kind", "class", "what happened"), rows)
+    rows = ((f"`{kind}`", f"`{kind.failure_class}`", kind.meaning, _next_run(kind)) for kind in FailureKind)
+    return table(("kind", "class", "what happened", "the next `run`"), rows)
+
+
+def _next_run(kind: FailureKind) -> str:
+    of_the_file = kind.failure_class is FailureClass.BAD_CONFIG and kind not in OF_THE_MACHINE
+    return "refuses it" if of_the_file else "tries it"
 
 
 METRICS = {

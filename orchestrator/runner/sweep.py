@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Footprint, Machine
-from orchestrator.errors import Failure, FailureClass, FailureKind
+from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import Committed
-from orchestrator.results.store import first_ok
+from orchestrator.results.store import Store, first_ok
 from orchestrator.runner.admission import Nodes, Running, Waiting, choose, fit, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
@@ -95,7 +95,7 @@ class Sweep:
         commits = store.commits(checked=True)
         committed = first_ok(commits)
         if not self._context.retry_failed:
-            committed = _refused(commits) | committed
+            committed = _refused(store, commits) | committed
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
         for deployment in deployments:
@@ -238,7 +238,9 @@ class Sweep:
             self._context.tell(Phase(todo.deployment.label, "ended"))
 
 
-def _refused(commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt, of these from old to new, failed because the configuration is wrong."""
+def _refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
+    """The measurements whose last attempt, of these from old to new, failed by what the experiment file says."""
     last = {one.measurement_id: one for one in commits}
-    return {key: one for key, one in last.items() if one.failure_class == FailureClass.BAD_CONFIG}
+    wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
+    of_the_file = (one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE)
+    return {one.measurement_id: one for one in of_the_file}

@@ -31,6 +31,7 @@ OOM = Failure(FailureKind.OOM_LOAD, "It ran out of memory.")
 DIED = Failure(FailureKind.ENGINE_DEAD, "It died.", log_tail="last words")
 NEVER = Failure(FailureKind.NEVER_READY, "It was not ready in time.")
 PORT = Failure(FailureKind.PORT_TAKEN, "A port is taken.")
+MISSING = Failure(FailureKind.NO_EXECUTABLE, "The engine is not installed.")
 EIGHT = ", ".join(f"{{tensor_parallel_size: {gpus}}}" for gpus in (1, 2, 4, 8)) + ", " + ", ".join(
     f"{{tensor_parallel_size: {gpus}, max_num_seqs: 8}}" for gpus in (1, 2, 4, 8)
 )  # fmt: skip
@@ -322,7 +323,9 @@ def test_what_is_complete_is_committed_before_engines_are_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("failure", "again"), [(OOM, False), (DIED, True), (NEVER, True), (PORT, True)], ids=lambda value: str(value)[:24]
+    ("failure", "again"),
+    [(OOM, False), (MISSING, True), (DIED, True), (NEVER, True), (PORT, True)],
+    ids=lambda value: str(value)[:40],
 )
 def test_what_failed_is_tried_again_by_the_next_sweep_unless_its_configuration_is_wrong(
     failure: Failure, again: bool, store: Store
