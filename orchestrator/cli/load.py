@@ -9,6 +9,7 @@ import re
 import secrets
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,12 +97,21 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         click.echo(f"note: {note}", err=True)
     distinct = runs[0].point.workload.distinct_requests()  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []
-    stop, status = threading.Event(), 0
+    stop, status, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
-    with stops(stop):
+
+    def show_all() -> None:
+        if len(runs) > 1 and documents:
+            click.echo(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
+
+    with ExitStack() as at_end, stops(stop):
+        at_end.callback(show_all)  # also when a level fails: that must not cost what those before it gave
         for run in runs:
-            if options["warmup_requests"]:
-                run.warm_up(options["warmup_requests"], clients)
+            if options["warmup_requests"] and not stop.is_set():
+                run.warm_up(options["warmup_requests"], clients, stop.is_set)
+            if interrupted := stop.is_set():
+                click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
+                break
             with live_load() as listener:
                 attempt = measure_here(run.load, clients, listener, stop.is_set)
             assert attempt.loaded
@@ -118,14 +128,10 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
                     run.commit(store, attempt)
             except OrchestratorError as error:
                 unsaved = error
-            if attempt.loaded.interrupted:
-                status = INTERRUPTED
-                break
-    if len(runs) > 1:
-        click.echo(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
+            interrupted = attempt.loaded.interrupted
     if unsaved is not None:
         raise unsaved
-    return status
+    return INTERRUPTED if interrupted else status
 
 
 def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, object]:

@@ -90,7 +90,7 @@ class ClientHost:
         """Counters so far, from any thread."""
         return self._client.progress() if self._client else Progress()
 
-    def abort(self) -> None:
-        """Stop sending; what is open or not yet sent becomes rows."""
+    def abort(self, rows: bool = True) -> None:
+        """Stop sending. ``rows``: also of what is open or not yet sent."""
         if self._client:
-            self._client.abort()
+            self._client.abort(rows)

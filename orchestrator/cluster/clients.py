@@ -84,9 +84,10 @@ class ClientRun:
         parts = [call.result() for call in told if call.exception() is None]
         return Progress(*(sum(getattr(part, name) for part in parts) for name in Progress.__slots__))
 
-    def abort(self) -> None:
+    def abort(self, rows: bool = True) -> None:
+        """End it now. ``rows``: also of what is open or not yet sent."""
         for handle in self._handles:
-            handle.begin("abort")
+            handle.begin("abort", rows)
 
     def unfinished(self) -> bool:
         """Whether a client may still be loading."""

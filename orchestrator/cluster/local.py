@@ -8,11 +8,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from multiprocessing import util
+from multiprocessing import resource_tracker, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
 END_LIMIT_S = 5.0  # for a client process to end
+DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)  # a terminal or a service manager sends them to all; the driver decides
 
 
 class LocalCluster:
@@ -135,7 +136,7 @@ class ClientThread:
 
     def kill(self) -> None:
         """A thread cannot be killed: what it sends ends."""
-        self._host.abort()
+        self._host.abort(rows=False)
 
 
 def _checked(host: ClientHost, method: str, *args: object) -> Any:
@@ -152,7 +153,8 @@ class ClientProcess:
         context = multiprocessing.get_context("spawn")  # a fork would copy whatever threads and sockets are here
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), name="load client", daemon=True)
-        self.process.start()
+        with _held_back():
+            self.process.start()
         util.Finalize(self, self.process.kill, exitpriority=1)  # at exit it would be sent SIGTERM, and awaited
         theirs.close()
         self._lock = threading.Lock()
@@ -198,10 +200,22 @@ class ClientProcess:
         self._pipe.close()
 
 
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A process that is started within it gets no signal before it ignores it: it imports for a second until then."""
+    resource_tracker.ensure_running()  # whose own start would let them through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Connection) -> None:
     """The life of a client process: a thread for each call, until the driver is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # a terminal or a service manager sends it to all; the driver decides
+    for number in DRIVERS_OWN:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_OWN)
     leave_pandas_out()
     host, lock = ClientHost(), threading.Lock()
 

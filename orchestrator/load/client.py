@@ -47,6 +47,7 @@ class LoadClient:
         self._driver: Driver | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
+        self._rows_of_rest = True
 
     def prepare(self, point: LoadPoint) -> int:
         """Computes the schedule, looks hosts up and writes requests. Returns the entries known so far.
@@ -68,13 +69,13 @@ class LoadClient:
     def run(self, start_ns: int) -> ClientResult:
         """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host); returns when all is over.
 
-        Every scheduled request has exactly one row, whatever the servers did.
+        Every scheduled request has exactly one row, whatever the servers did, unless ``abort`` left some out.
         """
         driver = self._driver
         if driver is None:
             raise RuntimeError("prepare a point before running it")
         if self._aborted.is_set():
-            driver.abort()
+            driver.abort(self._rows_of_rest)
         with _quiet_memory():
             try:
                 return driver.run(start_ns, self._priority)
@@ -87,12 +88,13 @@ class LoadClient:
         driver = self._driver
         return driver.progress() if driver is not None else self._progress
 
-    def abort(self) -> None:
-        """Ends the run now: what is open or was not sent becomes ``aborted`` rows. Also before ``run``."""
+    def abort(self, rows: bool = True) -> None:
+        """Ends the run now: what is open or was not sent becomes ``aborted`` rows, or none. Also before ``run``."""
+        self._rows_of_rest = rows
         self._aborted.set()
         driver = self._driver
         if driver is not None:
-            driver.abort()
+            driver.abort(rows)
 
 
 @contextmanager
@@ -131,13 +133,15 @@ class Driver:
         self._stats = StatsRecorder(assignment.client)
         self._priority = Priority("normal")
         self._aborting = False
+        self._rows_of_rest = True
         self._failed = 0
         self._done = 0
         self._chunks = 0
         self._start_ns = 0
         self._rows = Rows(assignment, 0)
 
-    def abort(self) -> None:
+    def abort(self, rows: bool) -> None:
+        self._rows_of_rest = rows
         self._aborting = True
         self._poller.wake()
 
@@ -293,6 +297,9 @@ class Driver:
 
     def _give_up_open(self) -> None:
         """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""
+        if not self._rows_of_rest:
+            self._open.clear()
+            return
         said = (ErrorClass.TIMEOUT, "still open when the time to drain was over")
         never = (ErrorClass.TIMEOUT, "never sent: max_in_flight requests were in flight until the end")
         if self._aborting:

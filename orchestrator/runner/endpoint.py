@@ -86,10 +86,10 @@ class EndpointRun:
             attempt_id=new_ulid(),
         )
 
-    def warm_up(self, requests: int, clients: int) -> None:
+    def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """So many requests of the same kind, but none of those that will be measured; they leave no rows."""
-        other = self.load.seed ^ 1
-        measure_here(replace(self.load, requests=requests, duration_s=None, warmup_s=0.0, seed=other), clients)
+        other = replace(self.load, requests=requests, duration_s=None, warmup_s=0.0, seed=self.load.seed ^ 1)
+        measure_here(other, clients, stopped=stopped)
 
     def commit(self, store: Store, attempt: Attempt) -> None:
         """Its rows, its launch (the server was up already), its plan."""

@@ -43,7 +43,8 @@ OF_THE_POINT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What one try left. ``requests``: by request_index, each that was scheduled, those of lost clients included.
+    """What one try left. ``requests``: by request_index, each that was scheduled, those of lost clients included; where
+    the user ended it, those that had ended by then.
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
@@ -198,13 +199,11 @@ class Measurer:
         took_ns = int(min(self.clock.now_s() - started_s, length_s or math.inf) * 1e9)
         span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may be set meanwhile
         if ended is not None or interrupted:
-            run.abort()
+            run.abort(rows=not interrupted)  # who has enough is not told that the rest failed
             if interrupted and not self.keeps:
                 return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
             run.settle(SETTLE_S)
         reports = run.reports()
-        if interrupted:
-            reports = _due_before(took_ns, reports)
         lost = self._rows_of_lost(point, reports)
         requests = pa.concat_tables([*(report.requests for report in reports.values()), *lost.values()])
         requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
@@ -258,10 +257,13 @@ class Measurer:
                 aborted = True
 
     def _died_after(self) -> Failure | None:
-        """A server may outlive its engine for seconds and answer 5xx: look again before errors are believed."""
+        """A server may outlive its engine for seconds and answer 5xx: look again before errors are believed, unless the
+        user does not want to wait for it."""
         for _ in range(DEATH_LOOKS):
             if (failure := self.replicas.failure()) is not None:
                 return self._died(failure)
+            if self.stopped():
+                break
             self.clock.sleep(1.0)
         return None
 
@@ -274,14 +276,6 @@ class Measurer:
         counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
         name = "warm-up" if elapsed_s < point.warmup_s else "measure"
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
-
-
-def _due_before(end_ns: int, reports: Mapping[int, ClientReport]) -> dict[int, ClientReport]:
-    """Without the requests whose turn never came."""
-    import pyarrow.compute as pc
-
-    due = {at: pc.less(one.requests["scheduled_ns"], end_ns) for at, one in reports.items()}
-    return {at: replace(one, requests=one.requests.filter(due[at])) for at, one in reports.items()}
 
 
 def _client_lost(error: ClientLost) -> Failure:

@@ -400,7 +400,7 @@ def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
     found = json.loads(out)
     assert 0 < found["duration_s"] < 20
     assert found["requests"]["ok"] > 5
-    assert set(found["errors"]) == {"aborted"}
+    assert (found["requests"]["failed"], found["errors"]) == (0, {})  # the server has nothing to do with what was left
     assert found["requests_all_phases"]["scheduled"] < 400  # not those that were never due
     assert found["output_token_throughput"] > 4 * found["requests"]["ok"] / found["duration_s"] / 2
     (stored,) = rows(tmp_path, "points")
@@ -419,6 +419,83 @@ def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_s
     assert process.returncode == 130, err
     assert "interrupted after" in err
     assert "0 scheduled, 0 ok, 0 failed" in out
+
+
+def test_a_million_requests_are_no_longer_to_stop_than_ten() -> None:
+    with serving(answer_openai) as server:
+        argv = [url(server.port), "--model", "m1", "--concurrency", "2", "--requests", "1000000", *QUICK]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv, "--format", "json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: len(server.requests) > 40, 60.0, "requests")
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - began < 8
+    found = json.loads(out)
+    assert (found["requests"]["failed"], found["errors"]) == (0, {})
+
+
+def test_a_warm_up_by_requests_is_interrupted_at_once() -> None:
+    async def slow(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(0.1)
+        await answer_openai(request, reader, writer)
+
+    with serving(slow) as server:
+        argv = [url(server.port), "--model", "m1", "--concurrency", "1", "--requests", "4", *QUICK]
+        command = [sys.executable, "-m", "orchestrator", "load", *argv, "--warmup-requests", "1000"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            wait_for(lambda: len(server.requests) > 8, 30.0, "requests")
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, ""), err
+    assert "interrupted before level 1 of 1" in err
+
+
+def changed(program: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """``load`` after this was run in its process."""
+    command = [sys.executable, "-c", f"{program}\nfrom orchestrator.cli.main import main\nmain()", "load", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+STORING = """
+import os, signal, time
+from orchestrator.runner.endpoint import EndpointRun
+commit = EndpointRun.commit
+def interrupted(*args):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
+    commit(*args)
+EndpointRun.commit = interrupted
+"""
+FAILING = """
+from orchestrator.errors import OrchestratorError
+from orchestrator.runner import endpoint
+measured, calls = endpoint.measure_here, []
+def second_fails(*args):
+    calls.append(args)
+    if len(calls) == 2:
+        raise OrchestratorError("no client is left")
+    return measured(*args)
+endpoint.measure_here = second_fails
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [(STORING, 130, "interrupted before level 2 of 3"), (FAILING, 1, "no client is left")],
+    ids=["interrupted while storing", "failing"],
+)
+def test_what_ends_a_list_of_levels_leaves_the_table_of_those_before(
+    program: str, status: int, said: str, tmp_path: Path
+) -> None:
+    args = ("--model", "m1", "--concurrency", "1,2,3", "--requests", "4", *QUICK, "--results", str(tmp_path))
+    with serving(answer_openai) as server:
+        done = changed(program, url(server.port), *args, "--format", "json")
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert [one["level"] for one in json.loads(done.stdout)] == [1]
+    assert len(rows(tmp_path, "points")) == 1
 
 
 def test_a_run_that_is_interrupted_before_it_begins_ends_at_once() -> None:

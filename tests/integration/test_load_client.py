@@ -174,6 +174,24 @@ def test_an_abort_from_another_thread_ends_the_run_and_names_every_request() -> 
     assert client.progress().failed == known
 
 
+def test_an_abort_of_who_has_enough_leaves_what_was_over_and_no_failure() -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        if request.number % 2:
+            await asyncio.sleep(30)
+        await answer_well(request, reader, writer)
+
+    with serving(behave) as server:
+        client = LoadClient()
+        client.prepare(point(server.port, **rate(50.0, duration_s=60.0)))
+        threading.Timer(0.5, client.abort, (False,)).start()
+        result = client.run(time.monotonic_ns())
+    statuses = result.requests["status"].to_pylist()
+    assert set(statuses) == {"ok"}
+    assert 3 < len(statuses) < 30
+    assert len(result.token_events) == len(statuses)
+    assert (client.progress().failed, client.progress().in_flight) == (0, 0)
+
+
 def test_an_abort_before_the_run_counts_too() -> None:
     with serving(answer_well) as server:
         client = LoadClient()

@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from orchestrator.cli.signals import stops
 
 PROGRAM = """
 import signal, sys, threading, time
@@ -44,3 +47,45 @@ def test_after_one_everything_ends_in_order() -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.stdout.read() == "asked\nended by itself\n"
         assert process.wait(10) == 0
+
+
+IN_A_CALL = """
+import ctypes, os, threading
+from orchestrator.cli.signals import stops
+stop, mutex, libc = threading.Event(), ctypes.create_string_buffer(64), ctypes.CDLL(None)
+def say():
+    stop.wait()
+    print("asked", flush=True)
+for work in (threading.Thread(target=say), threading.Timer(20, os._exit, (1,))):
+    work.daemon = True
+    work.start()
+with stops(stop):
+    libc.pthread_mutex_lock(mutex)
+    print("on", flush=True)
+    libc.pthread_mutex_lock(mutex)  # never returns: no signal ends it
+"""
+
+
+def test_both_work_while_the_main_thread_is_in_a_call_that_does_not_return() -> None:
+    """As a write to an object store that is silent: handlers of Python would never run."""
+    with subprocess.Popen([sys.executable, "-c", IN_A_CALL], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "on\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.stdout.readline() == "asked\n"
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_other_signals_ask_for_nothing_and_what_was_set_before_is_set_again() -> None:
+    stop, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    heard: list[int] = []
+    other = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with stops(stop):
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, other)
+    assert (heard, stop.is_set()) == ([signal.SIGUSR1], False)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.set_wakeup_fd(-1) == -1

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orchestrator.cluster.base import (
     Allocation,
@@ -290,10 +291,11 @@ class FakeRun:
     point: LoadPoint
     count: int
     outcome: Any
-    aborted: bool = False
+    only_ended: bool = False
 
     def __post_init__(self) -> None:
-        self._end_s = self.world.clock.now_s() + self.point.warmup_s + (self.point.duration_s or 1.0)
+        self._start_s = self.world.clock.now_s()
+        self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0)
         if isinstance(self.outcome, Failure):
             self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
         if self.outcome == "dying":
@@ -309,8 +311,8 @@ class FakeRun:
     def progress(self) -> Progress:
         return Progress()
 
-    def abort(self) -> None:
-        self.aborted = True
+    def abort(self, rows: bool = True) -> None:
+        self.only_ended = not rows
 
     def settle(self, limit_s: float) -> None: ...
 
@@ -328,7 +330,9 @@ class FakeRun:
         keys: dict[str, Any] = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
         due_ms = 1e3 * self.point.warmup_s
         broken = {"refused": "http_4xx", "broken": "http_5xx", "dying": "http_5xx"}.get(str(self.outcome))
-        return requests(failed_request(index, due_ms, broken, **keys) if broken else request(index, due_ms, **keys))
+        table = requests(failed_request(index, due_ms, broken, **keys) if broken else request(index, due_ms, **keys))
+        now_ns = 1e9 * (self.world.clock.now_s() - self._start_s)
+        return table.filter(pc.less(table["done_ns"], now_ns)) if self.only_ended else table
 
 
 EXPERIMENT = """

@@ -142,6 +142,15 @@ def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.M
     assert world.clock.now_s() == pytest.approx(70 + 20 + 3 * SETTLE_S, abs=3)
 
 
+def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
+    """It would be looked at for six seconds more; it dies in the third of them."""
+    world = world_of(fails={"load": ["dying"]})
+    attempt = measurer(world, stopped=lambda: world.clock.now_s() >= 70).measure(load_point())
+    assert attempt.failure is not None
+    assert (attempt.failure.kind, attempt.interrupted) == (FailureKind.NO_REQUEST_OK, False)
+    assert world.clock.now_s() == pytest.approx(70.0)
+
+
 def test_the_first_request_is_one_of_another_seed_and_tells_whether_the_engine_lives() -> None:
     world = world_of()
     made = measurer(world)
