@@ -149,10 +149,7 @@ def test_the_table_fits_120_columns_and_lists_failures_and_doubts_below(uri: str
 
 def test_best_names_the_winner_and_why_the_others_are_not_it(uri: str) -> None:
     text = run("best", uri, "--slo", SLO)
-    assert (
-        "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: 38.0 output tokens/s per GPU"
-        in text
-    )
+    assert "best: vllm tensor_parallel_size=1 quantization=fp8_per_tensor at 10 req/s: at least 38.0 output" in text
     assert "left out" in text
     assert "client_bound" in text
     assert SENTENCE in text
