@@ -168,6 +168,11 @@ class Engine:
     reported: Callable[[str], Reported] = lambda log: {}  # what it said of itself at start: kv_cache_tokens, …
     log: LogWords = LogWords()
 
+    def dialect(self, settings: EngineSettings, api: str) -> Dialect:
+        """How to talk to one of its APIs. Raises KeyError for one it does not have."""
+        drafted = settings.speculative.num_speculative_tokens if settings.speculative else 0
+        return replace(self.dialects(settings)[api], tokens_per_step=1 + drafted)
+
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         """Why it cannot run these settings, one sentence each."""
         return [

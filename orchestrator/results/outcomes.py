@@ -9,7 +9,7 @@ from typing import Literal
 # before it, or as there are none; or whatever was there.
 CacheState = Literal["salted", "emptied", "off", "unknown"]
 
-BUFFERED_SHARE = 0.2  # of content events that share a read with the one before: above it their times tell of no token
+BUFFERED_SHARE = 0.2  # of chunks that came together with the one before: above it their times tell of no token
 
 
 class Status(StrEnum):

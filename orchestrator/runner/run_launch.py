@@ -126,7 +126,7 @@ class LaunchRun:
         settings, attempt_id = self._deployment.settings, new_ulid()
         return LoadPoint(
             targets=replicas.targets,
-            dialect=ENGINES[settings.engine].dialects(settings)[point.workload.api].salted(attempt_id),
+            dialect=ENGINES[settings.engine].dialect(settings, point.workload.api).salted(attempt_id),
             **point.load_rules(),
             seed=measurement.seed + RETRY_SEED_STEP * self._todo.tries(measurement.measurement_id),
             tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node

@@ -30,6 +30,7 @@ class Dialect:
     cache_salt: bool = False  # takes cache_salt: requests with another one share no prefix cache
     done_marker: bool = True  # a whole stream ends with "data: [DONE]"
     model_field: bool = True
+    tokens_per_step: int = 1  # at most: several with speculative decoding, which may come as an event each
     # every field the engine accepts when it refuses unknown ones; None when it ignores them
     allowed_fields: frozenset[str] | None = None
     extra_body: dict[str, Any] = field(default_factory=dict)  # the user's own; None takes a field out

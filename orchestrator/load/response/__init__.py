@@ -20,6 +20,7 @@ from itertools import accumulate, compress, repeat
 from operator import and_
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.load.requests import Request
 from orchestrator.load.response.http import BadHttp, Body, Head, parse_head, split, unwrap
@@ -33,16 +34,20 @@ MIN_READS = 32  # fewer are not worth the looking
 FIRST_READS, LAST_READS = 3, 4  # decoded in any case: a role; why the stream ended
 STEP = 256  # reads or events in one step: about 0.3 ms away from the sockets
 MAX_ERROR = 500
+LUMP_NS = 200_000  # events closer than that, and than a tenth of their request's mean gap, came together
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Response:
     """What came back for one request, and what became of it. Instants are ``time.monotonic_ns``.
 
-    ``event_ns[i]`` is when event i of ``parsed.tokens`` was complete; they are in no order. ``gaps_us``: between
-    successive content chunks. ``tokens_per_chunk``: None where each held one, or nobody said which held how many.
+    ``event_ns[i]`` is when event i of ``parsed.tokens`` was complete; they are in no order. ``chunks``: events with
+    content; those of one speculative step are one chunk. ``gaps_us``: between successive chunks. ``tokens_per_chunk``:
+    None where each held one, or nobody said which held how many.
     """
 
     parsed: Parsed = field(default_factory=Parsed)
@@ -188,7 +193,7 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
     elif body is not None:
         _judge_no_stream(response, head, body.content, wire)
     flight.parts, flight.times = [], []
-    _count(response)
+    _count(response, dialect.tokens_per_step)
     if response.error_class is None:
         framed = head.chunked or head.length is not None
         judge_stream(response, flight.request.output_tokens, dialect, framed)
@@ -212,7 +217,7 @@ def _payloads(flight: InFlight, body: Body) -> list[bytes]:
     return events.payloads
 
 
-def _count(response: Response) -> None:
+def _count(response: Response, tokens_per_step: int) -> None:
     """Times and token counts of the content chunks."""
     parsed, tokens = response.parsed, response.parsed.tokens
     if UNKNOWN in tokens:
@@ -230,16 +235,35 @@ def _count(response: Response) -> None:
     order = np.argsort(at_ns, kind="stable")  # what was read ahead stands before what was between
     at_ns, held = at_ns[order], held[order]
     content = held != 0
-    stamps = at_ns[content]
+    stamps, held = at_ns[content], held[content] if parsed.source else np.ones(chunks, np.int64)
     shared = stamps[1:] == stamps[:-1]  # content events that shared a read with the one before
-    response.coalesced_chunks = int(np.count_nonzero(shared))
-    response.coalesced_reads = response.coalesced_chunks - int(np.count_nonzero(shared[1:] & shared[:-1]))
+    response.coalesced_reads = int(np.count_nonzero(shared)) - int(np.count_nonzero(shared[1:] & shared[:-1]))
+    one_each = response.source == "usage" and response.output_tokens == chunks + (response.hidden_tokens or 0)
+    stamps, held, response.coalesced_chunks = _steps(stamps, held, tokens_per_step)
+    response.chunks = len(held)
     response.first_token_ns, response.last_token_ns = int(stamps[0]), int(stamps[-1])
     # rounded as positions, so that the gaps' rounding does not add up
     micros = (stamps - stamps[0] + 500) // 1000
     response.gaps_us = array("i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes())
-    if parsed.source and (counted != chunks or tokens.count(1) != chunks):
-        response.tokens_per_chunk = array("h", np.minimum(held[content], _MAX_CHUNK_TOKENS).astype(np.int16).tobytes())
+    if (parsed.source or one_each) and (held != 1).any():
+        response.tokens_per_chunk = array("h", np.minimum(held, _MAX_CHUNK_TOKENS).astype(np.int16).tobytes())
+
+
+def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, int]:
+    """Content events as chunks: their instants and tokens, and how many of them came together with the one before.
+
+    Events lie in a lump when hardly any time is between them. A lump of no more tokens than the engine makes in one
+    step is that step and one chunk, which is there with its last event.
+    """
+    gaps_ns = np.diff(stamps)
+    apart = gaps_ns > min(LUMP_NS, gaps_ns.sum() / (10 * max(gaps_ns.size, 1)))
+    if apart.all():
+        return stamps, held, 0
+    begins = np.flatnonzero(np.concatenate(([True], apart)))
+    sizes = np.diff(begins, append=len(stamps))
+    of_one_step = np.repeat(np.add.reduceat(held, begins) <= tokens_per_step, sizes)
+    ends = np.flatnonzero(np.concatenate((apart, [True])) | ~of_one_step)
+    return stamps[ends], np.diff(np.cumsum(held)[ends], prepend=0), len(ends) - len(begins)
 
 
 def _hidden(response: Response) -> int | None:

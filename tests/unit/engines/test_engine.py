@@ -119,6 +119,12 @@ def test_gpus_and_several_nodes_are_what_it_says() -> None:
     assert replace(ACME, several_nodes=True).problems(settings(nnodes=2), GPU) == []
 
 
+def test_a_speculating_engine_makes_several_tokens_in_a_step() -> None:
+    assert ACME.dialect(settings(), "completions").tokens_per_step == 1
+    drafting = settings(speculative={"method": "ngram", "num_speculative_tokens": 3})
+    assert ACME.dialect(drafting, "completions").tokens_per_step == 4
+
+
 def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
     assert ACME.reported("a cache of 12,345 tokens") == {"kv_cache_tokens": 12345}
     assert classify(ACME.log, "start", "no cache left", 1).kind is FailureKind.OOM_KV

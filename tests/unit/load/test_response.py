@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -74,6 +75,46 @@ def test_events_of_one_read_share_its_time_and_are_counted() -> None:
     found = done(in_flight((0, HEAD), (10, both), (20_000, both), (50_000, tail), asked=5))
     assert found.gaps_us == array("i", [0, 20, 0, 30])
     assert (found.coalesced_chunks, found.coalesced_reads) == (2, 2)
+
+
+def lumps(*sizes: int, apart_us: int = 50, every_ms: int = 80) -> list[int]:
+    """Instants of events that come so many together, each in a write of its own."""
+    starts = [1_000_000 * every_ms * lump for lump in range(1, len(sizes) + 1)]
+    return [start + 1000 * apart_us * at for start, size in zip(starts, sizes, strict=True) for at in range(size)]
+
+
+def test_events_hard_on_each_other_came_together_although_each_has_a_read_of_its_own() -> None:
+    found = done(stream(*lumps(8, 8, 8)))
+    assert (found.coalesced_chunks, found.coalesced_reads, found.chunks) == (21, 0, 24)
+    assert done(stream(*range(10**6, 10**7, 100_000))).coalesced_chunks == 0  # a fast engine
+    assert done(stream(*lumps(8, 8, 8, apart_us=300))).coalesced_chunks == 0
+
+
+@pytest.mark.parametrize("apart_us", [0, 50])
+def test_the_events_of_one_speculative_step_are_one_chunk(apart_us: int) -> None:
+    drafting = replace(DIALECT, tokens_per_step=4)
+    made = stream(*lumps(4, 1, 3, apart_us=apart_us)) if apart_us else one_read_each(4, 1, 3)
+    found = done(made, drafting)
+    assert (found.chunks, found.coalesced_chunks, found.itl_kind) == (3, 0, "chunk")
+    assert (found.output_tokens, found.tokens_per_chunk) == (8, array("h", [4, 1, 3]))
+    assert found.gaps_us == array("i", [80_000 - 3 * apart_us, 80_000 + 2 * apart_us])
+    assert (found.first_token_ns, found.last_token_ns) == (80_000_000 + 3000 * apart_us, 240_000_000 + 2000 * apart_us)
+
+
+def one_read_each(*sizes: int) -> InFlight:
+    """The same, each lump in one write."""
+    reads = [(80_000_000 * at, b"".join([chunk(token())] * size)) for at, size in enumerate(sizes, start=1)]
+    tail = chunk(usage(8, sum(sizes))) + chunk(DONE) + END
+    return in_flight((0, HEAD), *reads, (250_000_000, tail), asked=sum(sizes))
+
+
+def test_more_than_a_step_makes_is_a_lump_with_speculation_too() -> None:
+    drafting = replace(DIALECT, tokens_per_step=4)
+    assert done(stream(*lumps(4, 8, 1)), drafting).coalesced_chunks == 7
+    several = b"".join([chunk(token(token_ids=[1, 2, 3]))] * 2)  # an event holds a whole step: two of them are two
+    tail = chunk(token(finish="length", token_ids=[4])) + chunk(usage(8, 7)) + chunk(DONE) + END
+    found = done(in_flight((0, HEAD), (10_000, several), (50_000_000, tail), asked=7), drafting)
+    assert (found.coalesced_chunks, found.tokens_per_chunk) == (1, array("h", [3, 3, 1]))
 
 
 def test_an_event_over_two_reads_has_the_time_of_the_second() -> None:

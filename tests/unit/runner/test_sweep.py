@@ -412,6 +412,12 @@ def test_a_row_says_whether_the_prefix_cache_was_emptied_before_it(
     assert [row.cache_state for row in points(store)] == [state]
 
 
+def test_clients_know_how_many_tokens_a_speculative_step_may_make(store: Store) -> None:
+    world = world_of()
+    sweep(world, plan_of("{speculative: {method: ngram, num_speculative_tokens: 3}}"), store)
+    assert [load.dialect.tokens_per_step for load in world.loads] == [4]
+
+
 def test_every_attempt_has_a_salt_of_its_own_where_the_api_takes_one(store: Store) -> None:
     world = world_of()
     sweep(world, plan_of(levels="1, 2"), store)
