@@ -211,9 +211,16 @@ class Driver:
         last_ns = self._queue.last_ns(now - self._start_ns)
         return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_s * 1e9)
 
+    def _draining(self, now: int) -> bool:
+        """Nothing more is due. Of a number of requests, which may all be due at once, half are over too."""
+        last_ns = self._queue.last_ns(now - self._start_ns)
+        if self._queue.next_due_ns is not None or last_ns is None or now - self._start_ns < last_ns:
+            return False
+        return self._point.duration_s is not None or 2 * len(self._open) <= self._stats.in_flight_max
+
     def _beat(self, now: int, late_ns: int) -> None:
         """What needs no better precision than the heartbeat."""
-        self._stats.beat(late_ns, len(self._open))
+        self._stats.beat(late_ns, len(self._open), self._draining(now))
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)

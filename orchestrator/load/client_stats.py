@@ -23,6 +23,7 @@ class StatsRecorder:
         self._start_ns = 0
         self._start_error_ns = 0
         self._cpu_start_ns = 0
+        self._loaded: tuple[int, int] | None = None  # wall and CPU time, ns, when nothing more was due
         self.beats = 0
         self.in_flight_max = 0
         self.coalesced_reads = 0
@@ -31,23 +32,37 @@ class StatsRecorder:
         self._start_ns, self._start_error_ns = start_ns, now_ns - start_ns
         self._cpu_start_ns = time.thread_time_ns()
 
-    def beat(self, late_ns: int, in_flight: int) -> None:
-        """A heartbeat and how late it was: for so long, bytes or a due request may have waited for this client."""
-        self._lags_ns.append(late_ns)
+    def beat(self, late_ns: int, in_flight: int, draining: bool = False) -> None:
+        """A heartbeat and how late it was: for so long, bytes or a due request may have waited for this client.
+
+        ``draining``: nothing more is due. To wait for the last answers is easy, however busy the client was before.
+        """
         self.beats += 1
+        if draining:
+            self._loaded = self._loaded or self._used()
+            return
+        self._loaded = None  # a conversation went on
+        self._lags_ns.append(late_ns)
         self.in_flight_max = max(self.in_flight_max, in_flight)
 
     def sent(self, late_ns: int) -> None:
         """How late a request was sent, after it was due and allowed under max_in_flight."""
         self._send_lags_ns.append(late_ns)
 
+    def _used(self) -> tuple[int, int]:
+        """Wall and CPU time since the start, ns."""
+        return max(0, time.monotonic_ns() - self._start_ns), time.thread_time_ns() - self._cpu_start_ns
+
     def stats(self, transport: Transport, priority: str) -> ClientStats:
+        wall_ns, cpu_ns = self._used()
+        loaded_ns, loaded_cpu_ns = self._loaded or (wall_ns, cpu_ns)
         lag_ms = np.frombuffer(self._lags_ns, np.int64) / 1e6 if self._lags_ns else np.zeros(1)
         send_ms = np.frombuffer(self._send_lags_ns, np.int64) / 1e6 if self._send_lags_ns else np.zeros(1)
         return ClientStats(
             client=self._client,
-            wall_s=max(0, time.monotonic_ns() - self._start_ns) / 1e9,
-            cpu_s=(time.thread_time_ns() - self._cpu_start_ns) / 1e9,
+            wall_s=wall_ns / 1e9,
+            cpu_s=cpu_ns / 1e9,
+            cpu_share=loaded_cpu_ns / loaded_ns if loaded_ns else 0.0,
             loop_lag_p99_ms=float(np.quantile(lag_ms, 0.99)),
             loop_lag_max_ms=float(lag_ms.max()),
             send_lag_p50_ms=float(np.quantile(send_ms, 0.5)),

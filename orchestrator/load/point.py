@@ -65,6 +65,7 @@ class ClientStats:
     client: int
     wall_s: float  # from the common start to the last row
     cpu_s: float  # of the thread that runs the loop
+    cpu_share: float  # of a core, and the loop's lag: while requests were due, without the wait for the last answers
     loop_lag_p99_ms: float
     loop_lag_max_ms: float
     send_lag_p50_ms: float  # sent - scheduled

@@ -3,8 +3,9 @@
 ``invalid``: what was measured is not what was asked (lengths, lost clients, nothing answered).
 ``client_bound``: the client was too slow, the figures are its own; repeat with more clients.
 ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
-token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's.
-``engine_bound_backlog``: the engine fell behind for the whole window; latencies depend on how long one looks.
+token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's. The tokens of one speculative step
+are no lump (load/response).
+``engine_bound_backlog``: the engine fell behind all through the run; latencies depend on how long one looks.
 A point that the user ended is ``interrupted``, whatever is found here (runner/measure.py).
 """
 
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 MAX_SEND_LAG_MS = 10.0  # an order under the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
 WINDOWS = 3  # end-to-end times: a shorter window's throughput depends on where it begins and ends
-MIN_SLOWER = 1.25  # end-to-end times of the window's last quarter over those of its first, where a queue builds up
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
-MIN_GROWTH = 0.05  # of the arrivals of a quarter window, in each quarter
+MIN_GROWTH = 0.05  # of open requests, by the arrivals of a quarter, in each quarter
+MIN_RISE = 1.3  # answers of a run's second half over those of its first, while an engine still fills up
 MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
@@ -113,31 +114,21 @@ class _Rows:
         self.error_class = np.array(table.column("error_class").to_pylist(), dtype=object)[measured].astype(str)
         self.source = np.array(table.column("token_count_source").to_pylist(), dtype=object)[measured]
         self.stay_s = self.done_s - self.scheduled_s
-        first = np.argsort(table.column("scheduled_ns").to_numpy())[: max(4, len(table) // 20)]
-        stays = table.column("done_ns").to_numpy()[first] - table.column("scheduled_ns").to_numpy()[first]
-        self.first_stay_s = float(np.median(stays)) / 1e9 if len(table) else 0.0  # of the run's first, warm-up included
         # the time in which requests are due, which is not the window of throughput: that has the answers too
         self.due_from_s = point.warmup_s
         last = float(self.scheduled_s.max()) if len(self) else point.warmup_s
         self.due_until_s = last if point.duration_s is None else point.warmup_s + point.duration_s
 
-    def open_by_quarter(self) -> Floats:
-        """Mean number of open requests in each quarter of the window."""
-        edges = np.linspace(self.due_from_s, self.due_until_s, 33)
-        before = [np.searchsorted(np.sort(self._all(name)), edges) for name in ("scheduled_ns", "done_ns")]
-        quarters: Floats = (before[0] - before[1])[1:].reshape(4, 8).mean(axis=1)
+    def open_by_quarter(self, from_s: float) -> Floats:
+        """Mean number of open requests in each quarter of the time from then to the window's end."""
+        edges = np.linspace(from_s, self.due_until_s, 33)
+        open_now = self.so_far("scheduled_ns", edges) - self.so_far("done_ns", edges)
+        quarters: Floats = open_now[1:].reshape(4, 8).mean(axis=1)
         return quarters
 
-    def stay_by_quarter(self) -> Floats:
-        """Median time from due to done of the requests that were due in each quarter; NaN where there were none."""
-        edges = np.linspace(self.due_from_s, self.due_until_s, 5)[1:4]
-        quarter = np.searchsorted(edges, self.scheduled_s, side="right")
-        stays = [self.stay_s[quarter == which] for which in range(4)]
-        return np.array([np.median(stay) if len(stay) else np.nan for stay in stays])
-
-    def _all(self, name: str) -> Floats:
-        """Seconds, of warm-up requests too: they are still open when the window begins."""
-        return np.asarray(self._table.column(name).to_numpy() / 1e9, dtype=np.float64)
+    def so_far(self, name: str, at_s: Floats) -> NDArray[np.intp]:
+        """How many requests were due (``scheduled_ns``) or over (``done_ns``) by then, warm-up ones included."""
+        return np.searchsorted(np.sort(self._table.column(name).to_numpy()) / 1e9, at_s)
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._measured))
@@ -175,7 +166,7 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "capped_share": _capped(lag_ms, own_lag_ms, point),
         "loop_lag_p99_ms": max((s.loop_lag_p99_ms for s in stats), default=0.0),
         "loop_lag_max_ms": max((s.loop_lag_max_ms for s in stats), default=0.0),
-        "client_cpu_share": max((s.cpu_s / s.wall_s for s in stats if s.wall_s > 0), default=0.0),
+        "client_cpu_share": max((s.cpu_share for s in stats), default=0.0),
         "sockets_opened": float(sum(s.sockets_opened for s in stats)),
         "sockets_max": float(sum(s.sockets_max for s in stats)),
         "in_flight_max": float(sum(s.in_flight_max for s in stats)),
@@ -256,7 +247,7 @@ def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
     found = _over([limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")], evidence)
     shared = evidence["coalesced_share"]
     if evidence["client_cpu_share"] > BUSY_CPU_SHARE and shared > BUFFERED_SHARE:
-        found.append(f"{shared:.0%} of events shared a read with another while the client was busy")
+        found.append(f"{shared:.0%} of events came together with the one before while the client was busy")
     return found
 
 
@@ -265,8 +256,8 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
     if shared <= BUFFERED_SHARE or evidence["client_cpu_share"] > BUSY_CPU_SHARE:
         return []
     return [
-        f"{shared:.0%} of events came together with the one before while the client was idle: something between engine "
-        "and client gathers them (a proxy?); there is no TPOT and no ITL to see"
+        f"{shared:.0%} of events came together with the one before while the client was idle: something gathers them "
+        "(a proxy? speculative decoding that nobody told of?); there is no TPOT and no ITL to see"
     ]
 
 
@@ -289,7 +280,7 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
             f"the window ({point.duration_s:g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
             "throughput depends on where it begins and ends"
         )
-    quarters = rows.open_by_quarter()
+    quarters = rows.open_by_quarter(rows.due_from_s)
     if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
         notes.append(
             f"requests in flight were not steady: from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
@@ -298,27 +289,29 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
 
 
 def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """Open loop: do requests come in faster than they are answered, all through the window?
+    """Open loop: do requests come in faster than they are answered, all through the run, warm-up included?
 
-    Until answers are as many as requests, a pipe fills: open requests grow to rate x end-to-end time whatever the
-    engine. It falls behind when they grow beyond that, and those that come later stay longer.
+    From an empty engine on, open requests grow whatever the engine: the first answers take a while, and each request
+    is slower than the one before until the batch is as large as it gets. But then answers become more as well. An
+    engine that cannot keep up answers as many in the second half of the run as in the first.
     """
     if point.level.control != "request_rate" or len(rows) < 8 or np.isinf(point.level.value):
         return []
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
         reasons.append(f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time")
-    quarters = rows.open_by_quarter()
+    halves_s = np.array([rows.due_until_s / 2, rows.due_until_s])
+    answered = np.diff(rows.so_far("done_ns", halves_s), prepend=0)
+    arrivals = rows.so_far("scheduled_ns", halves_s)[1] / 4
+    quarters = rows.open_by_quarter(0.0)
     growth = np.diff(quarters)[1:]  # the first quarter also fills the pipe
-    arrivals = len(rows) / 4
     evidence["open_requests_first_quarter"] = float(quarters[0])
     evidence["open_requests_last_quarter"] = float(quarters[3])
-    early, late = rows.stay_by_quarter()[[0, 3]]
-    evidence["e2e_first_quarter_s"], evidence["e2e_last_quarter_s"] = float(early), float(late)
+    evidence["answered_first_half"], evidence["answered_second_half"] = map(float, answered)
     grows = bool((growth > MIN_GROWTH * arrivals).all()) and float(growth.sum()) > 2 * np.sqrt(max(quarters[1], 1.0))
-    if grows and late > MIN_SLOWER * early and quarters[3] > evidence["offered_rate"] * rows.first_stay_s:
+    if grows and answered[1] < MIN_RISE * answered[0]:
         reasons.append(
-            f"open requests grew from {quarters[1]:.0f} to {quarters[3]:.0f} within the window, end-to-end times from "
-            f"{early:.1f} s to {late:.1f} s: the engine does not keep up with this rate"
+            f"open requests grew from {quarters[1]:.0f} to {quarters[3]:.0f} and answers hardly: {answered[0]} in the "
+            f"run's first half, {answered[1]} in its second: the engine does not keep up with this rate"
         )
     return reasons

@@ -182,6 +182,18 @@ def test_what_a_server_says_instead_of_an_answer_is_in_the_row() -> None:
         assert said in rows(ANSWERS[name][0], 1)[0]["error"]
 
 
+@pytest.mark.parametrize("asked", [{"requests": None, "duration_s": 0.3}, {"requests": 80}])
+def test_a_stuck_answer_does_not_make_a_busy_client_look_idle(asked: dict[str, Any]) -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(1.5 if request.number == 3 else 0)
+        await answer_well(request, reader, writer)
+
+    with serving(behave) as server:
+        stats = run(point(server.port, concurrency=4, tokens=64, **asked)).stats
+    assert stats.wall_s > 1.4
+    assert stats.cpu_share > 2 * stats.cpu_s / stats.wall_s
+
+
 def lumps(events: int, wait_s: float = 0.02) -> Behaviour:
     """A good answer of which so many events come in one write."""
 

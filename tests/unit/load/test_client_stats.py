@@ -49,6 +49,26 @@ def test_cpu_is_that_of_the_thread_that_runs_the_loop(transport: Transport) -> N
     assert 0.015 < meter.stats(transport, "normal").cpu_s < 0.1
 
 
+def test_the_wait_for_the_last_answers_does_not_hide_a_busy_client(transport: Transport) -> None:
+    meter = StatsRecorder(0)
+    meter.start(time.monotonic_ns(), time.monotonic_ns())
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        pass
+    meter.beat(20 * MS, in_flight=8)
+    meter.beat(0, in_flight=1, draining=True)
+    time.sleep(0.5)
+    for _ in range(200):
+        meter.beat(0, in_flight=1, draining=True)
+    stats = meter.stats(transport, "normal")
+    assert stats.cpu_share > 2 * stats.cpu_s / stats.wall_s
+    assert (stats.loop_lag_p99_ms, meter.beats) == (20.0, 202)
+    meter.beat(30 * MS, in_flight=2)  # the next turn of a conversation: there is load again
+    stats = meter.stats(transport, "normal")
+    assert stats.cpu_share == pytest.approx(stats.cpu_s / stats.wall_s)
+    assert stats.loop_lag_max_ms == 30.0
+
+
 def test_a_run_without_beats_and_requests_has_zeros(transport: Transport) -> None:
     meter = StatsRecorder(0)
     meter.start(time.monotonic_ns() + 10**9, time.monotonic_ns())

@@ -321,7 +321,10 @@ class FakeRun:
         lost = 1 if self.outcome == "lost" else 0
         return {
             index: ClientReport(
-                ClientStats(index, 1.0, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0), (), self._requests(index), None
+                ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
+                (),
+                self._requests(index),
+                None,
             )
             for index in range(lost, self.count)
         }
