@@ -158,6 +158,37 @@ def test_a_local_model_with_other_content_is_another_deployment(tmp_path: Path, 
     assert set(before[0]).isdisjoint(ids(planned(tmp_path / "x.yaml", model={"id": "./m"}))[0])
 
 
+@pytest.mark.parametrize("name", ["m/model.safetensors", "m.gguf"])
+@pytest.mark.parametrize("place", [0, 3 << 20, -1], ids=["start", "inside", "end"])
+def test_weights_of_one_size_are_told_apart_by_their_content(tmp_path: Path, name: str, place: int) -> None:
+    """Another calibration, another fine-tune, another quantization of equal width: shapes and sizes are the same."""
+    model_folder(tmp_path / "m")
+    weights = bytearray(b"GGUF" + bytes(6 << 20))
+    (tmp_path / name).write_bytes(weights)
+    model = {"id": name.removesuffix("/model.safetensors")}
+    before = ids(planned(tmp_path / "x.yaml", model=model))[0]
+    # a sixteenth of the file, as if one layer was trained further
+    part = slice(place, (place + len(weights) // 16)) if place >= 0 else slice(-len(weights) // 16, None)
+    weights[part] = b"\1" * len(weights[part])
+    (tmp_path / name).write_bytes(weights)
+    assert set(before).isdisjoint(ids(planned(tmp_path / "x.yaml", model=model))[0])
+
+
+@pytest.mark.parametrize("setting", [{"executable": "./build"}, {"executable": "./build/bin/server"}])
+def test_a_program_that_is_built_anew_is_another_deployment(tmp_path: Path, setting: dict[str, str]) -> None:
+    (tmp_path / "build" / "bin").mkdir(parents=True)
+    program, script = tmp_path / "build" / "bin" / "server", tmp_path / "build" / "bin" / "pip"
+
+    def planned_with(content: bytes, shebang: str) -> list[str]:
+        program.write_bytes(content)
+        script.write_text(f"#!{shebang}\n")
+        return ids(planned(tmp_path / "x.yaml", deployments={"engine": "vllm", **setting}))[0]
+
+    first = planned_with(b"\x7fELF one", "/a/python")
+    assert planned_with(b"\x7fELF one", "/b/python") == first
+    assert set(planned_with(b"\x7fELF two", "/a/python")).isdisjoint(first)
+
+
 def test_draft_models_and_adapters_are_known_by_their_content_too(tmp_path: Path) -> None:
     for name in ("draft", "adapter"):
         model_folder(tmp_path / name)
