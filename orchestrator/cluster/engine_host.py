@@ -20,7 +20,7 @@ from orchestrator.cluster.base import Allocation, Ready, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.failures import Phase, classify
+from orchestrator.engines.failures import LastWords, Phase, classify
 from orchestrator.engines.ports import Ports
 from orchestrator.engines.process import LOG_NAME, EngineProcess
 from orchestrator.engines.readiness import Expected, wait_ready
@@ -55,6 +55,7 @@ class EngineHost:
         self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
         self._ports = Ports(np.random.default_rng())
         self._process: EngineProcess | None = None
+        self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
         self._sampler: Sampler | None = None
@@ -80,6 +81,7 @@ class EngineHost:
         engine, node = ENGINES[settings.engine], replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
+        self._last_words = LastWords(engine.log)
         self._server = Expected(engine, settings, node, f"http://{node.bind}:{node.port}", api_key, self._process)
         mine = os.sched_getaffinity(0)
         try:
@@ -118,8 +120,11 @@ class EngineHost:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def failure(self) -> Failure | None:
-        """None while the process lives; else why it ended."""
-        if self._process is None or (status := self._process.poll()) is None:
+        """None while the engine lives; else why it ended, or says that it will."""
+        if self._process is None or self._last_words is None:
+            return None
+        status = self._process.poll()
+        if status is None and not self._last_words.spoken(self._phase, self._process.news()):
             return None
         assert self._server
         return classify(self._server.engine.log, self._phase, self._process.log_tail(), status)

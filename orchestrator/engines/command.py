@@ -158,6 +158,14 @@ def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
     return ["--nnodes", str(settings.nnodes), "--node-rank", str(node.rank), "--dist-init-addr", meet]
 
 
+def core_groups(settings: EngineSettings, node: Node) -> str:
+    """The cores of each rank on this node, ``0,1|2,3``: what the node was given, divided among them; "": unknown."""
+    ranks, cores = settings.devices_per_node, node.cores
+    size = max(1, len(cores) // ranks)
+    groups = [[cores[(rank * size + i) % len(cores)] for i in range(size)] for rank in range(ranks) if cores]
+    return "|".join(",".join(map(str, group)) for group in groups)
+
+
 def program(settings: EngineSettings, name: str) -> str:
     """The executable: in the venv that ``executable`` names, or ``executable`` itself, or ``name`` from PATH.
 

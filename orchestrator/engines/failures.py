@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from orchestrator.engines.engine import LogWords
@@ -22,6 +23,7 @@ from orchestrator.redaction import plain
 
 Phase = Literal["start", "run"]  # before and after it was ready
 TAIL_LINES = 80
+LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
 
 # Messages that are not one engine's own: Python's, torch's, argparse's, the operating system's, container runtimes'.
@@ -92,7 +94,7 @@ _WORDLESS = {
     None: FailureKind.NOT_ANSWERING,
 }
 _INTRODUCTION = {"start": "the engine did not start: ", "run": "the engine failed while it served: "}
-_PYTHON_WARNING = r"\S+\.py:\d+: \w*Warning: "
+_WARNING = r"\S+\.py:\d+: \w*Warning: |\[W[\d :.]* ?\w+\.cpp:\d+\]"  # Python's, torch's
 # vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", the others' time stamps and levels.
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+( ?[DTPE]P\d+)*\]? )?(E )?"
@@ -126,6 +128,23 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
     return Failure(kind, _INTRODUCTION[phase] + ended, tail)
 
 
+class LastWords:
+    """Hears whether an engine says that it is over with it while its process lives on: SGLang's waits for ever when its
+    port is taken, and answers nothing for a minute when a part of it has died."""
+
+    def __init__(self, words: LogWords, clock: Callable[[], float] = time.monotonic) -> None:
+        self._words, self._clock = words, clock
+        self._heard_s: float | None = None
+
+    def spoken(self, phase: Phase, lines: list[str]) -> bool:
+        """Whether it said so ``LAST_WORDS_S`` ago: most end by themselves until then, and write more about it.
+        ``lines``: what it wrote since the last call."""
+        port = _last_said({FailureKind.PORT_TAKEN}, self._words, phase, _meant(self._words, lines))
+        if port or _last_said({FailureKind.ENGINE_DEAD}, self._words, phase, lines):
+            self._heard_s = self._clock() if self._heard_s is None else self._heard_s
+        return self._heard_s is not None and self._clock() - self._heard_s >= LAST_WORDS_S
+
+
 def _last_said(group: Collection[FailureKind], words: LogWords, phase: Phase, lines: list[str]) -> FailureKind | None:
     """The kind of the last line that is of any in this group; of one line the kind that FailureKind has first."""
     possible = [kind for kind in FailureKind if kind in group and (phase == "start" or kind not in _START_ONLY)]
@@ -139,7 +158,7 @@ def _pattern(kind: FailureKind, words: LogWords) -> re.Pattern[str]:
 
 def _meant(words: LogWords, lines: list[str]) -> list[str]:
     """The lines that were not said in passing and do not follow from another."""
-    passing = re.compile("|".join(filter(None, (words.passing, _PYTHON_WARNING))))
+    passing = re.compile("|".join(filter(None, (words.passing, _WARNING))))
     return [line for line in lines if not passing.match(line) and not _follows(line, words.consequences)]
 
 

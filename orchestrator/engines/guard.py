@@ -26,17 +26,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
 from orchestrator.engines.ownership import GUARD, kill_tagged
+from orchestrator.engines.shared_memory import Segments, mapped, remove
 
 OWNER_GONE_GRACE_S = 3.0  # no one is left to wait for a graceful end
 CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
+FIRST_LOOK_S = 2.0  # at what the engine has mapped; each look waits twice as long as the one before
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -47,6 +49,11 @@ class Child:
 
     pid: int
     status: int | None = None  # negative: killed by that signal
+    segments: Segments = field(default_factory=set)  # shared memory that it and its children were seen to use
+
+    def look(self) -> None:
+        """Note the shared memory that is used now: of processes that are gone nobody can tell."""
+        self.segments |= mapped(process.pid for process in psutil.Process().children(recursive=True))
 
 
 def main(spec: dict[str, Any]) -> None:
@@ -62,6 +69,7 @@ def main(spec: dict[str, Any]) -> None:
     grace_s = OWNER_GONE_GRACE_S if reason == "owner gone" else float(spec["grace_s"])
     killed, left_over = end_tree(engine, min(grace_s, float(spec["grace_s"])), wake)
     killed += len(kill_tagged({GUARD: spec["tag"]}))  # where there are no subreapers, daemons are found this way
+    remove(engine.segments)
     _run_after(spec)
     tell("stopped", reason=reason, status=engine.status, killed=killed, left_over=left_over)
 
@@ -122,8 +130,13 @@ def _run_after(spec: dict[str, Any]) -> None:
 
 def _watch(engine: Child, wake: int) -> str:
     """Sleep until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
+    look_s = FIRST_LOOK_S
     while True:
-        ready, _, _ = select.select([0, wake], [], [])
+        ready, _, _ = select.select([0, wake], [], [], look_s)
+        if not ready:
+            look_s *= 2
+            engine.look()
+            continue
         if 0 in ready:
             return "stop" if os.read(0, 64) else "owner gone"
         numbers = _drain(wake)
@@ -157,6 +170,7 @@ def end_tree(
     """
     deadline = clock() + grace_s
     asked, killed = False, set[int]()
+    engine.look()
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
     while reap(engine):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from orchestrator.engines.shared_memory import Segments, mapped, remove
 from orchestrator.errors import OrchestratorError
 
 LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
@@ -116,15 +117,17 @@ def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str
 
 
 def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
-    """SIGKILLs every process that ``tagged`` finds, until none is found; returns their pids.
+    """SIGKILLs every process that ``tagged`` finds, until none is found; returns their pids. Their shared memory goes.
 
     psutil compares start times before it sends a signal, so a pid that was given to someone else is left alone.
     """
     killed: dict[int, None] = {}
+    segments: Segments = set()
     for _ in range(50):
         found = [process for process, _ in tagged(wanted)]
         if not found:
             break
+        segments |= mapped(process.pid for process in found)
         for process in found:
             try:
                 process.kill()
@@ -132,6 +135,7 @@ def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
             except psutil.Error:
                 continue
         psutil.wait_procs(found, timeout=0.2)
+    remove(segments)
     return list(killed)
 
 

@@ -27,6 +27,7 @@ from orchestrator.redaction import HIDDEN, is_secret, redacted, secrets_of
 LOG_NAME = "engine.log"
 READY = "# ready"  # a line of its log, by mark_ready
 _GUARD_START_S = 30.0
+_TAIL_BYTES = 1 << 20
 # The specification is in memory of its own, so that nothing of it is in argv. The first fork lets the launcher end at
 # once: the guard is then nobody's child. Modules come from where the owner has them.
 _LAUNCHER = """
@@ -71,6 +72,7 @@ class EngineProcess:
         self._stdin: int | None = None
         self._events: int | None = None
         self._unread = b""
+        self._heard = 0  # bytes of its log that `news` has told
         self._exit_status: int | None = None
         self._stopped: dict[str, Any] | None = None
         self._report: StopReport | None = None
@@ -108,6 +110,14 @@ class EngineProcess:
     def log_tail(self, lines: int = 1000) -> str:
         """The last lines it wrote, without its secrets. The cause of a death stands far above its end."""
         return self.redact(tail(self.log_path, lines))
+
+    def news(self) -> list[str]:
+        """The whole lines that it wrote since this was last called, of a great many the last."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(self._heard, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            whole, _, rest = log.read().rpartition(b"\n")
+            self._heard = log.tell() - len(rest)
+        return whole.decode(errors="replace").splitlines()
 
     def redact(self, text: str) -> str:
         """``text`` without the secrets that the engine knows: its key, and those of its environment."""
@@ -250,7 +260,7 @@ def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str
     return env
 
 
-def tail(path: Path, lines: int, most_bytes: int = 1 << 20) -> str:
+def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
     """The last ``lines`` lines of a file, "" when there is none."""
     try:
         with path.open("rb") as file:

@@ -16,7 +16,7 @@ import psutil
 
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.failures import TAIL_LINES, classify
+from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
 from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
@@ -68,7 +68,7 @@ def wait_ready(
     Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when its
     log has said nothing new for ``silence_s``.
     """
-    started, watch = clock(), _Watch(expected, ask)
+    started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
     while True:
         ready = watch.check(clock() - started)
@@ -106,11 +106,12 @@ def tree_of(pid: int) -> set[int]:
 class _Watch:
     """One wait: what the server says, and whether it is ours."""
 
-    def __init__(self, expected: Expected, ask: Ask) -> None:
+    def __init__(self, expected: Expected, ask: Ask, clock: Callable[[], float]) -> None:
         self.engine, self.settings, self.node = expected.engine, expected.settings, expected.node
         self.api_key, self.process = expected.api_key, expected.process
         self.name = self.engine.served_name(self.settings, self.node)
         self._base_url, self._ask = expected.base_url.rstrip("/"), ask
+        self._last_words = LastWords(self.engine.log, clock)
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
         return self._ask(self._base_url + path, method, self.api_key if keyed else "")
@@ -123,8 +124,10 @@ class _Watch:
 
     def check(self, waited_s: float) -> Ready | None:
         """One look. Raises EngineFailure when waiting longer is useless."""
-        if self.process is not None and (status := self.process.poll()) is not None:
-            raise self._died(status)
+        if self.process is not None:
+            status = self.process.poll()
+            if status is not None or self._last_words.spoken("start", self.process.news()):
+                raise self._died(status)
         answer = self.ask(self.engine.ready_path)
         if answer.status == 0:
             return None
@@ -141,7 +144,7 @@ class _Watch:
         reported = self._reported()
         return Ready(waited_s, self._version(reported), length, tuple(proofs), reported)
 
-    def _died(self, status: int) -> EngineFailure:
+    def _died(self, status: int | None) -> EngineFailure:
         failure = classify(self.engine.log, "start", self.log(), status)
         if failure.kind in (FailureKind.PORT_TAKEN, FailureKind.DIED_AT_START) and (owners := self._strangers()):
             return self._port_taken(owners)

@@ -1,4 +1,4 @@
-"""SGLang (``sglang serve``), as its 0.5.23 reads; GPUs, one node or several by its own multi-node launch.
+"""SGLang (``sglang serve``), as its 0.5.23 reads and runs; GPUs and CPUs, one node or several by its own launch.
 
 Its HTTP server opens once the model is loaded and says 503 until a request of its own has passed.
 """
@@ -50,8 +50,18 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(_port(node)), "--served-model-name", _served_name(settings, node)),
         *command.rendezvous(settings, node),
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
+        *(("--device", "cpu") if hardware.is_cpu else ()),
     ]
-    return Command(tuple(argv), {"SGL_FORCE_SHUTDOWN": "1"})  # else it drains without a limit when asked to stop
+    env = {"SGL_FORCE_SHUTDOWN": "1"}  # else it drains without a limit when asked to stop
+    return Command(tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}))
+
+
+def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
+    """Without the first ``--device cpu`` takes the GPU's code; it binds ranks to their cores on CPUs with AMX only, and
+    elsewhere each would have a thread for every core of the node."""
+    cores = command.core_groups(settings, node)
+    threads = {"SGLANG_CPU_OMP_THREADS_BIND": cores, "OMP_NUM_THREADS": str(cores.split("|")[0].count(",") + 1)}
+    return {"SGLANG_USE_CPU_ENGINE": "1"} | (threads if cores else {})
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -86,6 +96,14 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     page, tokens = settings.block_size, settings.max_num_batched_tokens
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
         found.append(f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang")
+    if hardware.is_cpu and not settings.kv_cache_tokens:
+        found.append(
+            "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size"
+        )
+    if hardware.is_cpu and settings.speculative:
+        found.append("speculative: SGLang's kernels for it are not part of its CPU installation")
+    if hardware.is_cpu and settings.cpu_offload_gb:
+        found.append("cpu_offload_gb: there is nothing to offload from on a CPU")
     return found
 
 
@@ -103,15 +121,16 @@ ENGINE = Engine(
     ready_path="/ready",  # /health would generate a token at every poll
     reset_path="/flush_cache",
     metrics={
-        # Every pipeline stage tells the same requests; with priorities each is told under its own once more.
+        # Every pipeline stage tells the same requests, of queue times every tensor-parallel rank, too; with priorities
+        # each is told under its own once more.
         "running": 'sglang:num_running_reqs{pp_rank="0",priority=""}',
         "waiting": 'sglang:num_queue_reqs{pp_rank="0",priority=""}',
         "kv_usage": "sglang:token_usage",
         "preemptions_total": 'sglang:num_retracted_requests_total{pp_rank="0"}',
         "prefix_query_tokens_total": "sglang:prompt_tokens_total",  # counts cached tokens too
         "prefix_hit_tokens_total": "sglang:cached_tokens_total",
-        "queue_time_s_sum": 'sglang:queue_time_seconds_sum{pp_rank="0"}',
-        "queue_time_count": 'sglang:queue_time_seconds_count{pp_rank="0"}',
+        "queue_time_s_sum": 'sglang:queue_time_seconds_sum{pp_rank="0",tp_rank="0"}',
+        "queue_time_count": 'sglang:queue_time_seconds_count{pp_rank="0",tp_rank="0"}',
         "ttft_s_sum": "sglang:time_to_first_token_seconds_sum",
         "ttft_count": "sglang:time_to_first_token_seconds_count",
         "prompt_tokens_total": "sglang:prompt_tokens_total",
@@ -168,9 +187,10 @@ ENGINE = Engine(
     refused={"kv_transfer_config": "SGLang has --disaggregation-mode instead; use extra_args"},
     reserved=(
         *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
-        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"),
+        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--device"),
     ),
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
+    on_cpus=True,
     several_nodes=True,
     pins=lambda settings, hardware: command.BATCH,
     more_problems=_problems,

@@ -1,31 +1,36 @@
-"""Text Generation Inference (``text-generation-launcher``), as its 3.3.7 reads, its last release.
+"""Text Generation Inference (``text-generation-launcher``), as its 3.3.7 reads and runs on a CPU, its last release.
 
 Archived by its authors; still what many results are compared with. One node, tensor parallelism only. The length of an
 answer cannot be forced over HTTP: what was asked and what came are both in the rows. Its HTTP server opens after the
-warm-up; a full queue is answered with 429.
+warm-up; what it refuses of a stream is an event within a 200.
 """
 
 from __future__ import annotations
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a checkpoint made for them
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4")
-# It derives the first from the GPU; the second is 128 and answers 429 at once, where other engines queue.
+SLOTS = command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)})
+LONGEST_SOCKET = 107 - len("-100")  # bytes of a Unix socket's path; each shard's ends with its rank
+# It derives the first from the GPU; the second is 128 and refuses at once, where other engines queue.
 PINS = {"max_num_batched_tokens": 8192, "max_num_queued_reqs": 10000}
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     prometheus = node.extra_ports[0] if node.extra_ports else node.port + 1
+    socket = f"{node.workdir}/shard"  # it leaves them behind: there they go with the launch
+    if len(socket.encode()) > LONGEST_SOCKET:
+        socket = f"/tmp/tgi-{node.launch_id}-{node.port}"  # noqa: S108
     argv = [
         *(command.program(settings, "text-generation-launcher"), "--model-id", _served_name(settings, node)),
         *("--hostname", node.bind, "--port", str(node.port), "--prometheus-port", str(prometheus)),
-        *("--master-port", str(node.master_port), "--shard-uds-path", f"/tmp/tgi-{node.launch_id}-{node.port}"),  # noqa: S108
+        *("--master-port", str(node.master_port), "--shard-uds-path", socket),
         *("--usage-stats", "off"),
     ]
     return Command(tuple(argv), _switches(settings))
@@ -57,7 +62,19 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     spec = settings.speculative
     if spec and spec.model:
         found.append("speculative: TGI takes no model; medusa heads come with the model itself")
+    if hardware.is_cpu and not settings.max_input_len:
+        found.append(
+            "max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts"
+        )
+    if hardware.is_cpu and settings.quantization:
+        found.append("quantization: TGI quantizes on GPUs only")
     return found
+
+
+def _reported(log: str) -> Reported:
+    """All slots of its KV cache, said after the warm-up (backends/v3/src/lib.rs); on a path that has none it goes on
+    with a constant, which is no reservation."""
+    return {} if "does not support automatic max batch total tokens" in log else SLOTS(log)
 
 
 ENGINE = Engine(
@@ -104,13 +121,13 @@ ENGINE = Engine(
         *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
     ),
     drafts=Drafts(("ngram", "medusa")),
+    on_cpus=True,
     pins=lambda settings, hardware: PINS,
     more_problems=_problems,
     start=_start,
     key_variable="API_KEY",
     rules=ModelRules(repeats_kv_heads=False),
-    # backends/v3/src/lib.rs, after its warm-up; the number is that of all slots of the KV cache
-    reported=command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)}),
+    reported=_reported,
     log=LogWords(
         failures={
             FailureKind.OOM_KV: r"Not enough memory to handle \d+ prefill tokens|NotEnoughMemory\(\d+\)",

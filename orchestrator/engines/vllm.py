@@ -91,13 +91,11 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
 
 
 def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """One group of cores per local rank, ``0,1|2,3``. Its ``auto`` needs one NUMA node per rank."""
-    ranks = settings.devices_per_node
-    if not node.cores:
-        return {} if ranks == 1 else {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    size = max(1, len(node.cores) // ranks)
-    groups = [[node.cores[(rank * size + i) % len(node.cores)] for i in range(size)] for rank in range(ranks)]
-    return {"VLLM_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, group)) for group in groups)}
+    """One group of cores per local rank. Its ``auto`` needs one NUMA node per rank."""
+    groups = command.core_groups(settings, node)
+    if not groups and settings.devices_per_node == 1:
+        return {}
+    return {"VLLM_CPU_OMP_THREADS_BIND": groups or "nobind"}
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:

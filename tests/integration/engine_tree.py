@@ -2,9 +2,10 @@
 
 It becomes four processes: itself, a child in its own process group, a grandchild in a session of its own, and a
 double-forked daemon that ignores SIGTERM. Argument ``stubborn``: itself ignores SIGTERM too. ``exit``: it ends at once
-with status 7 and leaves the others behind.
+with status 7 and leaves the others behind. All have a file in /dev/shm mapped, which none of them removes.
 """
 
+import mmap
 import os
 import signal
 import sys
@@ -32,6 +33,10 @@ def forever() -> None:
     os._exit(0)
 
 
+if launch := os.environ.get("ORCHESTRATOR_LAUNCH"):
+    with open(f"/dev/shm/sgl_shm_mq_{launch}", "w+b") as file:
+        file.truncate(4096)
+        segment = mmap.mmap(file.fileno(), 4096)
 child()
 child(new_session=True)
 if "stubborn" in sys.argv:

@@ -55,6 +55,7 @@ def launch_id(tmp_path: Path) -> Iterator[str]:
     yield name
     wait_until(lambda: not living(name))
     assert ownership.kill_tagged({ownership.LAUNCH: name}) == [], "the test left processes behind"
+    assert not Path(f"/dev/shm/sgl_shm_mq_{name}").exists(), "its shared memory is left behind"
 
 
 class Owner:
@@ -102,6 +103,18 @@ def guard_of(engine: int) -> psutil.Process:
 def test_the_tree_of_the_stand_in_is_as_bad_as_it_claims(owner: Owner) -> None:
     assert len(living(owner.launch_id)) == 4
     assert len({os.getsid(pid) for pid in living(owner.launch_id)}) >= 3
+
+
+def test_a_file_of_shared_memory_that_it_did_not_map_stays(owner: Owner) -> None:
+    other = Path(f"/dev/shm/sgl_shm_mq_{owner.launch_id}-other")
+    other.touch()
+    try:
+        assert Path(f"/dev/shm/sgl_shm_mq_{owner.launch_id}").exists()
+        os.kill(owner.engine, signal.SIGKILL)
+        assert wait_until(lambda: not Path(f"/dev/shm/sgl_shm_mq_{owner.launch_id}").exists())
+        assert other.exists()
+    finally:
+        other.unlink()
 
 
 def test_the_guard_is_nobodys_child_and_adopts_the_daemon(owner: Owner) -> None:

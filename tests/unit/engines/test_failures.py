@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.failures import cause, classify, root_exception
+from orchestrator.engines.failures import LAST_WORDS_S, LastWords, cause, classify, root_exception
 from orchestrator.errors import Failure, FailureClass
 
 PREFIX = "(EngineCore pid=5670) ERROR 11-21 11:28:41 [core.py:133] "
@@ -227,3 +227,30 @@ def test_an_assertion_of_the_engines_own_is_a_death_and_no_refusal(assertion: st
 def test_what_was_said_in_passing_is_not_quoted_as_last_words() -> None:
     log = "\x1b[2m2026-11-22T05:20:53.362852Z\x1b[0m \x1b[33m WARN\x1b[0m x: Found no NVIDIA driver: an error\nbye"
     assert failure("start", log, 1, "tgi").sentence == "the engine did not start: it ended with status 1"
+
+
+TAKEN = "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind on address: address already in use"
+PART_DIED = "[2026-11-22 03:35:21] Subprocess detokenizer (pid=20877) crashed with exit code -9. Triggering SIGQUIT."
+
+
+@pytest.mark.parametrize(
+    ("engine", "phase", "line", "over"),
+    [
+        ("sglang", "start", TAKEN, True),
+        ("sglang", "run", TAKEN, False),  # the port of something else
+        ("sglang", "run", PART_DIED, True),
+        ("vllm", "run", "EngineDeadError: EngineCore encountered an issue.", True),
+        ("vllm", "start", "[W1122 03:32:41.123 socket.cpp:464] [c10d] (errno: 98 - Address already in use).", False),
+        ("vllm", "start", "INFO 11-21 11:28:41 [core.py:133] address already in use, taking another", False),
+        ("sglang", "start", "ValueError: no such thing", False),  # it may go on without
+        ("tgi", "run", "ERROR text_generation_launcher: Shard process was signaled to shutdown with signal 9", True),
+    ],
+)
+def test_an_engine_that_lives_on_after_its_last_words_is_over_all_the_same(
+    engine: str, phase: str, line: str, over: bool
+) -> None:
+    now = [0.0]
+    heard = LastWords(ENGINES[engine].log, lambda: now[0])
+    assert not heard.spoken(phase, [line]), "it may end by itself and say more"  # type: ignore[arg-type]
+    now[0] = LAST_WORDS_S
+    assert heard.spoken(phase, ["[2026-11-22 03:35:21] Decode batch, #running-req: 1"]) is over  # type: ignore[arg-type]

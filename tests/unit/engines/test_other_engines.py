@@ -68,11 +68,28 @@ def test_golden_sglang_speculation_without_chunks() -> None:
     }
 
 
+def test_sglang_on_a_cpu_takes_its_cpu_engine_and_every_rank_its_cores() -> None:
+    made = command("sglang", CPU, {"cores": (0, 1, 2, 3)}, tensor_parallel_size=2, kv_cache_tokens=8192)
+    assert by_flag(made.argv)["--device"] == ["cpu"]
+    said = {name: made.env[name] for name in made.env if name.startswith(("SGLANG", "OMP"))}
+    bound = {"SGLANG_CPU_OMP_THREADS_BIND": "0,1|2,3", "OMP_NUM_THREADS": "2"}
+    assert said == {"SGLANG_USE_CPU_ENGINE": "1"} | bound
+    assert not {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS"} & command("sglang").env.keys()
+    assert "--device" not in command("sglang").argv
+
+
+@pytest.mark.parametrize("folder", ["/tmp/orchestrator-01L-abcdef", "/scratch/" + 90 * "x"])
+def test_tgis_socket_is_in_its_launchs_folder_as_far_as_a_sockets_path_may_be_long(folder: str) -> None:
+    (path,) = by_flag(command("tgi", node={"workdir": folder}).argv)["--shard-uds-path"]
+    assert path == (f"{folder}/shard" if len(folder) < 90 else "/tmp/tgi-01L-21001")
+    assert len(f"{path}-100") <= 107
+
+
 def test_golden_tgi_3_3_7() -> None:
     made = command("tgi", tensor_parallel_size=4, max_model_len=8192, max_input_len=4096, enable_prefix_caching=False)
     assert by_flag(made.argv) == by_flag(
         "text-generation-launcher --model-id /models/tiny --hostname 127.0.0.1 --port 21001 --prometheus-port 21003 "
-        "--master-port 21002 --shard-uds-path /tmp/tgi-01L-21001 --num-shard 4 --max-total-tokens 8192 "
+        "--master-port 21002 --shard-uds-path ./shard --num-shard 4 --max-total-tokens 8192 "
         "--max-input-tokens 4096 --max-batch-prefill-tokens 8192 --max-concurrent-requests 10000 --usage-stats off"
     )
     assert made.env["PREFIX_CACHING"] == "0"
@@ -171,6 +188,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"speculative": {"method": "medusa", "num_speculative_tokens": 1}}, "SGLang has no method medusa"),
     ("sglang", {"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "method eagle needs a model"),
     ("sglang", {"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
+    ("sglang", {"extra_args": {"--device": "cpu"}}, "--device is set by this program"),
     ("tgi", {"pipeline_parallel_size": 2}, "pipeline_parallel_size: TGI has no pipeline parallelism"),
     ("tgi", {"nnodes": 2, "tensor_parallel_size": 2}, "nnodes: TGI runs on one node"),
     ("tgi", {"dtype": "float16", "quantization": "awq"}, "dtype: TGI refuses it together with quantization"),
@@ -212,7 +230,30 @@ def test_what_an_engine_cannot_do_is_refused_with_the_reason(name: str, given: d
     assert sentence in "\n".join(ENGINES[name].problems(settings(name, **given), H100))
 
 
-@pytest.mark.parametrize("name", ["sglang", "tgi", "tensorrt_llm", "lmdeploy", "lightllm"])
+NGRAM = {"method": "ngram", "num_speculative_tokens": 1}
+ON_CPU = {"sglang": {"kv_cache_tokens": 99}, "tgi": {"max_input_len": 99}}  # what it must be told there
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("sglang", {"kv_cache_tokens": None}, "kv_cache_tokens: on a CPU SGLang fills the node's memory"),
+        ("sglang", {"speculative": NGRAM}, "speculative: SGLang's kernels for it are not part"),
+        ("sglang", {"cpu_offload_gb": 2}, "cpu_offload_gb: there is nothing to offload"),
+        ("tgi", {"max_input_len": None}, "max_input_len: on a CPU TGI's warm-up asks for more memory"),
+        ("tgi", {"dtype": "float32"}, "dtype: 'float32' is none of float16, bfloat16"),
+        ("tgi", {"quantization": "fp8"}, "quantization: TGI quantizes on GPUs only"),
+    ],
+)
+def test_on_a_cpu_engines_ask_for_what_they_need_there_and_refuse_the_rest(
+    name: str, given: dict[str, Any], problem: str
+) -> None:
+    assert ENGINES[name].problems(settings(name, **ON_CPU[name]), CPU) == []
+    (found,) = ENGINES[name].problems(settings(name, **(ON_CPU[name] | given)), CPU)
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
 def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
     problems = ENGINES[name].problems(settings(name), CPU)
     assert len(problems) == 1

@@ -15,6 +15,7 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import Expected, Ready, listeners, wait_ready
+from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.engines.transformers import ENGINE as TRANSFORMERS
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.errors import EngineFailure, Failure, FailureClass
@@ -39,6 +40,9 @@ class FakeProcess:
         self.lives -= 1
         self.talks -= 1
         return self.status if self.lives < 0 else None
+
+    def news(self) -> list[str]:
+        return self.log.splitlines()
 
     def mark_ready(self) -> None:
         self.log += "\n# ready"
@@ -189,6 +193,14 @@ def test_health_that_is_not_200_yet_is_waited_for() -> None:
 def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
     failure = failed(VLLM, FakeServer({}), FakeProcess(talks=4))
     assert (failure.kind, failure.failure_class) == ("silent", FailureClass.TIMEOUT)
+
+
+def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: dict[str, set[int]]) -> None:
+    ours["listeners"] = {1}  # it takes connections and never answers
+    log = "[2026-11-22 03:32:41] ERROR:    [Errno 98] error while attempting to bind: address already in use"
+    failure = failed(SGLANG, FakeServer({}), FakeProcess(log=log))
+    assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
+    assert failure.sentence.startswith("port 21001 is taken by ")
 
 
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
