@@ -32,7 +32,7 @@ from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 
-LOG_LIMIT_BYTES = 32 * 2**20
+LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20  # what is kept of a log: the start with its sizes, and the end
 RESET_LIMIT_S = 10.0
 RESET_TRIES = 3
 RESET_PAUSE_S = 0.5
@@ -170,7 +170,7 @@ class EngineHost:
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
-                log = self._process.redact(_end_of(self._process.log_path).decode(errors="replace")).encode()
+                log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
         self._ports.release()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()
@@ -179,7 +179,13 @@ class EngineHost:
         return Stopped(time.monotonic() - started, left_over, log, tuple(dirty))
 
 
-def _end_of(path: Path) -> bytes:
+def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
+    """A log; of a long one the first and the last whole lines, and between them how much is left out."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_LIMIT_BYTES))
-        return file.read()
+        text = file.read(head + tail)
+        if not (left_out := path.stat().st_size - len(text)):
+            return text
+        start = text[:head].rpartition(b"\n")[0]
+        file.seek(-tail, os.SEEK_END)
+        end = file.read().partition(b"\n")[2]
+    return b"%b\n# ... about %d bytes are left out here ...\n%b" % (start, left_out, end)

@@ -31,7 +31,8 @@ def four_bytes(text: str) -> int:
 
 
 class Refused(Exception):
-    """The request is not served. ``kind`` is the error type of the answer."""
+    """The request is not served. ``kind`` is the error type of the answer; "": its body was not even understood, and
+    the answer is plain text."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         self.status, self.kind = status, kind
@@ -173,7 +174,7 @@ class TgiAnswer(Answer):
         if last:
             details = self._details() | {"input_length": self.prompt_tokens}
             payload |= {"generated_text": self.text(), "details": details}
-        return b"data:%b\n\n" % orjson.dumps(payload)
+        return sse(orjson.dumps(payload))
 
     def whole(self) -> object:
         answer: Json = {"generated_text": self.text()}
@@ -210,11 +211,15 @@ def parse_tgi(body: bytes, serving: Serving, stream: bool | None) -> TgiAnswer:
     """TGI's native body; ``stream=None`` takes it from the body and answers with a list of one. Raises Refused."""
     try:
         value = _object(body)
-        text, parameters = value.get("inputs"), value.get("parameters")
-        if not isinstance(text, str) or not text:
-            raise Refused("`inputs` must be a non-empty string")
-        if not isinstance(parameters, dict | None):
-            raise Refused("`parameters` must be an object")
+    except Refused as refused:
+        raise Refused(f"Failed to parse the request body as JSON: {refused}", 400, "") from None
+    text, parameters = value.get("inputs"), value.get("parameters")
+    if not isinstance(text, str) or not isinstance(parameters, dict | None):
+        which = "parameters" if isinstance(text, str) else "inputs"
+        raise Refused(f"Failed to deserialize the JSON body into the target type: {which}: invalid type", 422, "")
+    try:
+        if not text:
+            raise Refused("`inputs` cannot be empty")
         parameters = parameters or {}
         tokens, limit = serving.count_tokens(text), _whole(parameters, "max_new_tokens", 100)
         serving.check(tokens, limit)

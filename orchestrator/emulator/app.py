@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import orjson
+
 from orchestrator import __version__
-from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi
+from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi, sse
 from orchestrator.emulator.batch import Batch, PrefixCache, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
 from orchestrator.emulator.pacer import Pacer
@@ -148,11 +150,10 @@ class App:
             self.requests += 1
             fault = _fault_of(self.requests, self.serving.options.profile.faults)
             if fault == "error":
-                raise Refused("emulated fault error_every", 500, "InternalServerError")
+                said = "Request failed during generation: emulated fault error_every"
+                raise Refused(said, *((424, "generation") if tgi else (500, "InternalServerError")))
         except Refused as refused:
-            openai = {"message": str(refused), "type": refused.kind, "param": None, "code": refused.status}
-            body = {"error": str(refused), "error_type": refused.kind} if tgi else {"error": openai}
-            connection.respond(refused.status, body)
+            (_refuse_as_tgi if tgi else _refuse)(refused, request, connection)
             return
         if self.serving.options.settings.enable_prefix_caching is not False:
             answer.cached_tokens = self.prefix.lookup(answer.prompt, answer.cache_salt)
@@ -228,6 +229,24 @@ class App:
         connection.respond(200, exposition(self.serving.options.model, values).encode(), "text/plain; version=0.0.4")
 
 
+def _refuse(refused: Refused, _request: HttpRequest, connection: ClientConnection) -> None:
+    said = {"message": str(refused), "type": refused.kind, "param": None, "code": refused.status}
+    connection.respond(refused.status, {"error": said})
+
+
+def _refuse_as_tgi(refused: Refused, request: HttpRequest, connection: ClientConnection) -> None:
+    """TGI has said 200 before it looks at what a stream asks for: the refusal is an event in it."""
+    said = orjson.dumps({"error": str(refused), "error_type": refused.kind})
+    asked = b'"stream":true' in request.body.replace(b" ", b"") and request.path == "/"
+    if not refused.kind:
+        connection.respond(refused.status, str(refused).encode(), "text/plain; charset=utf-8")
+    elif asked or request.path == "/generate_stream":
+        connection.write(STREAM_HEAD + chunk(sse(said)) + STREAM_END)
+        connection.end()
+    else:
+        connection.respond(refused.status, said)
+
+
 def _answer_with(content: object, _request: HttpRequest, connection: ClientConnection) -> None:
     connection.respond(200, content)
 
@@ -248,7 +267,6 @@ def _pages(serving: Serving) -> dict[str, object]:
         "max_concurrent_requests": serving.options.max_concurrent_requests,
         "max_input_tokens": limits.max_model_len - 1,
         "max_total_tokens": limits.max_model_len,
-        "max_batch_total_tokens": limits.kv_tokens,
         "router": "emulator",
         "version": version,
     }

@@ -28,7 +28,7 @@ class Options:
     host: str = "127.0.0.1"
     port: int = 8000
     headless: bool = False  # a rank above 0 of a multi-node replica: holds its place, serves nothing
-    max_concurrent_requests: int = 128  # TGI's limit: 429, at once
+    max_concurrent_requests: int = 128  # TGI's limit: it refuses at once
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +50,12 @@ def parser() -> argparse.ArgumentParser:
     add("--accelerator", default=DEFAULT_ACCELERATOR, help=f"device to imitate; {DEFAULT_ACCELERATOR} unless given")
     add("--set", action="extend", nargs="+", default=[], metavar="FIELD=VALUE", help="any engine setting")
     add("--fault", action="extend", nargs="+", default=[], metavar="NAME=VALUE", help="see docs/emulator.md")
-    add("--max-concurrent-requests", type=int, default=128, help="TGI's limit: 429 above it; 128 unless given")
+    add(
+        "--max-concurrent-requests",
+        type=int,
+        default=128,
+        help="TGI's limit, refused above it; 128 unless given",
+    )
     add("--config", type=Path, help="JSON with settings and hardware, in place of the flags that say them")
     add("--headless", action="store_true", help="hold the place of a rank above 0, serve nothing")
     fit = result.add_subparsers(dest="command").add_parser(

@@ -145,16 +145,22 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
 
 
 def workload_mismatch(
-    workload: Workload, engine: str, max_model_len: int | None, apis: Sequence[str]
+    workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
 ) -> Finding | None:
     """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
 
-    ``apis``: names of the APIs the engine serves.
+    ``max_model_len``: what holds where the settings say nothing. ``apis``: names of the APIs the engine serves.
     """
     name = f"workload {workload.name!r}"
     if workload.api not in apis:
-        sentence = f"{name} asks for the API {workload.api!r}; {engine} has {', '.join(apis)}"
+        sentence = f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
         return Finding("impossible", "api", sentence)
+    if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
+        limit = f"max_input_len is {settings.max_input_len:,}"
+        if share == 1:
+            return Finding("impossible", "input_lengths", f"every prompt of {name} is longer, {limit}")
+        sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
+        return Finding("risky", "input_lengths", sentence)
     if max_model_len is None:
         return None
     least, most = workload.token_bounds()

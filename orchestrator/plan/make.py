@@ -194,7 +194,7 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
     limit = settings.max_model_len or verdict.predicted.get("max_model_len")  # the model's own, where known
     apis = sorted(engine.dialects(settings))
     return _with_workloads(
-        verdict, {load.workload.name: workload_mismatch(load.workload, settings.engine, limit, apis) for load in loads}
+        verdict, {load.workload.name: workload_mismatch(load.workload, settings, limit, apis) for load in loads}
     )
 
 

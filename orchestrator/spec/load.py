@@ -141,6 +141,10 @@ class Workload(Strict, ABC):
     def token_bounds(self) -> tuple[int, int | None]:
         """Prompt and answer together: least and most tokens of a session's longest request; None: no limit known."""
 
+    def longer_prompts(self, tokens: int) -> float | None:
+        """Share of the prompts with more than so many tokens, 0 and 1 only where that is sure; None: nobody knows."""
+        return None
+
     def distinct_requests(self) -> int | None:
         """How many requests there are before the first is sent again; None: no two are alike."""
         return None

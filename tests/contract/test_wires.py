@@ -1,7 +1,8 @@
 """Every wire of the registry, against streams recorded from engines and written after their documentation.
 
-``streams/*.http`` are whole HTTP responses as they came from the socket: vLLM 0.32.0 (CPU build) and transformers 5.23
-serve, both with the tiny model of scripts/make_tiny_model.py. The others are written here, event by event.
+``streams/*.http`` are whole HTTP responses: vLLM 0.32.0 (CPU build) and transformers 5.23 serve as they came from the
+socket, TGI 3.3.7 and SGLang 0.5.23 without their chunks, all with the tiny model of scripts/make_tiny_model.py. The
+others are written here, event by event.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def recorded(name: str) -> bytes:
 def recorded_body(name: str) -> bytes:
     """Of a recording that holds the body without its chunks."""
     head, _, body = recorded(name).partition(b"\r\n\r\n")
-    assert b"200 OK" in head
-    return HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    status = head.partition(b"\r\n")[0]
+    return HEAD.replace(b"HTTP/1.1 200 OK", status) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
 PLAIN = Dialect("", "", length_control="generation_config", done_marker=False)
@@ -126,6 +127,19 @@ CASES = {
     "transformers refuses a field": refused(recorded("transformers-refused_field"), CHAT, "error", "http_4xx"),
     "chat with all kinds of deltas": Case(DELTAS, CHAT, [1, 1, 1], "usage", 3, "tool_calls"),
     "tgi": Case(TGI, "tgi", [1, 1, 1], "native", 3, "length", dialect=NATIVE),
+    "tgi, recorded": Case(
+        recorded_body("tgi-generate_stream"), "tgi", [1] * 8, "native", 8, "length", input=22, dialect=NATIVE
+    ),
+    "tgi completions": Case(recorded_body("tgi-completions_stream"), OC, [1] * 8, "usage", 8, "length", input=22),
+    "tgi chat": Case(recorded_body("tgi-chat_stream"), CHAT, [1] * 8, "usage", 8, "length", input=38),
+    "sglang, recorded": Case(
+        recorded_body("sglang-generate_stream"), "sglang_generate", [1] * 4, "native", 4, "length", input=9
+    ),
+    "sglang completions, token ids": Case(
+        recorded_body("sglang-completions_ids_stream"), OC, [1] * 4, "token_ids", 4, "length", input=5
+    ),
+    "sglang chat": Case(recorded_body("sglang-chat_stream"), CHAT, [1] * 4, "usage", 4, "length", input=25),
+    "sglang refuses a long prompt": refused(recorded_body("sglang-too_long_stream"), OC, "error", "http_4xx"),
     "tgi error": refused(TGI_ERROR, "tgi", "invalid", "stream_error", 1),
     "tgi overloaded": refused(recorded_body("tgi-overloaded_generate"), "tgi", "error", "http_429"),
     "tgi refuses a long prompt": refused(recorded_body("tgi-too_long_generate"), "tgi", "error", "http_4xx"),

@@ -26,6 +26,9 @@ class ConversationsWorkload(Drawn):
         """A conversation's last turn holds all turns before it."""
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, self.turns)
 
+    def longer_prompts(self, tokens: int) -> float | None:
+        return self._longer_prompts(tokens, self.turns)
+
     def requests(self, prompter: Prompter, seed: int) -> Conversations:
         return Conversations(self, prompter, seed)
 

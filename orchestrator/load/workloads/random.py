@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from pydantic import Field
 
 from orchestrator.load.workloads.content import PROMPT_STREAM, Kind, Message, Prompt, Prompter, SessionLengths, stream
 from orchestrator.spec.load import Lengths, Workload, session_bounds
 
+SAMPLE = range(1000)  # sessions that are drawn to see how long prompts will be
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
 
 
@@ -22,6 +24,22 @@ class Drawn(Workload):
 
     def token_bounds(self) -> tuple[int, int | None]:
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, turns=1)
+
+    def longer_prompts(self, tokens: int) -> float | None:
+        return self._longer_prompts(tokens, turns=1)
+
+    def _longer_prompts(self, tokens: int, turns: int) -> float:
+        """As drawn for the first sessions, where the bounds of both lengths leave it open."""
+        (least, most), answered = self.input_tokens.bounds, self.output_tokens.bounds[1]
+        if self.shared_prefix_tokens + least > tokens:
+            return 1.0
+        if most is not None and (turns == 1 or answered is not None):
+            longest = self.shared_prefix_tokens + turns * most + (turns - 1) * (answered or 0)
+            if longest <= tokens:
+                return 0.0
+        drawn = SessionLengths(self.input_tokens, self.output_tokens, turns, seed=0)
+        lengths = [prompt_tokens(drawn, self.shared_prefix_tokens, at, turn) for at in SAMPLE for turn in range(turns)]
+        return float(np.clip(np.mean(np.array(lengths) > tokens), 1 / len(lengths), 1 - 1 / len(lengths)))
 
 
 class RandomWorkload(Drawn):
@@ -64,6 +82,10 @@ class Random(Kind):
         return self._lengths.output_tokens(session, turn)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        lengths = self._lengths
-        before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
-        return self._prefix_tokens + before + lengths.input_tokens(session, turn)
+        return prompt_tokens(self._lengths, self._prefix_tokens, session, turn)
+
+
+def prompt_tokens(lengths: SessionLengths, prefix_tokens: int, session: int, turn: int) -> int:
+    """A prompt with all that the session has said before."""
+    before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
+    return prefix_tokens + before + lengths.input_tokens(session, turn)

@@ -1,11 +1,25 @@
-"""Client processes of this machine."""
+"""Client processes and engines' logs of this machine."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+from orchestrator.cluster.engine_host import kept
 from orchestrator.cluster.local import ClientProcess
+
+
+def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    lines = [f"line {number}" for number in range(1000)]
+    log.write_text("\n".join(lines) + "\n")
+    assert kept(log).decode() == log.read_text()
+    first, *middle, last = kept(log, head=100, tail=50).decode().splitlines()
+    assert (first, last) == ("line 0", "line 999")
+    gap = next(at for at, line in enumerate(middle) if line.startswith("# ... about"))
+    assert set(middle[:gap] + middle[gap + 1 :]) <= set(lines), "whole lines only"
+    assert "about 8740 bytes are left out" in middle[gap]
 
 
 def test_a_client_process_ignores_signals_from_its_very_beginning() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,9 +24,10 @@ from orchestrator.emulator.api import (
     parse_completion,
     parse_tgi,
 )
-from orchestrator.emulator.app import exposition
+from orchestrator.emulator.app import App, exposition
 from orchestrator.emulator.batch import PrefixCache
 from orchestrator.emulator.flags import Options
+from orchestrator.emulator.http import ClientConnection, HttpRequest
 from orchestrator.emulator.profile import Profile
 from orchestrator.engines import ENGINES
 from orchestrator.spec.settings import Hardware
@@ -112,12 +116,93 @@ def test_bodies_that_are_no_json_objects_are_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"inputs": ""}, {"inputs": "x", "parameters": []}, {"inputs": "x", "parameters": {"max_new_tokens": 0}}]
+    ("fields", "kind"),
+    [
+        ({"inputs": ""}, "validation"),
+        ({"inputs": "x", "parameters": {"max_new_tokens": 0}}, "validation"),
+        ({"inputs": "x", "parameters": []}, ""),
+        ({"inputs": 3}, ""),
+    ],
 )
-def test_wrong_tgi_requests_are_validation_errors(fields: dict[str, Any]) -> None:
+def test_wrong_tgi_requests_are_validation_errors_or_not_even_understood(fields: dict[str, Any], kind: str) -> None:
     with pytest.raises(Refused) as caught:
         parse_tgi(body(**fields), SERVING, True)
-    assert caught.value.status == 422
+    assert (caught.value.status, caught.value.kind) == (422, kind)
+
+
+RECORDED = Path(__file__).parents[2] / "contract" / "streams"
+
+
+class Heard(ClientConnection):
+    """A connection that keeps what it would send."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda request, connection: None)
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def answer(self) -> tuple[int, str, str]:
+        """Status, content type, body without its chunks."""
+        head, _, rest = self.sent.partition(b"\r\n\r\n")
+        kind = re.search(rb"content-type: (\S+)", head)
+        assert kind
+        text = b"".join(rest.split(b"\r\n")[1:-3:2]) if b"chunked" in head else rest
+        return int(head.split()[1]), kind[1].decode().rstrip(";"), text.decode().strip()
+
+
+def recorded(name: str) -> tuple[int, str, str]:
+    """What the real TGI answered, 3.3.7."""
+    head, _, text = (RECORDED / f"tgi-{name}.http").read_bytes().partition(b"\r\n\r\n")
+    kind = re.search(rb"content-type: (\S+)", head)
+    assert kind
+    return int(head.split()[1]), kind[1].decode().rstrip(";"), text.decode().strip()
+
+
+def shape(value: Any) -> Any:
+    """Names and kinds of a JSON value, without what it says."""
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "limit", "fields", "wording"),
+    [
+        ("overloaded_generate", "/generate_stream", 0, {"inputs": "x"}, "Model is overloaded"),
+        ("overloaded_whole", "/generate", 0, {"inputs": "x"}, "Model is overloaded"),
+        ("too_long_generate", "/generate_stream", 9, {"inputs": "x " * 9999}, "Input validation error: "),
+        ("zero_new_tokens", "/generate", 9, {"inputs": "x", "parameters": {"max_new_tokens": 0}}, "Input validation"),
+        ("bad_json", "/generate_stream", 9, None, "Failed to parse the request body as JSON: "),
+    ],
+)
+def test_refusals_are_answered_as_the_real_tgi_answers_them(
+    name: str, path: str, limit: int, fields: dict[str, Any] | None, wording: str
+) -> None:
+    options, loop, connection = replace(OPTIONS, max_concurrent_requests=limit), asyncio.new_event_loop(), Heard()
+    app = App(replace(SERVING, options=options), loop, lambda text, level: None)
+    try:
+        raw = b'{"inputs":' if fields is None else body(**fields)
+        app.handle(HttpRequest("POST", path, {}, raw), connection)
+    finally:
+        app.close()
+        loop.close()
+    (status, kind, said), theirs = connection.answer(), recorded(name)
+    assert (status, kind) == theirs[:2]
+    assert wording in said
+    assert wording in theirs[2]
+    if theirs[2].endswith("}"):
+        mine, real = (json.loads(text.removeprefix("data: ")) for text in (said, theirs[2]))
+        assert (mine.keys(), mine["error_type"]) == (real.keys(), real["error_type"])
+    assert said.startswith("data: ") == theirs[2].startswith("data: ")
+
+
+def test_tgis_events_have_the_fields_of_the_real_ones() -> None:
+    real = [json.loads(line.removeprefix("data: ")) for line in recorded("generate_stream")[2].split("\n\n")]
+    ours = stream(TgiAnswer("id-1", "m", prompt_tokens=5, output_tokens=len(real), stream=True, vocab_size=1000))
+    assert [shape(event) for event in ours] == [shape(event) for event in real]
+    assert [event["index"] for event in ours] == [event["index"] for event in real]
 
 
 COMPLETION = OpenAIAnswer("id-1", "m", prompt_tokens=5, output_tokens=3, stream=True, vocab_size=1000)

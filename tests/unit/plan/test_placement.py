@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -45,4 +46,28 @@ def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
 
 @pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])
 def test_the_model_length_is_prompt_and_answer_together(limit: int | None, wrong: bool) -> None:
-    assert (workload_mismatch(workload(), "vllm", limit, ["completions"]) is not None) == wrong
+    assert (workload_mismatch(workload(), settings(), limit, ["completions"]) is not None) == wrong
+
+
+@pytest.mark.parametrize(
+    ("limit", "lengths", "found"),
+    [
+        (99, {}, ("impossible", "every prompt of workload 'w' is longer, max_input_len is 99")),
+        (100, {}, None),
+        (100, {"shared_prefix_tokens": 1}, ("impossible", "every prompt")),
+        (768, {"input_tokens": {"uniform": {"min": 700, "max": 900}}}, ("risky", "about 6[4-8]% of the prompts of")),
+        (900, {"input_tokens": {"uniform": {"min": 700, "max": 900}}}, None),
+        (4000, {"input_tokens": {"lognormal": {"mean": 100, "sigma": 0.5}}}, ("risky", "about 1% of the prompts")),
+        (250, {"kind": "conversations", "turns": 2}, None),  # 100 + 50 + 100
+        (249, {"kind": "conversations", "turns": 2}, ("risky", "about 50% of the prompts of workload 'w' are longer")),
+        (1, {"kind": "file", "prompts": "nowhere.txt", "input_tokens": None}, None),  # nobody counted them
+    ],
+)
+def test_a_limit_on_prompts_is_held_against_their_lengths(
+    limit: int, lengths: dict[str, Any], found: tuple[str, str] | None
+) -> None:
+    fields = {name: value for name, value in ({"input_tokens": 100} | lengths).items() if value is not None}
+    asked = Workload.model_validate({"name": "w", "output_tokens": 50} | fields)
+    told = workload_mismatch(asked, settings(engine="tgi", max_input_len=limit), None, ["completions"])
+    assert (told and told.status) == (found and found[0])
+    assert told is None or found is None or re.search(found[1], told.sentence)
