@@ -35,11 +35,15 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by name, see FIGURES."""
+    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by name, see FIGURES.
+
+    ``reported``: all that the engine said of itself, by the names of ``Engine.reported``.
+    """
 
     row: LaunchRow
     deployment: DeploymentRow | None
     figures: dict[str, Predicted]
+    reported: dict[str, Any]
 
     @property
     def label(self) -> str:
@@ -55,7 +59,8 @@ def load_launches(store: Store) -> list[Launch]:
     for row in rows_of(store.read_manifests("launches", committed, leave_out=True), LaunchRow):
         deployment = deployments.get(row.deployment_id)
         predicted = json.loads(deployment.predicted_json or "{}") if deployment else {}
-        found.append(Launch(row, deployment, compared(predicted, json.loads(row.engine_reported_json or "{}"))))
+        reported = json.loads(row.engine_reported_json or "{}")
+        found.append(Launch(row, deployment, compared(predicted, reported), reported))
     return sorted(found, key=lambda one: (one.label, one.row.started_unix_ns))
 
 

@@ -17,6 +17,7 @@ from orchestrator.spec.settings import EngineSettings
 
 GIB = 2**30
 BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+FLOAT32 = frozenset({"float32", "float"})
 # What a rank holds beside weights, activations and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
 CONTEXT_BYTES = 1.0 * GIB
 GRAPH_BYTES = 0.6 * GIB
@@ -37,6 +38,12 @@ def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
     if "fp4" in kind or "int4" in kind or "4bit" in kind or kind.startswith("q4"):
         return 0.5625  # 4 bits, and an 8-bit scale for 16 of them
     return 1 if "8" in kind else 2
+
+
+def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
+    """The one asked for, else the checkpoint's own, else ``auto``."""
+    asked, stored = settings.kv_cache_dtype or "auto", facts.quantization
+    return (stored and stored.kv_cache_dtype) or "auto" if asked == "auto" else asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ def expert_parallel_size(settings: EngineSettings) -> int:
 def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
     """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention layers only."""
     shape = facts.shape
-    element = kv_element_bytes(settings.kv_cache_dtype, dtype_bytes(settings.dtype))
+    element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
     per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
     counted = facts.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
@@ -156,16 +163,21 @@ def kv_bytes_per_sequence(
     return full * -(-tokens // block) * block + windowed * (-(-held // block) + 1) * block
 
 
+def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
+    """``Quantization.scheme`` of what is computed; empty where nothing is quantized or nothing is known of it."""
+    possible = (facts.quantization, online_quantization(settings.quantization))
+    real = (one for one in possible if one is not None and (facts.shape.num_experts or not one.experts_only))
+    return next((one.scheme for one in real if one.scheme), "")
+
+
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
     """The arithmetic of the matrix products: the peak follows it, not the storage type (W4A16 computes in 16 bit)."""
-    method = settings.quantization or (facts.quantization.method if facts.quantization else "")
-    if method.startswith(("fp8", "mxfp8", "modelopt", "w8a8_fp8")):
+    scheme = kernel_scheme(facts, settings)
+    if scheme in {"int8", "fp4"}:
+        return scheme
+    if scheme.startswith(("fp8 per", "mxfp8")):
         return "fp8"
-    if "int8" in method and "weight_only" not in method:
-        return "int8"
-    if method.startswith("nvfp4"):
-        return "fp4"
-    return "float32" if settings.dtype in {"float32", "float"} else "bfloat16"
+    return "float32" if settings.dtype in FLOAT32 else "bfloat16"
 
 
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:

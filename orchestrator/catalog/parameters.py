@@ -8,7 +8,7 @@ documentation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Json = dict[str, Any]
@@ -198,9 +198,9 @@ def _mla(shape: Shape) -> int:
 # Names of one storage format in different engines and kernels. A checkpoint's own method and the flag must share one.
 FORMAT: dict[str, str] = {
     **dict.fromkeys(("awq", "auto_awq", "awq_marlin"), "awq"),
-    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin", "auto-round"), "gptq"),
+    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin"), "gptq"),
     **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
-    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao")},
+    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao", "inc")},
 }
 
 # Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
@@ -212,28 +212,36 @@ CHECKPOINT_ONLY = frozenset({
 # Applied while loading: the checkpoint must not be quantized already.
 ONLINE_ONLY = frozenset({
     "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token",
-    "experts_int8",
+    "experts_int8", "mxfp8",
 })  # fmt: skip
 MOE_ONLY = frozenset({"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8", "moe_wna16"})
-# Weight bits, scales included, of methods that quantize a 16-bit checkpoint while it loads.
-ONLINE_BITS: dict[str, float] = {
-    "fp8": 8, "fp8_per_tensor": 8, "fp8_per_channel": 8, "fp8_per_block": 8.002, "mxfp8": 8.25, "mxfp4": 4.25,
-    "int8_per_channel_weight_only": 8, "experts_int8": 8, "nvfp4_per_token": 4.5, "nvfp4_online": 4.5,
-    "w8a8_int8": 8, "w8a8_fp8": 8, "eetq": 8, "bitsandbytes": 4.13, "bitsandbytes-nf4": 4.13, "bitsandbytes-fp4": 4.13,
-    "bnb-4bit": 4.13, "bnb-8bit": 8,
+# Methods that quantize a 16-bit checkpoint while it loads: weight bits, scales included, and Quantization.scheme.
+ONLINE: dict[str, tuple[float, str]] = {
+    "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
+    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"), "mxfp4": (4.25, "mxfp4"),
+    "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
+    "nvfp4_per_token": (4.5, "fp4"), "nvfp4_online": (4.5, "fp4"), "w8a8_int8": (8, "int8"),
+    "w8a8_fp8": (8, "fp8 per channel"), "eetq": (8, "int8 weights"), "bitsandbytes": (4.13, ""),
+    "bitsandbytes-nf4": (4.13, ""), "bitsandbytes-fp4": (4.13, ""), "bnb-4bit": (4.13, ""), "bnb-8bit": (8, ""),
 }  # fmt: skip
-_EXPERTS_ONLY = {"mxfp4", "int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
+_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight."""
+    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight.
+
+    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per channel`` (weights
+    and activations), ``int4 weights`` (activations stay 16 bit); empty where that is not known.
+    """
 
     method: str
     bits: float
     group_size: int | None = None  # inputs that share a scale
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
     experts_only: bool = False
+    scheme: str = ""
+    kv_cache_dtype: str | None = None  # that the checkpoint asks for, where the settings say nothing
 
 
 def quantization_from_config(config: Json | None) -> Quantization | None:
@@ -245,23 +253,36 @@ def quantization_from_config(config: Json | None) -> Quantization | None:
         return _grouped(method, whole(config.get("bits")) or whole(config.get("w_bit"), 4), config.get("group_size"))
     if method == "fp8":
         block = _block(config, "weight_block_size")
-        return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block)
+        scheme = "fp8 per block" if block else "fp8 per tensor"
+        return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme)
     if method in {"mxfp4", "gpt_oss_mxfp4"}:
-        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True)
+        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True, scheme="mxfp4")
     if method == "compressed-tensors":
-        return _compressed_tensors(config)
+        return replace(_compressed_tensors(config), kv_cache_dtype=_kv_cache_dtype(config))
     if method in {"modelopt", "nvfp4"}:
-        algorithm = str((mapping(config, "quantization") or config).get("quant_algo", "FP8")).upper()
-        return Quantization("modelopt", 4.5, group_size=16) if "FP4" in algorithm else Quantization("modelopt", 8)
+        inner = mapping(config, "quantization") or config
+        if "FP4" in str(inner.get("quant_algo", "FP8")).upper():
+            return Quantization("modelopt", 4.5, 16, scheme="fp4", kv_cache_dtype=_kv_cache_dtype(inner))
+        return Quantization("modelopt", 8, scheme="fp8 per tensor", kv_cache_dtype=_kv_cache_dtype(inner))
     if method == "bitsandbytes":
         return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
     return Quantization(method, 8)
 
 
+def _kv_cache_dtype(config: Json) -> str | None:
+    """Of ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``: vLLM 0.32 utils/torch_utils.py reads the same."""
+    scheme = mapping(config, "kv_cache_scheme")
+    if scheme.get("type") == "float":
+        return {8: "fp8", 4: "nvfp4"}.get(whole(scheme.get("num_bits")))
+    algorithm = str(config.get("kv_cache_quant_algo") or "").lower()
+    return algorithm if algorithm in {"fp8", "nvfp4"} else None
+
+
 def _grouped(method: str, bits: int, group_size: object) -> Quantization:
     """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
     group = whole(group_size) or None
-    return Quantization(method, bits + ((16 + bits) / group if group else 0), group_size=group)
+    stored = bits + ((16 + bits) / group if group else 0)
+    return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
 
 
 def _block(config: Json, name: str) -> tuple[int, int] | None:
@@ -271,15 +292,23 @@ def _block(config: Json, name: str) -> tuple[int, int] | None:
 
 def _compressed_tensors(config: Json) -> Quantization:
     groups = mapping(config, "config_groups")
-    weights = next((mapping(mapping(groups, name), "weights") for name in groups), {})
-    bits, group = whole(weights.get("num_bits"), 8), weights.get("group_size")
-    if block := _block(weights, "block_structure"):
-        return Quantization("compressed-tensors", bits, block=block)
-    return _grouped("compressed-tensors", bits, group if weights.get("strategy") == "group" else None)
+    first = next((mapping(groups, name) for name in groups), {})
+    weights, strategy = mapping(first, "weights"), mapping(first, "weights").get("strategy")
+    bits, block = whole(weights.get("num_bits"), 8), _block(weights, "block_structure")
+    scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"
+    if not mapping(first, "input_activations"):
+        scheme += " weights"
+    elif scheme == "fp8":
+        scheme += f" per {strategy}"
+    if block:
+        return Quantization("compressed-tensors", bits, block=block, scheme=scheme)
+    group = weights.get("group_size") if strategy == "group" else None
+    return replace(_grouped("compressed-tensors", bits, group), scheme=scheme)
 
 
 def online_quantization(quantization: str | None) -> Quantization | None:
     """What an engine makes of a 16-bit checkpoint while it loads; None for a method that does nothing then."""
-    if quantization is None or quantization not in ONLINE_BITS:
+    if quantization is None or quantization not in ONLINE:
         return None
-    return Quantization(quantization, ONLINE_BITS[quantization], experts_only=quantization in _EXPERTS_ONLY)
+    bits, scheme = ONLINE[quantization]
+    return Quantization(quantization, bits, experts_only=quantization in _EXPERTS_ONLY, scheme=scheme)

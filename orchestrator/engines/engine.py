@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from orchestrator.catalog.memory import FLOAT32, kernel_scheme, kv_cache_dtype
+from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
@@ -101,6 +104,17 @@ class LogWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuKernels:
+    """What an engine computes on CPUs. Schemes are those of ``catalog/parameters.py: Quantization``."""
+
+    schemes: Mapping[str, bool]  # that any CPU has -> whether in float32 too
+    risks: Mapping[str, str]  # schemes and methods that some CPUs or installations lack -> what they need
+    flags: Mapping[str, tuple[str, ...]]  # a checkpoint's method -> all that ``quantization`` may then be
+    kv_dtypes: tuple[str, ...]
+    kv_noise: frozenset[str]  # accepted, and every answer is wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRules:
     """What an engine asks of a model's shape, of a checkpoint and of a device's memory: feasibility judges by it."""
 
@@ -115,8 +129,36 @@ class ModelRules:
     of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone
     method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
     stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load
+    whole_groups: bool = False  # a rank cannot hold a part of a group of integer weights
     # Quantization method -> compute capability times ten.
     min_capability: Mapping[str, int] = field(default_factory=dict)
+    float32_methods: frozenset[str] | None = None  # those of min_capability that compute in float32; None: not known
+    cpu: CpuKernels | None = None  # None: not known
+
+    def without_kernel(
+        self, settings: EngineSettings, facts: ModelFacts, hardware: Hardware
+    ) -> Iterator[tuple[Literal["risky", "impossible"], str]]:
+        """What the engine computes, as far as that is known: 16 bits beside most methods, on CPUs a few schemes."""
+        stored, scheme, kind = facts.quantization, kernel_scheme(facts, settings), kv_cache_dtype(facts, settings)
+        method, wide = settings.quantization or (stored.method if stored else ""), settings.dtype in FLOAT32
+        sixteen_bits = self.float32_methods is not None and method in self.min_capability.keys() - self.float32_methods
+        cpu = self.cpu if hardware.is_cpu else None
+        if wide and (sixteen_bits or (cpu and not cpu.schemes.get(scheme, True))):
+            yield "impossible", f"{method} is computed in 16 bits only: give dtype bfloat16 or float16"
+        if cpu is None:
+            return
+        if need := cpu.risks.get(scheme) or cpu.risks.get(method):
+            yield "risky", f"{method} on cpu needs {need}"
+        elif scheme and scheme not in cpu.schemes:  # of experts nothing is known
+            sentence = f"{method} ({scheme}) has no kernel on cpu, which has {', '.join(cpu.schemes)}"
+            yield "risky" if facts.shape.num_experts else "impossible", sentence
+        flags = cpu.flags.get(stored.method if stored else "", (method,))
+        if settings.quantization and settings.quantization not in flags:
+            yield "impossible", f"quantization {settings.quantization}: on cpu this checkpoint takes {flags[0]} only"
+        if kind in cpu.kv_noise:
+            yield "impossible", f"kv_cache_dtype {kind}: accepted on cpu, and every answer is noise"
+        elif kind not in cpu.kv_dtypes:
+            yield "risky", f"kv_cache_dtype {kind} is none of {', '.join(cpu.kv_dtypes)}, which cpu is made for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,8 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
     if wordless := _WORDLESS.get(exit_status):
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
     kind = FailureKind.DIED_AT_START if phase == "start" else FailureKind.DIED
-    ended = f"it ended {describe_exit(exit_status)}{_last_words(meant)}"
+    said = root_exception(meant) or _last_words(meant)
+    ended = f"it ended {describe_exit(exit_status)}{f', saying: {said}' if said else ''}"
     return Failure(kind, _INTRODUCTION[phase] + ended, tail)
 
 
@@ -207,9 +208,7 @@ def _best_of(matching: list[str]) -> str:
     return cause((signals or said or matching)[0])
 
 
-def _last_words(lines: list[str]) -> str:
-    """The last line that looks like an error, for the sentence."""
-    for line in reversed(lines):
-        if re.search(r"[Ee]rror|Exception|[Ff]ailed|fatal|signal \d+", line):
-            return f", saying: {cause(line)}"
-    return ""
+def _last_words(lines: list[str]) -> str | None:
+    """The last line that looks like an error."""
+    wrong = re.compile(r"[Ee]rror|Exception|[Ff]ailed|fatal|signal \d+")
+    return next((cause(line) for line in reversed(lines) if wrong.search(line)), None)

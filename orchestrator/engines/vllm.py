@@ -8,7 +8,7 @@ from __future__ import annotations
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
+from orchestrator.engines.engine import CpuKernels, Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -208,6 +208,20 @@ ENGINE = Engine(
             **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
         },
+        whole_groups=True,
+        float32_methods=frozenset({"compressed-tensors", "torchao"}),  # quantization/*.py: get_supported_act_dtypes
+        cpu=CpuKernels(  # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
+            schemes={"int8": True, "fp8 per channel": True, "int4 weights": False},
+            risks={
+                **dict.fromkeys(
+                    ("fp8 per tensor", "fp8 per block", "int4"), "a CPU with AMX (Sapphire Rapids or newer)"
+                ),
+                "humming": "the package humming",
+            },
+            flags={"awq": ("awq", "humming")},
+            kv_dtypes=("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+            kv_noise=frozenset({"int8_per_token_head", "fp8_per_token_head", "int4_per_token_head", "nvfp4"}),
+        ),
     ),
     reported=command.reading(
         {
@@ -217,10 +231,16 @@ ENGINE = Engine(
             "max_model_len": (r"Using max model len ([\d,]+)", int),
             "weight_bytes": (r"Model loading took ([\d.]+) GiB", command.gib),
             "checkpoint_bytes": (r"Checkpoint size: ([\d.]+) GiB", command.gib),
-            "kv_cache_bytes": (r"Available KV cache memory: ([\d.]+) GiB", command.gib),
+            "kv_cache_bytes": (
+                r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()([\d.]+)(?: GiB|/.* for KV cache)",
+                command.gib,
+            ),
             "init_engine_s": (r"init engine \(.*\) took ([\d.]+) s", float),
             "attention_backend": (r"Using (\S+) (?:attention )?backend", str),
-            "quantization_kernel": (r"Using (\S+) (?:kernel )?for (?:\w+)LinearMethod", str),
+            "quantization_kernel": (
+                r"(?:Selected|Using) (\w+) for (?:\w+LinearMethod|CompressedTensors|ModelOpt|Quark|MX|NVFP|mixed)",
+                str,
+            ),
         }
     ),
     log=LogWords(

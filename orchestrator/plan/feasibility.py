@@ -244,12 +244,11 @@ def _quantization(case: Case) -> Found:
         return
     mine, theirs = parameters.FORMAT.get(asked), parameters.FORMAT.get(stored.method)
     if theirs is not None and (asked in parameters.ONLINE_ONLY or (mine is not None and mine != theirs)):
-        sentence = f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
-        yield "impossible", sentence
+        yield "impossible", f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
 
 
 def _blocks(case: Case) -> Found:
-    """Per-rank widths against the blocks or groups that share a scale."""
+    """Per-rank widths against the blocks, or the groups of inputs, that share a scale."""
     stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
     if stored is None or tensor == 1 or not case.rules.heads_divisible:
         return
@@ -258,15 +257,19 @@ def _blocks(case: Case) -> Found:
         widths.pop("intermediate_size", None)
     elif not shape.mla:
         widths["attention width"] = shape.num_attention_heads * shape.head_dim
-        widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
+        if stored.block:  # K and V are cut along their outputs, groups run along the inputs
+            widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
     size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
+    cut_groups: Status = "impossible" if case.rules.whole_groups and stored.scheme.startswith("int") else "risky"
     for name, width in widths.items():
         if size and width % tensor == 0 and width // tensor % size:
             each = f"{name} {width} / tensor_parallel_size={tensor}"
-            yield (
-                "impossible" if stored.block else "risky",
-                f"{each} is no multiple of {stored.method}'s {what} of {size}",
-            )
+            sentence = f"{each} is no multiple of {stored.method}'s {what} of {size}"
+            yield "impossible" if stored.block else cut_groups, sentence
+
+
+def _kernels(case: Case) -> Found:
+    yield from case.rules.without_kernel(case.settings, case.facts, case.hardware)
 
 
 def _capability(case: Case) -> Found:
@@ -302,9 +305,8 @@ def _lengths(case: Case) -> Found:
     if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
         sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
         yield "impossible", sentence
-    if settings.kv_cache_tokens is not None and settings.kv_cache_tokens < length:
-        sentence = f"kv_cache_tokens={settings.kv_cache_tokens} cannot hold one sequence of max_model_len={length}"
-        yield "impossible", sentence
+    if (tokens := settings.kv_cache_tokens) is not None and tokens < length:
+        yield "impossible", f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
 
 
 def _draft(case: Case) -> Found:
@@ -375,6 +377,6 @@ def _architecture(case: Case) -> Found:
 
 
 _RULES: tuple[Callable[[Case], Found], ...] = (
-    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _capability, _lengths, _draft,
-    _memory, _architecture,
+    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability, _lengths,
+    _draft, _memory, _architecture,
 )  # fmt: skip

@@ -50,6 +50,7 @@ SHORT = {
     "served_model_name": "serves",
 }
 LONGEST = 100
+_PLACES = ("model", "executable", "profile", "served_model_name")  # shown by their last names
 _HIDDEN = {"engine", "startup_timeout_s", "api_key_env"}
 
 
@@ -221,6 +222,7 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
     flat = [_flat(settings, hardware) for settings, hardware in deployments]
     engines = {row["engine"] for row in flat}
     differing = {engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines}
+    _shorten(flat)
     texts = [_label(row, differing[row["engine"]]) for row in flat]
     seen = Counter(texts)
     return [
@@ -238,6 +240,18 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
         elif name not in _HIDDEN:
             out[name] = value
     return out
+
+
+def _shorten(rows: Sequence[dict[str, Any]]) -> None:
+    """Places by as many of their last names as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside ``small/gptq4``."""
+    for name in _PLACES:
+        places = {PurePath(str(row[name])) for row in rows if row.get(name)}
+        most = max((len(place.parts) for place in places), default=0)
+        tails = ({place: "/".join(place.parts[-count:]) for place in places} for count in range(1, most + 1))
+        told = next((names for names in tails if len(set(names.values())) == len(places)), {})
+        for row in rows:
+            if row.get(name):
+                row[name] = told[PurePath(str(row[name]))]
 
 
 def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -262,8 +276,6 @@ def _part(name: str, value: Any) -> str:
         return str(value)
     if name == "url":
         return str(value).partition("://")[2] or str(value)
-    if name in ("model", "executable", "profile", "served_model_name"):
-        return f"{SHORT.get(name, name)}={PurePath(str(value)).name}"
     if hasattr(value, "method"):  # speculative decoding
         return f"spec={value.method}:{value.num_speculative_tokens}"
     if isinstance(value, bool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from orchestrator.analysis.launches import Launch, Predicted, load_launches
 from orchestrator.report.documents import Document, fields_of
@@ -22,6 +23,11 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("KV tokens", "kv_cache_tokens", lambda value: f"{value:,.0f}"),
     ("concurrency", "max_concurrency", lambda value: f"{value:,.1f}"),
 )
+# What nothing is predicted of, shown where an engine said it.
+_SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("checkpoint\nread", "checkpoint_bytes", size_text),  # of all ranks, as it lies on the disk
+    ("kernel of\nweights", "quantization_kernel", lambda name: name.removesuffix("Kernel").removesuffix("Linear")),
+)
 
 
 def launch_document(launch: Launch) -> Document:
@@ -34,6 +40,7 @@ def launch_document(launch: Launch) -> Document:
         "engine_version": {"asked": deployment.engine_version if deployment else None, "reported": row.engine_version},
         **fields_of(row, *_ROW_FIELDS),
         "figures": launch.figures,
+        "reported": launch.reported,
     }
 
 
@@ -43,8 +50,12 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
     failed = [one for one in launches if one.row.status != "ok"]
     if served:
         titles = ["ready\nafter s", *(f"{title}\npredicted\nreported" for title, _, _ in _FIGURES)]
+        said = [one for one in _SAID if any(launch.reported.get(one[1]) for launch in served)]
         columns = [Column("deployment", fold=True), Column("engine version", fold=True), *map(Column, titles)]
-        yield from table(columns, [_cells(one) for one in served])
+        columns += [Column(title) for title, _, _ in said]
+        yield from table(
+            columns, [[*_cells(one), *(_said(one, name, form) for _, name, form in said)] for one in served]
+        )
         yield ""
     if any(one.row.emulated for one in launches):
         yield say(_EMULATED, "yellow")
@@ -79,6 +90,10 @@ def _cells(launch: Launch) -> list[str]:
     badge = "\nemulated" if launch.row.emulated else ""
     ready = "-" if launch.row.ready_s is None else f"{launch.row.ready_s:.1f}"
     return [launch.label + badge, _version(launch), ready, *(_cell(launch.figures[n], f) for _, n, f in _FIGURES)]
+
+
+def _said(launch: Launch, name: str, form: Callable[[Any], str]) -> str:
+    return form(value) if (value := launch.reported.get(name)) else "-"
 
 
 def _version(launch: Launch) -> str:

@@ -143,11 +143,30 @@ def test_experts_are_spread_over_expert_parallelism() -> None:
         ({"quantization": "awq"}, "bfloat16"),
         ({"quantization": "w8a8_int8"}, "int8"),
         ({"quantization": "int8_per_channel_weight_only"}, "bfloat16"),
-        ({"quantization": "nvfp4_per_token"}, "fp4"),
+        ({"quantization": "nvfp4_per_token"}, "bfloat16"),  # of experts alone: nothing of this model is quantized
+        ({"quantization": "experts_int8"}, "bfloat16"),
     ],
 )
 def test_the_peak_follows_the_arithmetic_not_the_storage(values: dict[str, Any], kind: str) -> None:
     assert memory.compute_type(facts(LLAMA_70B), settings(**values)) == kind
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "kind"),
+    [
+        ({"num_bits": 8, "type": "int", "strategy": "channel"}, {"num_bits": 8}, "int8"),
+        ({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8}, "fp8"),
+        ({"num_bits": 8, "type": "float", "strategy": "channel"}, None, "bfloat16"),
+        ({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}, None, "bfloat16"),
+    ],
+)
+def test_the_peak_of_compressed_tensors_is_that_of_weights_and_activations(
+    weights: dict[str, Any], activations: dict[str, Any] | None, kind: str
+) -> None:
+    scheme = {"group_0": {"weights": weights, "input_activations": activations}}
+    stored = {"quant_method": "compressed-tensors", "config_groups": scheme}
+    assert memory.compute_type(facts(LLAMA_70B, quantization_config=stored), settings()) == kind
+    assert memory.compute_type(facts(DEEPSEEK), settings(quantization="nvfp4_per_token")) == "fp8"  # the checkpoint's
 
 
 def test_a_prediction_of_what_an_engine_will_report() -> None:

@@ -135,22 +135,28 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
     ("config", "expected"),
     [
         (None, None),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, Quantization("awq", 4 + 20 / 128, group_size=128)),
-        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, Quantization("gptq", 8)),
-        ({"quant_method": "fp8"}, Quantization("fp8", 8)),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128},
+            Quantization("awq", 4 + 20 / 128, group_size=128, scheme="int4 weights"),
+        ),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, Quantization("gptq", 8, scheme="int8 weights")),
+        ({"quant_method": "fp8"}, Quantization("fp8", 8, scheme="fp8 per tensor")),
         (
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            Quantization("fp8", 8 + 32 / 16384, block=(128, 128)),
+            Quantization("fp8", 8 + 32 / 16384, block=(128, 128), scheme="fp8 per block"),
         ),
-        ({"quant_method": "mxfp4"}, Quantization("mxfp4", 4.25, group_size=32, experts_only=True)),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Quantization("modelopt", 4.5, group_size=16)),
+        ({"quant_method": "mxfp4"}, Quantization("mxfp4", 4.25, group_size=32, experts_only=True, scheme="mxfp4")),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
+            Quantization("modelopt", 4.5, group_size=16, scheme="fp4", kv_cache_dtype="fp8"),
+        ),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Quantization("bitsandbytes", 4.13)),
         (
             {
                 "quant_method": "compressed-tensors",
                 "config_groups": {"group_0": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}},
             },
-            Quantization("compressed-tensors", 4 + 20 / 128, group_size=128),
+            Quantization("compressed-tensors", 4 + 20 / 128, group_size=128, scheme="int4 weights"),
         ),
         ({"quant_method": "something_new"}, Quantization("something_new", 8)),
     ],

@@ -201,13 +201,105 @@ def test_the_classic_failure_of_fp8_blocks_over_narrow_experts_is_found(tensor: 
     assert judge(qwen, big, tensor_parallel_size=tensor, enable_expert_parallel=expert or None).status == status
 
 
-def test_integer_groups_that_are_cut_by_tensor_parallelism_are_risky() -> None:
-    grouped = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-    assert (
-        judge(facts(LLAMA_8B, intermediate_size=14400, quantization_config=grouped), tensor_parallel_size=2).status
-        == "risky"
-    )
-    assert judge(facts(LLAMA_8B, quantization_config=grouped), tensor_parallel_size=2).status == "fits"
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+
+
+def compressed(bits: int, kind: str, strategy: str, activations: bool) -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": 128 if strategy == "group" else None}
+    groups = {"group_0": {"weights": weights, "input_activations": {"num_bits": 8} if activations else None}}
+    return {"quant_method": "compressed-tensors", "config_groups": groups}
+
+
+INT8, PACKED4 = compressed(8, "int", "channel", activations=True), compressed(4, "int", "group", activations=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine", "status"),
+    [
+        ({"intermediate_size": 14400}, "vllm", "impossible"),  # 56.25 groups on each rank
+        ({"intermediate_size": 14400}, "sglang", "risky"),  # not tried
+        ({"num_attention_heads": 24, "head_dim": 80}, "vllm", "impossible"),  # o_proj's inputs: 7.5 groups
+        ({"num_key_value_heads": 2, "head_dim": 64, "num_attention_heads": 64}, "vllm", "fits"),  # K and V: outputs
+        ({}, "vllm", "fits"),
+    ],
+)
+@pytest.mark.parametrize("grouped", [GPTQ, AWQ, PACKED4], ids=["gptq", "awq", "packed"])
+def test_groups_may_not_be_cut_by_two_ranks(
+    grouped: dict[str, Any], changes: dict[str, Any], engine: str, status: str
+) -> None:
+    """GPTQ and AWQ then answer token 0 for ever, packed weights are refused: groups run along a layer's inputs."""
+    model = facts(LLAMA_8B, **changes, quantization_config=grouped)
+    assert judge(model, tensor_parallel_size=2, engine=engine).status == status
+
+
+@pytest.mark.parametrize(
+    ("stored", "changes", "status"),
+    [
+        # each as vLLM 0.32 was seen to do on a CPU with AVX512: serve, refuse or answer noise
+        (None, {"dtype": "float32"}, "fits"),
+        (INT8, {"dtype": "float32"}, "fits"),
+        (compressed(8, "int", "tensor", True), {}, "fits"),
+        (GPTQ, {}, "fits"),
+        (AWQ, {"dtype": "float16"}, "fits"),
+        (PACKED4, {}, "fits"),
+        (compressed(8, "float", "channel", True), {"dtype": "float32"}, "fits"),
+        (None, {"quantization": "fp8_per_channel"}, "fits"),
+        (None, {"quantization": "fp8"}, "risky"),
+        (None, {"quantization": "fp8_per_tensor"}, "risky"),
+        (None, {"quantization": "fp8_per_block"}, "risky"),
+        (None, {"quantization": "humming"}, "risky"),
+        ({"quant_method": "fp8"}, {}, "risky"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, {}, "risky"),
+        (compressed(8, "float", "channel", False), {}, "impossible"),
+        (GPTQ | {"bits": 8}, {}, "impossible"),
+        (compressed(8, "int", "group", False), {}, "impossible"),
+        (None, {"quantization": "mxfp8"}, "impossible"),
+        (None, {"quantization": "mxfp4"}, "impossible"),
+        (PACKED4, {"dtype": "float32"}, "impossible"),
+        (AWQ, {"quantization": "awq"}, "fits"),
+        (AWQ, {"quantization": "awq_marlin"}, "impossible"),
+        (AWQ, {"quantization": "moe_wna16"}, "impossible"),
+        (AWQ, {"quantization": "inc"}, "impossible"),
+        (GPTQ, {"quantization": "gptq_marlin"}, "fits"),
+        (GPTQ, {"quantization": "inc"}, "impossible"),
+        (INT8, {"quantization": "mxfp8"}, "impossible"),
+        (None, {"kv_cache_dtype": "fp8_e5m2"}, "fits"),
+        (AWQ, {"kv_cache_dtype": "fp8"}, "fits"),
+        (None, {"kv_cache_dtype": "turboquant_k8v4"}, "risky"),
+        (None, {"kv_cache_dtype": "int8_per_token_head"}, "impossible"),
+        (None, {"kv_cache_dtype": "nvfp4"}, "impossible"),
+        (INT8 | {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, {}, "impossible"),
+    ],
+)
+def test_what_vllm_computes_on_a_cpu(stored: dict[str, Any] | None, changes: dict[str, Any], status: str) -> None:
+    assert judge(facts(LLAMA_8B, quantization_config=stored), CPU, **changes).status == status
+
+
+@pytest.mark.parametrize(
+    ("stored", "status"),
+    [
+        (GPTQ, "impossible"),
+        (AWQ, "impossible"),
+        ({"quant_method": "fp8"}, "impossible"),
+        (INT8, "fits"),
+        (None, "fits"),
+    ],
+)
+def test_float32_is_refused_beside_most_methods_on_every_device(stored: dict[str, Any] | None, status: str) -> None:
+    for hardware in (H100, CPU):
+        assert judge(facts(LLAMA_8B, quantization_config=stored), hardware, dtype="float32").status == status
+
+
+def test_a_checkpoint_brings_its_own_kv_type_along() -> None:
+    def tokens(stored: dict[str, Any], **changes: Any) -> float:
+        model = facts(LLAMA_8B, quantization_config=stored)
+        return float(judge(model, CPU, kv_cache_memory_bytes=1 << 30, **changes).predicted["kv_cache_tokens"])
+
+    scheme = {"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}
+    modelopt = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    assert tokens(INT8 | scheme) == tokens(modelopt) == tokens(INT8, kv_cache_dtype="fp8") == 2 * tokens(INT8)
+    assert tokens(INT8 | scheme, kv_cache_dtype="bfloat16") == tokens(INT8)
 
 
 @pytest.mark.parametrize(
