@@ -17,7 +17,7 @@ import numpy as np
 
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Point
-from orchestrator.analysis.metrics import BACKLOG, FAILING, QUANTILES
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.slo import limits_of
 from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Slo, format_duration, load_text
@@ -137,8 +137,9 @@ def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], to
 
 
 def _shown_to_fail(point: Point, slo: Slo) -> bool:
-    """Whether such a level is too much: the engine broke or fell behind, or misses are too many to be chance."""
-    if point.broken or point.validity == BACKLOG:
+    """Whether such a level is too much: the engine broke, fell behind or answered noise, or misses are too many to be
+    chance."""
+    if point.broken or point.validity in (BACKLOG, BROKEN):
         return True
     return point.attainment is not None and not _unusable(point) and point.attainment.upper < slo.attainment
 

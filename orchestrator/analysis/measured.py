@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.analysis.answers import UNKNOWN, Agreement
 from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, FAILING, validity_of
@@ -87,6 +88,7 @@ class Point:
     repeats: tuple[Measurement, ...]
     used: tuple[Measurement, ...]  # its answers come from these: those that count; without any, those that ran at all
     _figures: Callable[[], Figures]
+    agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
 
     @property
     def head(self) -> PointHead:

@@ -25,7 +25,8 @@ from orchestrator.results.records import Counts, Distribution, Figures
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 FAILING = "failing"  # a verdict beside those of load/validity.py
 FAILING_SHARE = 0.05
-BACKLOG = "engine_bound_backlog"  # the verdict of load/validity.py that blames the engine
+BACKLOG = "engine_bound_backlog"  # the verdicts of load/validity.py that blame the engine
+BROKEN = "broken_output"
 
 
 @dataclass(frozen=True, slots=True)

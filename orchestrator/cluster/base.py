@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.errors import PlacementError
-from orchestrator.load.point import ClientStats
+from orchestrator.load.point import ClientStats, Reply
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +98,7 @@ class ClientReport:
     parts: tuple[FilePart, ...]
     requests: pa.Table  # in the schema REQUESTS
     token_events: pa.Table | None = None  # in the schema TOKEN_EVENTS, of a client that stored nothing
+    replies: tuple[Reply, ...] = ()  # where the point keeps them
 
 
 class HostLost(Exception):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from orchestrator.load.client_stats import StatsRecorder
-from orchestrator.load.point import ClientResult, LoadPoint, Progress
+from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply
 from orchestrator.load.priority import How, Priority, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
 from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
@@ -23,7 +23,7 @@ from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
-from orchestrator.load.wire import WIRES
+from orchestrator.load.wire import WIRES, count
 from orchestrator.results.outcomes import ErrorClass, Status
 
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
@@ -134,6 +134,7 @@ class Driver:
         self._priority = Priority("normal")
         self._aborting = False
         self._rows_of_rest = True
+        self._replies: list[Reply] = []
         self._failed = 0
         self._done = 0
         self._chunks = 0
@@ -166,7 +167,7 @@ class Driver:
             stats = self._stats.stats(self._transport, self._priority.how)
             if self._point.count_text and self._point.tokenizer and self._rows.recount(self._point.tokenizer):
                 requests, token_events = self._rows.tables()  # not in the stats: it happened after the load
-            return ClientResult(requests, token_events, stats)
+            return ClientResult(requests, token_events, stats, tuple(self._replies))
         finally:
             self._transport.close()
             self._poller.close()
@@ -241,7 +242,7 @@ class Driver:
 
     def _send(self, entry: Entry, free_ns: int) -> None:
         flight = InFlight(entry, self._writer.take(entry))
-        if self._kind.needs_reply or self._point.count_text:
+        if self._kind.needs_reply or self._point.count_text or self._point.keep_replies:
             flight.response.parsed.texts = []
         self._open[flight] = None
         self._transport.start(flight)
@@ -301,6 +302,22 @@ class Driver:
         self._chunks += response.chunks
         self._stats.coalesced_reads += response.coalesced_reads
         self._rows.add(flight)
+        if self._point.keep_replies and response.status is Status.OK:
+            self._replies.append(self._reply(flight))
+
+    def _reply(self, flight: InFlight) -> Reply:
+        parsed, prompt = flight.response.parsed, flight.request.prompt
+        told = parsed.token_ids or ()
+        ids = tuple(one for one in told if count(one) is not None)  # a server may say anything
+        assert prompt is not None, "kept where replies are"
+        return Reply(
+            flight.entry.index,
+            self._point.targets[flight.request.target].replica,
+            "".join(message.text for message in prompt.messages),
+            "".join(parsed.texts or ()),
+            ids if ids and len(ids) == len(told) else None,
+            None if parsed.logprobs is None else tuple(parsed.logprobs),
+        )
 
     def _give_up_open(self) -> None:
         """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""

@@ -47,6 +47,7 @@ class LoadPoint:
     request_timeout_s: float = 600.0
     drain_timeout_s: float | None = None  # after the last due instant; open then: a row `timeout`. None: as for one
     tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
+    keep_replies: bool = False  # what was answered is wanted, not only how fast
     count_text: bool = False  # the engine tells no counts: keep replies and count them with the tokenizer after the run
     vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
     measurement_id: str = ""
@@ -96,9 +97,26 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """What was answered to one request. ``token_ids`` None: the engine does not tell them; ``logprobs`` None: it gave
+    none at all; NaN in there: none of that token."""
+
+    request_index: int
+    replica: int
+    prompt: str
+    text: str
+    token_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClientResult:
-    """Rows of one client: tables in the schemas of results/schemas.py, one requests row per scheduled request."""
+    """Rows of one client: tables in the schemas of results/schemas.py, one requests row per scheduled request.
+
+    ``replies``: of the good ones, where the point keeps them.
+    """
 
     requests: pa.Table
     token_events: pa.Table
     stats: ClientStats
+    replies: tuple[Reply, ...] = ()

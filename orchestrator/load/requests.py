@@ -57,7 +57,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request ready to send. ``prompt`` is kept where the next turn will need it."""
+    """One request ready to send. ``prompt`` is kept where it will be needed."""
 
     target: int
     wire_bytes: bytes
@@ -150,7 +150,7 @@ class RequestWriter:
         output_tokens = self._kind.output_tokens(session, turn)
         target, point = self._assignment.target(session), self._assignment.point
         body = self._wire.body(prompt, output_tokens, point.targets[target].model, point.dialect)
-        kept = prompt if self._kind.needs_reply else None
+        kept = prompt if self._kind.needs_reply or point.keep_replies else None
         return Request(target, with_body(self._heads[target], body), phase, prompt.tokens, output_tokens, kept)
 
 

@@ -1,5 +1,6 @@
 """Was a point honestly measured? The verdict and its evidence.
 
+``broken_output``: what the engine answers is no output (NaN, nothing, one token for ever; analysis/answers.py).
 ``invalid``: what was measured is not what was asked (lengths, lost clients, nothing answered).
 ``client_bound``: the client was too slow, the figures are its own; repeat with more clients.
 ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
@@ -77,18 +78,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``validity``: valid | client_bound | engine_bound_backlog | invalid. ``reasons``: plain sentences."""
+    """``validity``: valid, or the first of those above that was found. ``reasons``: plain sentences."""
 
     validity: str
     reasons: list[str]
     evidence: dict[str, float]
 
 
-def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint) -> Verdict:
-    """The verdict on one point from its rows (all clients') and what the clients know of themselves."""
+def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint, broken: Sequence[str] = ()) -> Verdict:
+    """The verdict on one point from its rows (all clients') and what the clients know of themselves.
+
+    ``broken``: why what its engine answers is no output.
+    """
     rows = _Rows(requests, point)
     evidence = _evidence(rows, stats, point)
     found = {
+        "broken_output": list(broken),
         "invalid": _invalid(rows, evidence),
         "client_bound": _client_bound(evidence, point),
         "stream_buffered": _buffered(evidence),

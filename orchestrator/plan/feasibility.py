@@ -83,6 +83,9 @@ def assess(
     predicted = asdict(case.prediction)
     if (concurrency := case.prediction.max_concurrency) is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
+    predicted["parameters"] = facts.parameters.total  # with its quantization: what answers are compared by
+    if facts.quantization is not None:
+        predicted["checkpoint_quantization"] = facts.quantization.method
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 

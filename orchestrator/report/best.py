@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from orchestrator.analysis.best import Comparison
 from orchestrator.analysis.capacity import Candidate, LeftOut
 from orchestrator.analysis.slo import format_slo
+from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
@@ -91,7 +92,11 @@ def _left_out(left: LeftOut) -> str:
 def _ranking(one: Comparison) -> Iterator[str]:
     unit = one.unit.replace(" per", "\nper")
     titles = ("load", f"{unit}\n95 % interval", "attainment\n95 % interval", "TTFT ms\np99", "TPOT ms\np99")
-    yield from table([Column("deployment", fold=True), *map(Column, titles)], [_cells(c) for c in one.ranking])
+    points = [candidate.point for candidate in one.ranking]
+    agreement, shares = agreement_column(points)
+    rows = [[*_cells(candidate), *share] for candidate, share in zip(one.ranking, shares, strict=True)]
+    yield from table([Column("deployment", fold=True), *map(Column, titles), *agreement], rows)
+    yield from agreement_text(points)
     yield ""
 
 
@@ -133,6 +138,7 @@ def _candidate_document(one: Candidate) -> Document:
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": json.loads(deployment.settings_json),
         **fields_of(one.point.figures, *_FIGURES),
+        **agreement_fields(one.point),
         "repeats": len(one.point.used),
         "emulated": one.point.emulated,
         "notes": one.notes,

@@ -11,6 +11,7 @@ from orchestrator.analysis.intervals import Interval, share_interval
 from orchestrator.analysis.measured import Measurement, Point
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.slo import format_slo
+from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
 from orchestrator.results.records import LaunchRow, PointHead
@@ -52,6 +53,7 @@ def point_document(
         "starts": len(set(point.starts)),
         **metrics(point.figures),
         "output_token_throughput_interval": point.output_token_throughput(),
+        **agreement_fields(point),
         **({"slo": _slo_document(slo, point.used, point.attainment)} if slo else {}),
         "repeats": [_repeat_document(one, slo) for one in point.repeats],
     }
@@ -129,7 +131,10 @@ def failure_text(row: PointHead | LaunchRow) -> str:
 def _table(points: Sequence[Point], slo: Slo | None) -> Iterator[str]:
     titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
     columns = [Column("deployment", fold=True), *map(Column, [*titles, "attainment"] if slo else titles)]
-    yield from table(columns, [_cells(point, slo) for point in points])
+    agreement, shares = agreement_column(points)
+    rows = [[*_cells(point, slo), *share] for point, share in zip(points, shares, strict=True)]
+    yield from table(columns + agreement, rows)
+    yield from agreement_text(points)
 
 
 def _measured(point: Point) -> str:

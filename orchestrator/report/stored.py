@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.best import Comparison, best
 from orchestrator.analysis.capacity import Group, Missing, Per
 from orchestrator.analysis.measured import Point, load_points
@@ -79,7 +80,8 @@ class Experiment:
         current: list[Point] = []
         superseded: list[Point] = []
         for point in load_points(self.store, slo):
-            described = replace(point, deployment=self._described(point.deployment))
+            agreement = self._agreements.get(point.head.deployment_id, MADE_UP if point.emulated else UNKNOWN)
+            described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
             (current if self._is_current(point.head) else superseded).append(described)
         self._superseded, self._unmeasured = len(superseded), self.plan is not None and not current
         return Points(tuple(current), tuple(superseded))
@@ -147,6 +149,11 @@ class Experiment:
         if price is not None:
             row = replace(row, usd_per_hour=price * row.devices)
         return replace(row, label=planned.label, model=planned.settings.model) if planned else row
+
+    @cached_property
+    def _agreements(self) -> dict[str, Agreement]:
+        """By deployment, also with a reference that the plan asks for no more."""
+        return agreements(self.store, self._described, self._planned)
 
     @cached_property
     def _loads(self) -> dict[tuple[str, str], PlannedLoad]:

@@ -50,7 +50,7 @@ class Phase:
     """What a launch is doing now; for display only. ``total_s`` 0: not known. ``says``: what it says of itself."""
 
     deployment: str  # its label; empty for `load`
-    name: str  # wait | place | start | first request | warm-up | measure | store | stop | ended
+    name: str  # wait | place | start | answers | warm-up | measure | store | stop | ended
     detail: str = ""
     elapsed_s: float = 0.0
     total_s: float = 0.0

@@ -99,7 +99,9 @@ class PointHead(AttemptKey):
     failure_class: A[str | None, "bad_config | engine_crash | infra | timeout | client_bound"] = None
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
     validity: A[
-        str, "valid | client_bound | stream_buffered | engine_bound_backlog | invalid | interrupted | unmeasured"
+        str,
+        "valid | broken_output | invalid | client_bound | stream_buffered | engine_bound_backlog | interrupted | "
+        "unmeasured",
     ]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
     clients: A[I32, "client processes"]
@@ -178,6 +180,21 @@ class LaunchRow:
     held_s: A[float | None, "seconds the devices were held"] = None
     started_unix_ns: A[int, "wall clock of the driver when placement was asked for"]
     emulated: A[bool, "true: an emulator was started, not an engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRow:
+    """What a launch answered to one of the fixed prompts before it was measured."""
+
+    launch_id: A[str, "see launches"]
+    deployment_id: A[str, "see deployments"]
+    prompt_index: A[I32, "which of the prompts"]
+    replica: A[I16, "replica that answered"]
+    api: A[str, "path of the API that was asked"]
+    prompt: A[str, "what was asked; answers to the same prompt through the same API are compared"]
+    text: A[str, "what came, as text"]
+    token_ids: A[tuple[I32, ...] | None, "ids of its tokens; null: the engine does not tell them"] = None
+    logprobs: A[tuple[float, ...] | None, "log-probability of each; NaN: it gave none; null: it tells none"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

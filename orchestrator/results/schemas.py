@@ -27,6 +27,7 @@ RECORDS: dict[str, type] = {
     "points": records.PointRow,
     "deployments": records.DeploymentRow,
     "launches": records.LaunchRow,
+    "answers": records.AnswerRow,
     "events": records.EventRow,
     "selfchecks": records.SelfcheckRow,
     "engine_metrics": records.EngineMetricsRow,

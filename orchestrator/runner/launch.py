@@ -18,6 +18,7 @@ from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.outcomes import CacheState
+from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of
@@ -49,7 +50,7 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
 class Launch:
     """One live start of a deployment on nodes that admission chose. ``stop`` follows ``start``, whatever it said.
 
-    ``row``: what is known of it until now.
+    ``row``: what is known of it until now; ``answers``: what it said to the fixed prompts.
     """
 
     def __init__(self, context: SweepContext, deployment: Deployment, nodes: Nodes) -> None:
@@ -59,6 +60,7 @@ class Launch:
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
+        self.answers: Sequence[AnswerRow] = ()
         self._committed = False
 
     def _note(self, **facts: Any) -> None:
@@ -227,7 +229,7 @@ class Launch:
         self._committed = True
         self._phase("store")
         row = replace(self.row, **how_it_ended(failure))
-        commit_launch(self._context.store, self._deployment, row, self._context.take_events())
+        commit_launch(self._context.store, self._deployment, row, self._context.take_events(), self.answers)
 
     def _phase(self, name: str, **more: Any) -> None:
         self._context.tell(Phase(self._deployment.label, name, **more))

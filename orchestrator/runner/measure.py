@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
-from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.point import ClientStats, LoadPoint, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
+from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
+from orchestrator.spec.load import Lengths, Level
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
+PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early difference spoils no other answer
 SETTLE_S = 30.0  # for clients to report after an abort
 DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
@@ -73,6 +76,13 @@ class Loaded:
         return [one.stats for one in self.reports.values()]
 
     @property
+    def replies(self) -> list[Reply]:
+        """In the order of their requests, where the point keeps them."""
+        return sorted(
+            (reply for one in self.reports.values() for reply in one.replies), key=lambda one: one.request_index
+        )
+
+    @property
     def token_events(self) -> pa.Table:
         """Of the clients that stored nothing."""
         import pyarrow as pa
@@ -100,18 +110,45 @@ class Attempt:
         return self.failure is not None and self.failure.kind not in OF_THE_POINT
 
 
-def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False) -> Attempt:
-    """The verdict on a try, and whether it failed. ``more_clients``: it can be repeated with more than it had.
+def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken: Sequence[str] = ()) -> Attempt:
+    """The verdict on a try, and whether it failed. ``more_clients``: it can be repeated with more than it had;
+    ``broken``: why what its engine answers is no output.
 
     A point that its clients slowed down is a failure only where more of them could do better.
     """
-    verdict = judge(loaded.requests, loaded.stats, loaded.cut(point))
+    verdict = judge(loaded.requests, loaded.stats, loaded.cut(point), broken)
     if loaded.interrupted:
         verdict = replace(verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         failure = Failure(FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit")
     return Attempt(verdict=verdict, failure=failure, loaded=loaded)
+
+
+def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
+    """The same common words for every engine and model, through the API of a point, answered greedily.
+
+    As text, which any vocabulary can hold: engines that take no token ids are asked the same as those that do.
+    """
+    workload = RandomWorkload(
+        name="answers",
+        api=point.workload.api,
+        input_tokens=Lengths(fixed=PROMPT_WORDS),
+        output_tokens=Lengths(fixed=ANSWER_TOKENS),
+    )
+    return LoadPoint(
+        targets=point.targets,
+        dialect=replace(point.dialect, prompt_token_ids=False, logprobs=logprobs),
+        workload=workload,
+        level=Level(control="concurrency", value=PROMPTS),
+        duration_s=None,
+        requests=PROMPTS,
+        seed=1,
+        request_timeout_s=point.request_timeout_s,
+        keep_replies=True,
+        measurement_id=point.measurement_id,
+        attempt_id=point.attempt_id,
+    )
 
 
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
@@ -139,7 +176,7 @@ class Measurer:
 
     ``avoid_cores``: by address, cores that clients keep off; ``stopped``: whether the user asked to stop; ``tell``
     hears what happens, under the ``label`` of the deployment. ``keeps``: what a point measured until the user stopped
-    it is wanted; else nobody waits for it.
+    it is wanted; else nobody waits for it. ``broken``: why what these replicas answer is no output.
     """
 
     replicas: Replicas
@@ -152,6 +189,7 @@ class Measurer:
     launch_id: str = ""
     lead_s: float = START_LEAD_S
     keeps: bool = False
+    broken: Sequence[str] = ()
 
     def measure(self, point: LoadPoint, more_clients: bool = False) -> Attempt:
         """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``."""
@@ -161,19 +199,19 @@ class Measurer:
             return Attempt(failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}."))
         except ClientLost as error:
             return Attempt(failure=_client_lost(error))
-        return judged(point, loaded, more_clients)
+        return judged(point, loaded, more_clients, self.broken)
 
-    def first_request(self, point: LoadPoint) -> Loaded | None:
-        """One request before the first point: an engine that dies at its first request says so here, in ``ended``.
+    def first_answers(self, point: LoadPoint) -> Loaded | None:
+        """The fixed prompts, all at once, before the first point: what is answered is in ``replies``, and an engine
+        that dies at its first request says so here, in ``ended``.
 
-        Its prompt is of another seed and its rows are not stored. None when a client was lost or the point cannot be
-        run: the points say so themselves.
+        Rows are not stored. None when a client was lost or the point cannot be run: the points say so themselves.
         """
-        level = point.level.model_copy(update={"control": "concurrency", "value": 1.0})
-        probe = replace(point, level=level, requests=1, duration_s=None, warmup_s=0.0, seed=1)
-        self.tell(Phase(self.label, "first request"))
+        self.tell(Phase(self.label, "answers"))
         try:
-            loaded = self.load_once(probe, lead_s=0.0, store=False)
+            loaded = self.load_once(fixed_prompts(point, logprobs=True), lead_s=0.0, store=False)
+            if loaded.ended is None and set(loaded.requests["error_class"].to_pylist()) == {ErrorClass.HTTP_4XX}:
+                loaded = self.load_once(fixed_prompts(point, logprobs=False), lead_s=0.0, store=False)
         except (InputError, ClientLost):
             return None
         lost = loaded.ended is not None and loaded.ended.kind is FailureKind.CLIENT_LOST

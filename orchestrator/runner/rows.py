@@ -20,7 +20,7 @@ from orchestrator.plan.model import Deployment, Measurement, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
-from orchestrator.results.records import AttemptData, Committed, DeploymentRow, LaunchRow, PointRow
+from orchestrator.results.records import AnswerRow, AttemptData, Committed, DeploymentRow, LaunchRow, PointRow
 from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, table_of
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.runner.measure import Attempt, Loaded
@@ -166,13 +166,20 @@ def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePar
         return parts
 
 
-def commit_launch(store: Store, deployment: Deployment, launch: LaunchRow, events: Sequence[Event] = ()) -> None:
-    """Write a launch's row with its deployment's and the events since the last commit; then the manifest."""
+def commit_launch(
+    store: Store,
+    deployment: Deployment,
+    launch: LaunchRow,
+    events: Sequence[Event] = (),
+    answers: Sequence[AnswerRow] = (),
+) -> None:
+    """Write a launch's row with its deployment's, its answers, and events since the last commit; then the manifest."""
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     parts = [
         _part(store, "launches", [launch], keys),
         _part(store, "deployments", [deployment_row(deployment, store.experiment)], keys),
         _part(store, "events", [event.row() for event in events], keys),
+        *([_part(store, "answers", answers, keys)] if answers else []),
     ]
     _commit(store, "launch", launch, keys, parts)
 

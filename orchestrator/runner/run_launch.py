@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.analysis.answers import broken
 from orchestrator.engines import ENGINES
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
-from orchestrator.load.point import LoadPoint
+from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.plan.model import Measurement, Point
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.records import Committed
+from orchestrator.results.records import AnswerRow, Committed
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
@@ -92,11 +94,15 @@ class LaunchRun:
         """Point after point until nothing is left for this start or the engine is gone: why, then."""
         if (found := self._todo.next()) is None:
             return None
-        first = measurer.first_request(self._load_point(measurer.replicas, *found))
+        asked = self._load_point(measurer.replicas, *found)
+        first = measurer.first_answers(asked)
         if first is not None and first.ended is not None:
             return first.ended
         # neither usage nor token ids came: replies are kept and counted
         count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
+        if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up
+            self._launch.answers = self._answers(first.replies, asked.dialect.path)
+            measurer.broken = broken(self._launch.answers)
         if first is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
@@ -120,6 +126,23 @@ class LaunchRun:
                 self._counted = attempt.failure
                 return attempt.failure
         return None
+
+    def _answers(self, replies: Sequence[Reply], api: str) -> list[AnswerRow]:
+        row = self._launch.row
+        return [
+            AnswerRow(
+                launch_id=row.launch_id,
+                deployment_id=row.deployment_id,
+                prompt_index=one.request_index,
+                api=api,
+                replica=one.replica,
+                prompt=one.prompt,
+                text=one.text,
+                token_ids=one.token_ids,
+                logprobs=one.logprobs,
+            )
+            for one in replies
+        ]
 
     def _load_point(self, replicas: Replicas, point: Point, measurement: Measurement) -> LoadPoint:
         """The clients' view of a point. A repeated attempt sends other prompts: a prefix cache may know the first."""

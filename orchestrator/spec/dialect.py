@@ -27,6 +27,7 @@ class Dialect:
     include_usage: bool = True  # send stream_options.include_usage
     continuous_usage: bool = False  # send stream_options.continuous_usage_stats
     return_token_ids: bool = False  # send return_token_ids and count choices[].token_ids
+    logprobs: bool = False  # ask for the log-probability of every token of the answer
     cache_salt: bool = False  # takes cache_salt: requests with another one share no prefix cache
     done_marker: bool = True  # a whole stream ends with "data: [DONE]"
     model_field: bool = True

@@ -8,6 +8,7 @@ others are written here, event by event.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -413,6 +414,8 @@ def test_openai_fields_follow_the_dialect() -> None:
     config = json.loads(plain.pop("generation_config"))
     assert (config["max_new_tokens"], config["min_new_tokens"]) == (9, 9)
     assert plain == {"prompt": "sys u1 r1 u2", "max_tokens": 9, "temperature": 0.0, "stream": True}
+    assert body("openai_completions", TEXT, logprobs=True)["logprobs"] == 1
+    assert body("openai_chat", TEXT, logprobs=True)["logprobs"] is True
 
 
 def test_fields_can_be_renamed_and_taken_out_and_lengths_left_to_the_model() -> None:
@@ -441,20 +444,43 @@ def test_native_requests_use_their_own_names() -> None:
     assert body("sglang_generate", TEXT)["text"] == "sys u1 r1 u2"
 
 
+# as vLLM and SGLang, as llama.cpp (and chat), each with a token whose log-probability is NaN: JSON has null for it
+NAMED = sse(
+    {"choices": [{"text": "a", "token_ids": [5], "logprobs": {"token_logprobs": [-0.5], "tokens": ["a"]}}]},
+    {"choices": [{"text": "b", "token_ids": [6], "logprobs": {"token_logprobs": [None]}, "finish_reason": "length"}]},
+)
+OBJECTS = sse(
+    {"choices": [{"text": "a", "logprobs": {"content": [{"id": 5, "token": "a", "logprob": -0.5}]}}]},
+    {"choices": [{"text": "b", "logprobs": {"content": [{"id": 6, "logprob": None}]}, "finish_reason": "length"}]},
+)
+WITH_NAN: list[Any] = [[-0.5, 5, None], [None, 6, None]]
+CUMULATIVE = sse(
+    sglang("a", 1, output_token_logprobs=WITH_NAN[:1]),
+    sglang("ab", 2, output_token_logprobs=WITH_NAN, finish_reason={"type": "length"}),
+)
+
+
 @pytest.mark.parametrize(
-    ("wire", "raw", "text", "ids"),
+    ("wire", "raw", "text", "ids", "logprobs"),
     [
-        ("openai_completions", CASES["vllm completions, token ids"].raw, " 928", 6),
-        ("sglang_generate", SGLANG, " a b c d", None),
-        ("tgi", TGI, " t1 t2 t3", None),
+        ("openai_completions", CASES["vllm completions, token ids"].raw, " 928", 6, None),
+        ("openai_completions", NAMED, "ab", 2, [-0.5, None]),
+        ("openai_completions", OBJECTS, "ab", 2, [-0.5, None]),
+        ("sglang_generate", SGLANG, " a b c d", None, None),
+        ("sglang_generate", CUMULATIVE, "ab", None, [-0.5, None]),
+        ("tgi", TGI, " t1 t2 t3", 3, [-1.0] * 3),
     ],
 )
-def test_a_reply_is_kept_where_the_next_turn_needs_it(wire: str, raw: bytes, text: str, ids: int | None) -> None:
+def test_a_reply_is_kept_where_it_is_needed(
+    wire: str, raw: bytes, text: str, ids: int | None, logprobs: list[float | None] | None
+) -> None:
     flight = in_flight(raw, [], 1)
     flight.response.parsed = Parsed(texts=[])
     parsed = finished(flight, wire).parsed
     assert "".join(parsed.texts or []).startswith(text)
     assert ids is None or len(parsed.token_ids or []) == ids
+    wanted = None if logprobs is None else [math.nan if one is None else one for one in logprobs]
+    assert parsed.logprobs == (wanted and pytest.approx(wanted, nan_ok=True))
 
 
 def test_usage_that_only_some_events_carry_is_no_running_count() -> None:

@@ -39,6 +39,7 @@ class Parsed:
     garbage: str | None = None  # the first thing that is not this wire's
     texts: list[str] | None = None  # the reply, collected only where the next turn needs it
     token_ids: list[int] | None = None
+    logprobs: list[float] | None = None  # of its tokens, where they were asked for; NaN where one has none
 
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """An error object of the stream; the first one counts."""
@@ -180,6 +181,13 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     if total is not None:
         parsed.output_tokens = total
     return total
+
+
+def collect_logprobs(said: Any, parsed: Parsed) -> None:
+    """Takes in a list of log-probabilities; JSON has no NaN, and servers write null for it."""
+    values = [float(one) if isinstance(one, int | float) else float("nan") for one in said or ()]
+    if values:
+        parsed.logprobs = [*(parsed.logprobs or []), *values]
 
 
 def _detail(usage: dict[str, Any], name: str, of: str) -> int | None:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from orchestrator.load.wire import UNKNOWN, Parsed, decode, encode, length_fields, odd_event, read_usage
+from orchestrator.load.wire import (
+    UNKNOWN,
+    Parsed,
+    collect_logprobs,
+    decode,
+    encode,
+    length_fields,
+    odd_event,
+    read_usage,
+)
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -26,13 +35,15 @@ Piece = Callable[
 
 @dataclass(frozen=True, slots=True)
 class OpenAi:
-    """``prompt_field``: where a prompt goes in the body."""
+    """``prompt_field``: where a prompt goes in the body. ``logprobs``: what asks for them."""
 
     prompt_field: Callable[[Prompt], dict[str, Any]]
     piece: Piece
+    logprobs: int
 
     def body(self, prompt: Prompt, output_tokens: int, model: str, dialect: Dialect) -> bytes:
-        return encode({**self.prompt_field(prompt), **_fields(output_tokens, model, dialect)}, dialect)
+        asked = {"logprobs": self.logprobs} if dialect.logprobs else {}
+        return encode({**self.prompt_field(prompt), **_fields(output_tokens, model, dialect), **asked}, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
         _read(decode(payloads), parsed, self.piece)
@@ -98,8 +109,8 @@ def _called(call: dict[str, Any]) -> str:
     return str(function.get("name") or "") + str(function.get("arguments") or "")
 
 
-COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text)  # vLLM, SGLang and others take token ids too
-CHAT = OpenAi(_messages, _delta)
+COMPLETIONS = OpenAi(lambda prompt: {"prompt": prompt.flat()}, _text, 1)  # vLLM, SGLang and others take token ids too
+CHAT = OpenAi(_messages, _delta, True)
 
 
 # -- reading events
@@ -128,7 +139,7 @@ def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
                 text = piece(choice, parsed)
                 count = _grown(usage, text, parsed) if usage else UNKNOWN if text else 0
             if texts is not None:
-                _collect(piece(choice, parsed), ids, parsed)
+                _collect(piece(choice, parsed), ids, choice.get("logprobs"), parsed)
         except (KeyError, TypeError, AttributeError, IndexError):
             odd_event(event, parsed)
             continue
@@ -145,8 +156,12 @@ def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
     return max(total - before, 0)
 
 
-def _collect(text: str | None, ids: Any, parsed: Parsed) -> None:
+def _collect(text: str | None, ids: Any, said: Any, parsed: Parsed) -> None:
+    """``said``: completions name a list of log-probabilities; chat, and llama.cpp in both, has an object per token."""
     assert parsed.texts is not None
+    each = (said or {}).get("content") or []
+    collect_logprobs((said or {}).get("token_logprobs") or [one["logprob"] for one in each], parsed)
+    ids = ids or [one["id"] for one in each if "id" in one]  # llama.cpp tells them here
     if text:
         parsed.texts.append(text)
     if ids:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event, refuse
+from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event, refuse
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -16,7 +16,8 @@ class SglangGenerate:
         sampling = {"max_new_tokens": output_tokens, "temperature": 0.0, **length_fields(output_tokens, dialect)}
         content = prompt.flat()
         name = "input_ids" if isinstance(content, np.ndarray) else "text"
-        return encode({name: content, "sampling_params": sampling, "stream": True}, dialect)
+        asked = {"return_logprob": True} if dialect.logprobs else {}
+        return encode({name: content, "sampling_params": sampling, "stream": True, **asked}, dialect)
 
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
         return False
@@ -37,6 +38,9 @@ class SglangGenerate:
             _read_meta(meta, parsed)
             if parsed.texts is not None:
                 _collect(event, parsed)
+                if said := meta.get("output_token_logprobs"):
+                    new = said if len(said) < total else said[len(parsed.logprobs or ()) :]
+                    collect_logprobs([one[0] for one in new], parsed)
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.load.wire import Parsed, count, decode, encode, length_fields, odd_event
+from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event
 from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
@@ -35,6 +35,10 @@ class Tgi:
                 parsed.input_tokens = prompt_tokens
             if parsed.texts is not None:
                 parsed.texts.append(str(text))
+                if (token_id := count(token.get("id"))) is not None:
+                    parsed.token_ids = [*(parsed.token_ids or []), token_id]
+                if "logprob" in token:
+                    collect_logprobs([token["logprob"]], parsed)
 
 
 def _read_end(event: dict[str, Any], parsed: Parsed) -> None:

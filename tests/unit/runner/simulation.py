@@ -24,7 +24,7 @@ from orchestrator.cluster.base import (
     Stopped,
 )
 from orchestrator.errors import Failure, FailureKind, PlacementError
-from orchestrator.load.point import ClientStats, LoadPoint, Progress
+from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
@@ -114,7 +114,7 @@ def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine
 class World:
     """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None for nothing.
 
-    Steps: place, start, ready, metrics, prepare, first (request), load, clients, stop. ``log`` has what was asked.
+    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop. ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
     refused, broken, dying (it answers with errors, and ends 3 s later).
     """
@@ -128,12 +128,14 @@ class World:
     ready_after_s: float = 10.0
     client_limit: int = 4
     keeps_cache: bool = False  # engines say that they do not empty it
+    replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
     log: list[str] = field(default_factory=list)
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
     crowds: list[int] = field(default_factory=list)
     loads: list[LoadPoint] = field(default_factory=list)
+    firsts: list[LoadPoint] = field(default_factory=list)
     told: list[Event | Phase] = field(default_factory=list)
     _coming: int = 0
 
@@ -275,8 +277,7 @@ class FakeClients:
 
     def start(self, lead_s: float, write: bool = True) -> FakeRun:
         assert self.point is not None
-        if write:
-            self.world.loads.append(self.point)
+        (self.world.loads if write else self.world.firsts).append(self.point)
         outcome = self.world.step("load" if write else "first")
         return FakeRun(self.world, self.point, len(self.addresses), outcome)
 
@@ -319,12 +320,14 @@ class FakeRun:
     def reports(self) -> dict[int, ClientReport]:
         lag_ms = 50.0 if self.outcome == "slow" else 0.0
         lost = 1 if self.outcome == "lost" else 0
+        replies = self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
         return {
             index: ClientReport(
                 ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
                 (),
                 self._requests(index),
                 None,
+                replies if index == 0 else (),
             )
             for index in range(lost, self.count)
         }
@@ -374,3 +377,9 @@ def outcomes(store: Store) -> list[tuple[str, str | None]]:
 
 def steps(world: World) -> Counter[str]:
     return Counter(world.log)
+
+
+def reply(index: int, *token_ids: int, logprob: float = -1.0, replica: int = 0) -> Reply:
+    """To the fixed prompt of that index."""
+    text = " ".join(map(str, token_ids))
+    return Reply(index, replica, f"prompt {index}", text, token_ids, (logprob,) * len(token_ids))

@@ -13,7 +13,7 @@ from orchestrator.runner.measure import SETTLE_S, Attempt, Measurer
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
-from tests.unit.runner.simulation import FakeAgent, FakeRun, Placed, World, plan_of, steps, world_of
+from tests.unit.runner.simulation import FakeAgent, FakeRun, Placed, World, plan_of, reply, steps, world_of
 
 TARGET = Target("http://127.0.0.1:1", "m")
 
@@ -151,19 +151,25 @@ def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None
     assert world.clock.now_s() == pytest.approx(70.0)
 
 
-def test_the_first_request_is_one_of_another_seed_and_tells_whether_the_engine_lives() -> None:
-    world = world_of()
-    made = measurer(world)
-    loaded = made.first_request(load_point(seed=7))
+def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_whether_the_engine_lives() -> None:
+    world = world_of(replies=[(reply(0),)])
+    loaded = measurer(world).first_answers(load_point(seed=7, tokenizer="a"))
     assert loaded is not None
-    assert loaded.ended is None
-    sent = made.clients.point  # type: ignore[attr-defined]
-    assert (sent.requests, sent.level.value, sent.seed != 7) == (1, 1.0, True)
+    assert (loaded.ended, loaded.replies) == (None, [reply(0)])
+    assert measurer(world).first_answers(load_point(seed=8)) is not None
+    assert world.firsts[0] == world.firsts[1]
+    assert (world.firsts[0].requests, world.firsts[0].level.value, world.firsts[0].dialect.logprobs) == (32, 32, True)
     died = world_of(fails={"first": [Failure(FailureKind.DIED, "It died.")]})
-    assert (found := measurer(died).first_request(load_point())) is not None
+    assert (found := measurer(died).first_answers(load_point())) is not None
     assert found.ended is not None
-    assert measurer(world_of(fails={"first": ["lost"]})).first_request(load_point()) is None
+    assert measurer(world_of(fails={"first": ["lost"]})).first_answers(load_point()) is None
     assert steps(world)["load"] == 0
+
+
+def test_who_refuses_log_probabilities_is_asked_without() -> None:
+    world = world_of(fails={"first": ["refused", None]})
+    assert measurer(world).first_answers(load_point()) is not None
+    assert [one.dialect.logprobs for one in world.firsts] == [True, False]
 
 
 def test_who_watches_hears_every_phase_and_the_death() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.best import best
+from orchestrator.analysis.measured import load_points
+from orchestrator.analysis.slo import parse_slo
 from orchestrator.cluster.base import ClientLost, HostLost
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.records import LaunchRow, PointRow
+from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
@@ -22,6 +25,7 @@ from tests.unit.runner.simulation import (
     node,
     outcomes,
     plan_of,
+    reply,
     steps,
     sweep,
     world_of,
@@ -285,7 +289,7 @@ def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(stor
     assert sweep(world_of([node("a")]), plan_of(TWO, levels="1, 2"), store).counts.skipped == 2
 
 
-# one launch places until 1, starts until 11, sends its first request until 12, loads until 82, then the second point
+# one launch places until 1, starts until 11, gives its first answers until 12, loads until 82, then the second point
 @pytest.mark.parametrize("when_s", [0.0, 0.5, 1.0, 5.0, 11.5, 12.0, 15.0, 40.0, 81.9, 82.0, 83.0, 120.0, 150.5])
 def test_an_interrupt_in_any_phase_leaves_nothing_running_and_loses_nothing_that_was_measured(
     when_s: float, store: Store
@@ -593,7 +597,7 @@ def test_a_wall_clock_that_is_set_meanwhile_costs_no_point_and_no_figure(
 
 def test_the_overhead_is_what_was_neither_start_nor_load(store: Store) -> None:
     report = sweep(world_of(), plan_of(), store)
-    # 1 s to place, 10 s to start, 1 s first request, 70 s of load, 1 s to stop, and a look a second later
+    # 1 s to place, 10 s to start, 1 s first answers, 70 s of load, 1 s to stop, and a look a second later
     assert report.wall_s == pytest.approx(84.5, abs=2)
     assert 0 < report.overhead < 0.1
 
@@ -618,7 +622,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
         "wait for nodes",
         "place",
         "start",
-        "first request",
+        "answers",
         "warm-up",
         "measure",
         "store",
@@ -631,3 +635,47 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
     assert "loading weights" in {one.says for one in phases if one.name == "start"}
     before = [one.name for one in phases if one.deployment == "sweep"]
     assert before[:4] == ["read what is measured already", "store the plan", "check the nodes", "ended"]
+
+
+def test_answers_are_asked_once_before_the_first_point_and_stored_with_their_launch(store: Store) -> None:
+    world, plan = world_of(replies=[(reply(0, 5, 6), reply(1, 7, 8))]), plan_of(levels="1, 2")
+    sweep(world, plan, store)
+    assert [step for step in world.log if step in ("first", "load")] == ["first", "load", "load"]
+    (launch,), rows = launches(store), rows_of(store.read("answers", include_failed=True), AnswerRow)
+    assert [(row.launch_id, row.prompt, row.token_ids) for row in rows] == [
+        (launch.launch_id, "prompt 0", (5, 6)),
+        (launch.launch_id, "prompt 1", (7, 8)),
+    ]
+    assert {row.validity for row in points(store)} == {"valid"}
+    assert store.read("requests").num_rows == sum(one.requests_scheduled for one in points(store)), "they are no rows"
+    sweep(world, plan, store)
+    assert steps(world)["first"] == 1, "where nothing is left to measure nobody is asked"
+
+
+NAN = float("nan")
+NO_OUTPUT = [
+    ([reply(at, 0, 0, logprob=NAN if at < 2 else -1.0) for at in range(8)], "in 2 of 8 answers"),
+    ([reply(at, *[0] * 8) for at in range(8)], "all 64 tokens of 8 answers to different prompts are the same (id 0)"),
+    ([reply(at) for at in range(8)], "all 8 answers to fixed prompts are empty"),
+    ([reply(at, *([3] * 8 if at % 2 else range(at, at + 8)), replica=at % 2) for at in range(16)], "replica 1: all 64"),
+]
+
+
+@pytest.mark.parametrize(("replies", "said"), NO_OUTPUT)
+def test_what_a_broken_engine_serves_is_measured_and_never_valid(replies: Any, said: str, store: Store) -> None:
+    report = sweep(world_of(replies=[tuple(replies)]), plan_of(), store)
+    (row,) = points(store)
+    assert (row.status, row.validity, report.counts.measured) == ("ok", "broken_output", 1)
+    assert said in row.validity_reasons[0]
+    (comparison,) = best(load_points(store), parse_slo("ttft<=1h,attainment>=0.5"))
+    assert not comparison.ranking
+    assert "broken_output" in comparison.left_out[0].reason
+    assert not comparison.decide, "measuring it again decides nothing"
+
+
+@pytest.mark.parametrize("case", ["{engine: emulator, profile: h100-80gb}", "{tensor_parallel_size: 1}"])
+def test_who_makes_answers_up_or_gives_none_is_not_called_broken(case: str, store: Store) -> None:
+    emulated = "emulator" in case
+    sweep(world_of(replies=[tuple(NO_OUTPUT[1][0])] if emulated else []), plan_of(case), store)
+    assert [row.validity for row in points(store)] == ["valid"]
+    assert store.read("answers", include_failed=True).num_rows == 0

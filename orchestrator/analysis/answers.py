@@ -1,0 +1,180 @@
+"""What launches answered to the fixed prompts before they were measured: whether it is output at all, and how much of
+it the model's reference deployment answered too.
+
+That is no evaluation of quality: it tells a fast engine from one that computes something else. Only answers to the same
+prompt, through the same API, of one model are compared (docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
+from orchestrator.results.schemas import rows_of
+from orchestrator.results.store import Store
+
+FEW = 4  # answers or tokens: so few may be alike by chance
+_REPEATED = re.compile(r"(.+?)\1*", re.DOTALL)
+
+Answers = Sequence[AnswerRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """``share`` of ``n`` tokens that equal the reference's, up to the first of each answer that differs; of characters
+    where one of both tells no token ids (``unit``). ``note``: why there is no share, or what to know of it."""
+
+    share: float | None = None
+    n: int = 0
+    unit: str | None = None
+    reference: str | None = None  # label of the deployment
+    note: str | None = None
+
+
+IS_REFERENCE = "it is the reference"
+UNKNOWN = Agreement(note="no answers of it are stored")
+MADE_UP = Agreement(note="an emulator's answers are made up")
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One launch and what it answered."""
+
+    launch: LaunchRow
+    deployment: DeploymentRow
+    answers: Answers
+
+    @property
+    def family(self) -> tuple[str, str]:
+        """What is compared: one model, whatever its checkpoint, asked through one API. Models are told apart by their
+        number of parameters, which quantization does not change; by name where their config is not known."""
+        model = json.loads(self.deployment.predicted_json or "{}").get("parameters") or self.deployment.model
+        return str(model), self.answers[0].api
+
+
+def broken(answers: Answers) -> list[str]:
+    """Why what a replica answers is no output, a sentence for each that answers none. Too few answers say nothing."""
+    of_each: dict[int, list[AnswerRow]] = defaultdict(list)
+    for one in answers:
+        of_each[one.replica].append(one)
+    found = {replica: _noise(some) for replica, some in sorted(of_each.items()) if len(some) >= FEW}
+    several = len(of_each) > 1
+    return [f"replica {replica}: {why}" if several else why for replica, why in found.items() if why]
+
+
+def _noise(answers: Answers) -> str | None:
+    nan = sum(any(map(math.isnan, one.logprobs or ())) for one in answers)
+    if nan:
+        return f"in {nan} of {len(answers)} answers to fixed prompts a log-probability is NaN"
+    if not any(one.text or one.token_ids for one in answers):
+        return f"all {len(answers)} answers to fixed prompts are empty"
+    ids = [token for one in answers for token in one.token_ids or ()]
+    if len(set(ids)) == 1 and len(ids) >= FEW * len(answers):
+        return f"all {len(ids)} tokens of {len(answers)} answers to different prompts are the same (id {ids[0]})"
+    units = {_repeated(one.text) for one in answers}
+    if not ids and len(units) == 1 and None not in units:
+        return f"all {len(answers)} answers to different prompts repeat {units.pop()!r}"
+    return None
+
+
+def _repeated(text: str) -> str | None:
+    """The piece that a text repeats, and nothing else."""
+    found = _REPEATED.fullmatch(text)
+    return found[1] if found and len(text) >= FEW * len(found[1]) else None
+
+
+def agreements(
+    store: Store,
+    described: Callable[[DeploymentRow], DeploymentRow] = lambda row: row,
+    planned: Iterable[str] = (),
+) -> dict[str, Agreement]:
+    """By id of the deployment, for those whose answers are stored.
+
+    ``described``: a row as it is shown; ``planned``: ids in the order of the file.
+    """
+    manifests = [one for one in store.manifests("launch") if any(part.table == "answers" for part in one.files)]
+    if not manifests:
+        return {}
+    answers: dict[str, list[AnswerRow]] = defaultdict(list)
+    for row in rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow):
+        answers[row.launch_id].append(row)
+    rows = rows_of(store.read_manifests("deployments", manifests, leave_out=True), DeploymentRow)
+    deployments = {row.deployment_id: described(row) for row in rows}
+    launches = rows_of(store.read_manifests("launches", manifests, leave_out=True), LaunchRow)
+    found = (
+        Answered(one, deployments[one.deployment_id], answers[one.launch_id])
+        for one in launches
+        if one.deployment_id in deployments and answers[one.launch_id]
+    )
+    return compared(found, list(planned))
+
+
+def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[str, Agreement]:
+    """The agreement of every deployment with the reference of its family. A pure function of what is stored."""
+
+    def order(one: Answered) -> tuple[int, int, str]:
+        place = planned.index(one.deployment.deployment_id) if one.deployment.deployment_id in planned else len(planned)
+        return place, one.launch.started_unix_ns, one.launch.launch_id
+
+    families: dict[tuple[str, str], list[Answered]] = defaultdict(list)
+    for one in sorted(answered, key=order):
+        families[one.family].append(one)
+    found: dict[str, Agreement] = {}
+    for some in families.values():
+        first = reference(some)
+        for deployment_id in dict.fromkeys(one.deployment.deployment_id for one in some):
+            mine = [one for one in some if one.deployment.deployment_id == deployment_id]
+            agreement = _agreement(mine, first)
+            if deployment_id not in found or agreement.n > found[deployment_id].n:  # it may have two APIs
+                found[deployment_id] = agreement
+    return found
+
+
+def reference(family: Sequence[Answered]) -> Answered | None:
+    """The launch that the others are held against: the first of the unquantized deployment with the plainest settings;
+    where all are quantized, the first of all. None where no launch gave output.
+
+    ``family``: in the order of the file, then of time.
+    """
+    good = [one for one in family if not broken(one.answers)]
+    unquantized = [one for one in good if not _quantized(one.deployment)]
+    return min(unquantized, key=lambda one: _settings(one.deployment), default=good[0] if good else None)
+
+
+def _quantized(row: DeploymentRow) -> bool:
+    """By its settings, or by its checkpoint."""
+    return bool(row.quantization or json.loads(row.predicted_json or "{}").get("checkpoint_quantization"))
+
+
+def _settings(row: DeploymentRow) -> tuple[bool, int, int]:
+    """How far from plain: a KV cache of another type, devices, how much was set at all."""
+    return row.kv_cache_dtype not in (None, "auto"), row.devices, len(json.loads(row.settings_json))
+
+
+def _agreement(mine: Sequence[Answered], first: Answered | None) -> Agreement:
+    if first is None:
+        return Agreement(note="no deployment of this model gave output to compare with")
+    label = first.deployment.label
+    others = [one for one in mine if one is not first]
+    if not others:
+        return Agreement(reference=label, note=IS_REFERENCE)
+    theirs = {one.prompt: one for one in first.answers}
+    pairs = [(one, theirs[one.prompt]) for each in others for one in each.answers if one.prompt in theirs]
+    if not pairs:
+        return Agreement(reference=label, note="the reference was asked other prompts")
+    as_ids = all(one.token_ids and other.token_ids for one, other in pairs)
+    equal = total = 0
+    for one, other in pairs:
+        a, b = (one.token_ids or (), other.token_ids or ()) if as_ids else (one.text, other.text)
+        equal += sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(a, b, strict=False)))
+        total += max(len(a), len(b))
+    if not total:
+        return Agreement(reference=label, note="its answers and the reference's are empty")
+    again = "another start of the reference itself" if len(others) < len(mine) else None
+    return Agreement(equal / total, total, "tokens" if as_ids else "characters", label, again)

@@ -1,0 +1,45 @@
+"""The agreement of answers with those of a model's reference deployment (analysis/answers.py), beside the speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from orchestrator.analysis.answers import IS_REFERENCE
+from orchestrator.analysis.measured import Point
+from orchestrator.report.documents import Document
+from orchestrator.report.text import Column, say
+
+
+def agreement_fields(point: Point) -> Document:
+    """As columns; every share has its n."""
+    one = point.agreement
+    return {
+        "agreement": one.share,
+        "agreement_n": one.n,
+        "agreement_unit": one.unit,
+        "agreement_reference": one.reference,
+        "agreement_note": one.note,
+    }
+
+
+def agreement_column(points: Sequence[Point]) -> tuple[list[Column], list[list[str]]]:
+    """A column and its cell of every point; nothing where there is no share to show."""
+    if all(point.agreement.share is None for point in points):
+        return [], [[] for _ in points]
+    return [Column("agree-\nment")], [[_cell(point)] for point in points]
+
+
+def _cell(point: Point) -> str:
+    one = point.agreement
+    if one.share is None:
+        return "ref." if one.note == IS_REFERENCE else "-"
+    return f"{one.share:.3f}\nn={one.n}"
+
+
+def agreement_text(points: Iterable[Point]) -> Iterator[str]:
+    """With what the answers of a table were compared."""
+    found = {(one.reference, one.unit) for point in points if (one := point.agreement).share is not None}
+    for reference, unit in sorted(found, key=str):
+        yield say(
+            f"agreement: share of {unit} equal to those of {reference}, fixed prompts (no measure of quality)", "dim"
+        )

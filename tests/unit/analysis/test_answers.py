@@ -1,0 +1,112 @@
+"""Answers to the fixed prompts: who is the reference, and how much of the others' is the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.analysis.answers import IS_REFERENCE, Agreement, Answered, broken, compared, reference
+from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
+from tests.unit.results.builders import deployment_row
+
+
+def answer(at: int, ids: tuple[int, ...] | None, text: str = "", api: str = "/v1/completions") -> AnswerRow:
+    text = text or " ".join(map(str, ids or ()))
+    return AnswerRow(
+        launch_id="L", deployment_id="d", prompt_index=at, replica=0, api=api, prompt=f"p{at}", text=text, token_ids=ids
+    )
+
+
+EIGHT = tuple(answer(at, tuple(range(at, at + 8))) for at in range(8))
+NOISE = tuple(answer(at, (0,) * 8) for at in range(8))
+
+
+def answered(name: str, answers: Any = EIGHT, at: int = 1, parameters: int | None = 10, **row: Any) -> Answered:
+    """A launch ``at`` some time. Its deployment: ``row``, and ``settings`` or the checkpoint's ``stored`` method."""
+    predicted = {"parameters": parameters, "checkpoint_quantization": row.pop("stored", None)}
+    row["settings_json"] = json.dumps(row.pop("settings", {"engine": "vllm"}))
+    launch = LaunchRow(
+        launch_id=f"{name}-{at}", deployment_id=name, experiment="x", status="ok", started_unix_ns=at, emulated=False
+    )
+    described = DeploymentRow(**{**deployment_row(name, predicted_json=json.dumps(predicted)), "label": name, **row})
+    return Answered(launch, described, answers)
+
+
+@pytest.mark.parametrize(
+    ("others", "chosen"),
+    [
+        ([answered("awq", at=0, stored="awq")], "plain"),
+        ([answered("fp8", at=0, quantization="fp8"), answered("kv", at=0, kv_cache_dtype="fp8")], "plain"),
+        ([answered("tp2", at=0, devices=2)], "plain"),
+        ([answered("set", at=0, settings={"engine": "vllm", "max_num_seqs": 8})], "plain"),
+        ([answered("earlier", at=0)], "earlier"),
+        ([answered("noise", NOISE, at=0)], "plain"),
+    ],
+)
+def test_the_reference_is_the_plainest_unquantized_deployment_that_gives_output(
+    others: list[Answered], chosen: str
+) -> None:
+    family = sorted([*others, answered("plain")], key=lambda one: one.launch.started_unix_ns)
+    found = reference(family)
+    assert found is not None
+    assert found.deployment.label == chosen
+
+
+def test_of_equals_the_first_of_the_file_is_the_reference_and_without_a_file_the_first_measured() -> None:
+    both = [answered("second", at=1), answered("first", at=2)]
+    assert compared(both, ["first", "second"])["second"].reference == "first"
+    assert compared(both)["first"].reference == "second"
+
+
+def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
+    family = [answered("int8", stored="int8", devices=4), answered("awq", at=2, stored="awq")]
+    found = reference(family)
+    assert found is not None
+    assert found.deployment.label == "int8"
+    assert reference([answered("noise", NOISE)]) is None
+
+
+def test_what_equals_the_reference_up_to_the_first_difference_counts_whatever_comes_after() -> None:
+    late = (answer(0, (0, 1, 2, 3, 99, 5, 6, 7)), *EIGHT[1:])
+    found = compared([answered("plain"), answered("tp2", late, devices=2), answered("q", NOISE, quantization="x")])
+    assert found["plain"] == Agreement(reference="plain", note=IS_REFERENCE)
+    assert found["tp2"] == Agreement(60 / 64, 64, "tokens", "plain")
+    assert found["q"] == Agreement(1 / 64, 64, "tokens", "plain"), "the first answer begins with id 0"
+
+
+def test_answers_that_are_shorter_lack_tokens_and_those_without_ids_are_compared_as_text() -> None:
+    short = tuple(answer(at, tuple(range(at, at + 2))) for at in range(8))
+    texts = tuple(answer(at, None, one.text[:-1] + "x") for at, one in enumerate(EIGHT))
+    found = compared([answered("plain"), answered("short", short, at=2), answered("text", texts, at=3)])
+    assert (found["short"].share, found["short"].n) == (0.25, 64)
+    letters = sum(len(one.text) for one in EIGHT)
+    assert found["text"] == Agreement((letters - 8) / letters, letters, "characters", "plain")
+
+
+def test_only_one_model_asked_the_same_is_compared_and_all_launches_of_a_deployment_count() -> None:
+    other = [answer(at, tuple(range(8)), api="/v1/chat/completions") for at in range(8)]
+    elsewhere = [answer(at + 8, tuple(range(8))) for at in range(8)]
+    found = compared(
+        [
+            *(answered("plain", at=at) for at in (1, 2)),
+            answered("larger", at=3, parameters=70),
+            answered("chat", other, at=4),
+            answered("other prompts", elsewhere, at=5),
+            *(answered("twice", answers, at=at) for at, answers in ((6, EIGHT), (7, NOISE))),
+            *(answered(name, at=9, parameters=None, model=name) for name in ("a", "b")),
+        ]
+    )
+    assert found["plain"] == Agreement(1.0, 64, "tokens", "plain", "another start of the reference itself")
+    assert [found[name].reference for name in ("larger", "chat", "a", "b")] == ["larger", "chat", "a", "b"]
+    assert found["other prompts"].note == "the reference was asked other prompts"
+    assert (found["twice"].share, found["twice"].n) == (65 / 128, 128)
+
+
+def test_text_is_told_to_be_one_token_for_ever_only_where_all_answers_are() -> None:
+    same = [answer(at, None, "!!!!!!!!") for at in range(8)]
+    assert broken(same) == ["all 8 answers to different prompts repeat '!'"]
+    assert broken([*same[1:], answer(0, None, "a word")]) == []
+    assert broken(same[:3]) == [], "so few say nothing"
+    assert broken([]) == []
