@@ -144,7 +144,7 @@ def reference(family: Sequence[Answered]) -> Answered | None:
     """
     good = [one for one in family if not broken(one.answers)]
     unquantized = [one for one in good if not _quantized(one.deployment)]
-    return min(unquantized, key=lambda one: _settings(one.deployment), default=good[0] if good else None)
+    return min(unquantized, key=_plainness, default=good[0] if good else None)
 
 
 def _quantized(row: DeploymentRow) -> bool:
@@ -152,9 +152,10 @@ def _quantized(row: DeploymentRow) -> bool:
     return bool(row.quantization or json.loads(row.predicted_json or "{}").get("checkpoint_quantization"))
 
 
-def _settings(row: DeploymentRow) -> tuple[bool, int, int]:
-    """How far from plain: a KV cache of another type, devices, how much was set at all."""
-    return row.kv_cache_dtype not in (None, "auto"), row.devices, len(json.loads(row.settings_json))
+def _plainness(one: Answered) -> tuple[bool, bool, int, int]:
+    """The lower the plainer: no token ids, a KV cache of another type, devices, how much was set at all."""
+    row, told = one.deployment, all(answer.token_ids for answer in one.answers)
+    return not told, row.kv_cache_dtype not in (None, "auto"), row.devices, len(json.loads(row.settings_json))
 
 
 def _agreement(mine: Sequence[Answered], first: Answered | None) -> Agreement:

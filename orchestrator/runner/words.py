@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import LIMITS, LimitValues, judge, limits_of
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.spec.load import Level, Slo, Workload
@@ -22,12 +23,15 @@ def level_words(point: LoadPoint | Point) -> str:
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
-    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``; empty where its figures could not be computed."""
+    """``402 tok/s, TTFT p99 151 ms, 100 % interactive``, after a verdict that is not ``valid``; empty where its figures
+    could not be computed."""
     return ", ".join(_figures(committed, slos)) if isinstance(committed, AttemptData) else ""
 
 
 def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
     found = data.figures
+    if (validity := validity_of(data.point.validity, [found.requests])) != "valid":
+        yield validity
     if found.output_token_throughput is not None:
         yield f"{found.output_token_throughput:,.0f} tok/s"
     if found.ttft_ms is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file, save_file
 
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
@@ -15,6 +18,8 @@ from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule,
 pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(1500)]
 
 VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len": 1024}
+# checkpoints of the same shape: the rows of every down_proj in another order; no number at all before the output
+SPOILED = {"shuffled": "down_proj.weight", "nan": "lm_head.weight"}
 BROKEN = {
     "no model": {"model": "./not-there", "tokenizer": str(ROOT / ".demo" / "model")},
     "dies at the first request": {"pipeline_parallel_size": 2, "enforce_eager": True},
@@ -23,7 +28,7 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The quickstart, with short points, absolute paths and two broken deployments more.
+    """The quickstart, with short points, absolute paths, two spoiled models and two broken deployments more.
 
     Only the one with pipeline stages is compiled, which takes half a minute: in eager mode it is one of the broken.
     """
@@ -31,6 +36,8 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
     experiment = yaml.safe_load((ROOT / "experiments" / "quickstart.yaml").read_text())
     (folder / "not-there").mkdir()
     (folder / "not-there" / "config.json").write_text((ROOT / ".demo" / "model" / "config.json").read_text())
+    for name, weights in SPOILED.items():
+        spoil(folder / name, weights)
     experiment["model"]["id"] = str(ROOT / ".demo" / "model")
     experiment["load"] |= {"warmup": "500ms", "duration": "4s"}
     for deployment in experiment["deployments"]:
@@ -41,6 +48,7 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
         if "pipeline_parallel_size" not in case:
             case["enforce_eager"] = True
     experiment["deployments"] += [base | broken for broken in BROKEN.values()]
+    experiment["deployments"] += [base | {"model": f"./{name}", "enforce_eager": True} for name in SPOILED]
     path = folder / "experiment.yaml"
     path.write_text(yaml.safe_dump(experiment))
     done = orchestrator(
@@ -48,6 +56,15 @@ def swept(two_nodes: RayOnThisMachine, tmp_path_factory: pytest.TempPathFactory)
     )
     assert done.returncode == 3, done.stderr[-4000:]
     return folder / "results"
+
+
+def spoil(folder: Path, weights: str) -> None:
+    """The tiny model with other weights where names end so."""
+    shutil.copytree(ROOT / ".demo" / "model", folder)
+    tensors, rng = load_file(folder / "model.safetensors"), np.random.default_rng(0)
+    for name in [name for name in tensors if name.endswith(weights)]:
+        tensors[name] = rng.permutation(tensors[name]) if folder.name == "shuffled" else tensors[name] * np.nan
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
@@ -60,9 +77,9 @@ def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
     return [row for row in rows(results, table) if row["deployment_id"] in ids]
 
 
-def test_five_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
+def test_seven_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
     ok = [one for one in manifests(swept) if one["status"] == "ok"]
-    assert len(ok) == 5 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
+    assert len(ok) == 7 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
     assert not any(row["emulated"] for row in rows(swept, "points"))
     counts = assert_rows_equal_schedule(swept)
     assert all(counts[one["attempt_id"]] > 5 for one in ok)
@@ -73,6 +90,21 @@ def test_token_counts_come_from_the_engine_and_are_what_was_asked(swept: Path) -
     assert good
     assert all(row["output_tokens"] == row["output_tokens_asked"] for row in good)
     assert {row["token_count_source"] for row in good} <= {"usage", "token_ids", "continuous_usage"}
+
+
+def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept: Path) -> None:
+    told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
+    points = {one["label"]: one for one in told if one["status"] == "ok"}
+    spoiled = {name: next(one for label, one in points.items() if name in label) for name in SPOILED}
+    good = [one for one in points.values() if one not in spoiled.values()]
+    (reference,) = {one["agreement_reference"] for one in points.values()}
+    assert len(good) == 5
+    for one in good:
+        known = (None, 0) if one["label"] == reference else (one["agreement"], one["agreement_n"])
+        assert known == (None, 0) or (one["agreement"] >= 0.95 and one["agreement_n"] >= 256), one["label"]
+    assert (spoiled["shuffled"]["validity"], spoiled["nan"]["validity"]) == ("valid", "broken_output")
+    assert spoiled["shuffled"]["agreement"] < 0.5
+    assert "log-probability is NaN" in str(spoiled["nan"]["validity_reasons"])
 
 
 def test_vllm_counted_the_tokens_that_we_counted(swept: Path) -> None:

@@ -42,6 +42,7 @@ def answered(name: str, answers: Any = EIGHT, at: int = 1, parameters: int | Non
         ([answered("tp2", at=0, devices=2)], "plain"),
         ([answered("set", at=0, settings={"engine": "vllm", "max_num_seqs": 8})], "plain"),
         ([answered("earlier", at=0)], "earlier"),
+        ([answered("text", [answer(at, None, "some text") for at in range(8)], at=0)], "plain"),
         ([answered("noise", NOISE, at=0)], "plain"),
     ],
 )

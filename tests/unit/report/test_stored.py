@@ -14,8 +14,9 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment
+from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
-from orchestrator.runner.rows import deployment_row
+from orchestrator.runner.rows import commit_launch, deployment_row, launch_row
 from orchestrator.spec.experiment import parse_experiment
 from tests.unit.results.builders import commit_measurement, request
 
@@ -202,3 +203,30 @@ def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(st
     assert "under tight (ttft<=1ms,attainment>=0.9)" in text
     assert "ttft p90 there: 100 ms, limit 1ms" in text
     assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
+
+
+def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: Store) -> None:
+    plan = planned()
+    run(store, plan)
+    assert "agree" not in invoke("results", store.uri).stdout
+    for deployment, ids in zip(plan.deployments, ((1, 2, 3, 4), (1, 2, 9, 4)), strict=True):
+        launch = launch_row(deployment, plan.name, 1)
+        answer = AnswerRow(
+            launch_id=launch.launch_id,
+            deployment_id=deployment.id,
+            prompt_index=0,
+            replica=0,
+            api="/v1/completions",
+            prompt="a",
+            text="b",
+            token_ids=ids,
+        )
+        commit_launch(store, deployment, launch, answers=[answer])
+    (comparison, *_) = json.loads(invoke("best", store.uri, "--format", "json").stdout)["comparisons"]
+    for rows in (json.loads(invoke("results", store.uri, "--format", "json").stdout), comparison["ranking"]):
+        found = {one["agreement_n"]: (one["agreement"], one["agreement_note"]) for one in rows}
+        assert found == {0: (None, "it is the reference"), 4: (0.5, None)}
+        assert {one["agreement_reference"] for one in rows} == {plan.deployments[0].label}
+    for command in ("results", "best"):
+        shown = invoke(command, store.uri).stdout
+        assert all(part in shown for part in ("ref.", "0.500", "n=4", f"of {plan.deployments[0].label}, fixed prompts"))

@@ -663,7 +663,9 @@ NO_OUTPUT = [
 
 @pytest.mark.parametrize(("replies", "said"), NO_OUTPUT)
 def test_what_a_broken_engine_serves_is_measured_and_never_valid(replies: Any, said: str, store: Store) -> None:
-    report = sweep(world_of(replies=[tuple(replies)]), plan_of(), store)
+    world = world_of(replies=[tuple(replies)])
+    report = sweep(world, plan_of(), store)
+    assert any("8 in flight: broken_output" in item.text for item in world.told if isinstance(item, Event))
     (row,) = points(store)
     assert (row.status, row.validity, report.counts.measured) == ("ok", "broken_output", 1)
     assert said in row.validity_reasons[0]
