@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import re
-import secrets
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
-from orchestrator.spec.load import MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
-MOST_REQUESTS = 5_000_000
-MOST_IN_FLIGHT = 100_000
-_API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
+_COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
+_ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
 EXAMPLES = """
 \b
@@ -38,6 +28,8 @@ Examples:
   orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 --requests 100 --input-tokens 200
       --output-tokens 200 --tokenizer ./tokenizer.json --format json
   orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
+  orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 --think-time 2s --prefix-tokens 500
+      --prefix-count 8 --input-tokens 100+-60 --output-tokens 50:300
 
 \b
 Latencies count from when a request was due; a request that was late in being sent is not forgiven. Failed requests are
@@ -45,35 +37,62 @@ counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own e
 """
 
 
-@click.command(epilog=EXAMPLES)
+SECTIONS = {  # by their first option
+    "model": "Endpoint",
+    "rate": "How much, how long",
+    "input_tokens": "What requests hold",
+    "slo_text": "Output",
+}
+
+
+class Sectioned(click.Command):
+    """A command whose help lists its options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        title = ""
+        for option in filter(lambda one: isinstance(one, click.Option), self.get_params(ctx)):
+            title = SECTIONS.get(option.name or "", title)
+            record = option.get_help_record(ctx)
+            sections.setdefault(title, []).extend([record] if record else [])
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+@click.command(cls=Sectioned, epilog=EXAMPLES)
 @click.argument("url")
-@click.option("--model", help="Name requests carry. Default: the one model the endpoint lists.")
-@click.option(
-    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
-)
-@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second, or inf: all --requests at once.")
-@click.option("--arrivals", default="poisson", show_default=True, help="constant, poisson or gamma (open loop).")
-@click.option(
-    "--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, help="Gamma shape; 1 = Poisson."
-)
-@click.option("--requests", type=click.IntRange(min=1), help="Stop after so many requests.")
-@click.option("--duration", help="Stop after so long, like 30s.")
-@click.option("--warmup", default="0s", show_default=True, help="Requests due in it are rows but no figures.")
-@click.option("--warmup-requests", type=click.IntRange(min=1), help="Sent and waited for before each level: no rows.")
-@click.option("--input-tokens", type=click.IntRange(1, MOST_TOKENS), help="Of random prompts.")
-@click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
-@click.option("--output-tokens", type=click.IntRange(1, MOST_TOKENS), required=True)
+@click.option("--model", metavar="NAME", help="Name requests carry. Default: the one model the endpoint lists.")
 @click.option("--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions")
-@click.option("--tokenizer", type=click.Path(), help="Folder or tokenizer.json: text prompts of exact length.")
-@click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Of prompts and arrivals. Default: drawn and printed.")
-@click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
-@click.option("--max-in-flight", type=click.IntRange(min=1), help="Due requests wait beyond it; latency says so.")
-@click.option("--timeout", default="600s", show_default=True, help="Of one request.")
+@click.option("--endpoint", metavar="PATH", help="Where the API is, if not at its usual path.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Also sent. ${VARIABLE}: a secret's.")
 @click.option("--extra-body", metavar="JSON", help="Fields added to every request; null takes one out.")
-@click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them: --output-tokens at most.")
+@click.option("--insecure", is_flag=True, help="Do not check the certificate.")
+@click.option("--timeout", metavar="TIME", default="600s", show_default=True, help="Of one request.")
+@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second, or inf: all --requests at once.")
+@click.option(
+    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
+)
+@click.option("--arrivals", default="poisson", show_default=True, help="constant, poisson or gamma (open loop).")
+@click.option("--burstiness", type=_ABOVE_0, default=1.0, metavar="SHAPE", help="Of gamma; 1 = Poisson.")
+@click.option("--max-in-flight", type=_COUNT, metavar="N", help="Due requests wait beyond it; latency says so.")
+@click.option("--requests", type=_COUNT, metavar="N", help="Stop after so many requests.")
+@click.option("--duration", metavar="TIME", help="Stop after so long, like 30s.")
+@click.option("--warmup", metavar="TIME", default="0s", help="Requests due in it are rows but no figures.")
+@click.option("--warmup-requests", type=_COUNT, metavar="N", help="Sent and waited for before each level: no rows.")
+@click.option("--clients", type=_COUNT, metavar="N", default=1, show_default=True, help="Local client processes.")
+@click.option("--input-tokens", metavar="LENGTH", help="Of random prompts: 200, 100:300 or 200+-50.")
+@click.option("--prefix-tokens", type=_COUNT, metavar="N", help="More, at their begin, which requests share.")
+@click.option("--prefix-count", type=_COUNT, metavar="N", help="So many different prefixes. Default: 1.")
+@click.option("--turns", type=_COUNT, metavar="N", help="Conversations of so many requests.")
+@click.option("--think-time", metavar="TIME", help="Between an answer and the next turn.")
+@click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
+@click.option("--output-tokens", metavar="LENGTH", required=True, help="As --input-tokens.")
+@click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them, or at --output-tokens.")
+@click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
+@click.option("--seed", type=_SEED, metavar="N", help="Of prompts and arrivals. Default: drawn and printed.")
+@click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
 @click.option("--results", metavar="URI", help="Also store Parquet there, for results, best and report.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
@@ -116,7 +135,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
                 attempt = measure_here(run.load, clients, listener, stop.is_set)
             assert attempt.loaded
             after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt)]
-            for note in after:
+            for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
             documents.append(found | {"notes": [*notes, *after], "results": results})
@@ -151,16 +170,13 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
-    from orchestrator.load.point import Target
+    from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
     from orchestrator.runner.endpoint import runs_of
-    from orchestrator.runner.probe import dialects, list_models, probe
+    from orchestrator.runner.probe import list_models, probe
 
     problems: list[Problem] = []
-    base = _url(url, problems)
-    experiment = _experiment(base, options, problems)
-    key, headers = _api_key(options["api_key_env"], problems), _headers(options["headers"], problems)
-    target = Target(base, options["model"] or "", api_key=key, headers=headers)
-    extra = _extra_body(options["extra_body"], problems)
+    target, candidates = target_of(url, options, problems), dialects_of(options, problems)
+    experiment = experiment_of(target.url, options, problems)
     plan = _plan(experiment, target.model or "unknown", problems)
     if problems:
         raise ProblemsError(problems)
@@ -171,11 +187,9 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
     elif models is not None and target.model not in models:
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
     assert plan
-    candidates = [replace(dialect, extra_body=extra) for dialect in dialects(options["api"])]
-    if options["natural_lengths"]:
-        candidates = [replace(one, length_control="natural", min_tokens_field=None) for one in candidates]
     probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
-    return runs_of(plan, target, probed), list(probed.notes)
+    unchecked = f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
+    return runs_of(plan, target, probed), [*probed.notes, *([] if target.verify_tls else [unchecked])]
 
 
 def _only_model(url: str, models: list[str] | None) -> str:
@@ -208,193 +222,3 @@ def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Pl
     except ProblemsError as error:
         problems += [replace(problem, file=None, line=None) for problem in error.problems]
         return None
-
-
-def _experiment(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """The options as an experiment. What they lack or say wrongly is left out of it and is a problem."""
-    from orchestrator.results.ids import new_ulid
-
-    load = {
-        name: f"{value:g}s"
-        for name, option in (("duration", "duration"), ("warmup", "warmup"), ("request_timeout", "timeout"))
-        if (value := _seconds(option, options[option], problems)) is not None
-    }
-    if (options["requests"] is None) == (options["duration"] is None):
-        problems.append(Problem("give one of --requests and --duration"))
-    elif options["requests"] is not None:
-        load["requests"] = options["requests"]
-    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
-    return {
-        "version": 1,
-        "name": f"load-{new_ulid()}",
-        "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
-        "deployments": endpoint,
-        "workloads": _workloads(options, problems),
-        "load": load | _levels(options, problems),
-        "slos": _slos(options["slo_text"], problems),
-        "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
-    }
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    rate, concurrency = options["rate"], options["concurrency"]
-    if (rate is None) == (concurrency is None):
-        problems.append(Problem("give one of --rate (open loop) and --concurrency (closed loop)"))
-        return {}
-    if rate == "inf" and options["requests"] is None:
-        problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
-        return {}
-    if rate is not None and rate != "inf":
-        rates = _numbers("rate", rate, problems)
-        _at_most(max(rates, default=0.0), options, problems)
-        burstiness = options["burstiness"]
-        if not math.isfinite(burstiness):
-            problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
-            burstiness = 1.0
-        arrivals = {"process": options["arrivals"], "burstiness": burstiness}
-        given = _given(max_in_flight=options["max_in_flight"])
-        return {"levels": {"request_rate": rates}, "arrivals": arrivals} | given if rates else {}
-    if options["max_in_flight"] is not None:
-        instead = "use --concurrency" if rate else "--concurrency is itself the number in flight"
-        problems.append(Problem(f"--max-in-flight is for --rate with a number; {instead}"))
-    if rate is not None:  # all are due now: as many in flight as there are requests
-        return {"levels": {"concurrency": [options["requests"]]}}
-    numbers = _numbers("concurrency", concurrency, problems)
-    if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
-        problems.append(Problem(f"--concurrency {concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"))
-        return {}
-    return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
-
-
-def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
-    """``1,2,4``: numbers above 0, each once."""
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        found = [math.nan]
-    if not all(0 < number < math.inf for number in found):
-        problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
-        return []
-    return list(dict.fromkeys(found))
-
-
-def _at_most(rate: float, options: dict[str, Any], problems: list[Problem]) -> None:
-    """A schedule is written before the start: it has to fit into memory."""
-    seconds = sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
-    count = options["requests"] or rate * seconds
-    if count > MOST_REQUESTS:
-        problems.append(Problem(f"these are {count:,.0f} requests; one run sends at most {MOST_REQUESTS:,}"))
-
-
-def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
-    from orchestrator.analysis.slo import limits_of, parse_slo
-
-    if text is None:
-        return {}
-    try:
-        slo = parse_slo(text)
-    except ProblemsError as error:
-        problems += error.problems
-        return {}
-    limits = {name: f"{seconds!r}s" for name, seconds in limits_of(slo).items()}
-    return {"slo": limits | {"attainment": slo.attainment}}
-
-
-def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    length, file, api = options["input_tokens"], options["prompt_file"], options["api"]
-    if (length is None) == (file is None):
-        problems.append(Problem("give one of --input-tokens (random prompts) and --prompt-file"))
-        return []
-    content = {"kind": "random", "input_tokens": length}
-    if file is not None:
-        content = {"kind": "file", "prompts": str(Path(file).absolute())}
-    named = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
-    return [named | content | {"output_tokens": options["output_tokens"]}]
-
-
-def _url(url: str, problems: list[Problem]) -> str:
-    """Without the /v1 that people paste: paths of the APIs hold it already."""
-    from orchestrator.load.requests import parse_url
-
-    base = url.rstrip("/")
-    if path := next((path for path in _API_PATHS if base.endswith(path)), None):
-        base = base.removesuffix(path).removesuffix("/v1")
-        problems.append(
-            Problem(f"{url} is the path of one API: give the server's address, {base}, and choose by --api")
-        )
-    base = base.removesuffix("/v1")
-    try:
-        parse_url(base)
-    except InputError as error:
-        problems.append(Problem(str(error)))
-    return base
-
-
-def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | None:
-    from orchestrator.spec.load import parse_duration
-
-    try:
-        seconds = None if text is None else parse_duration(text)
-        if seconds is None or math.isfinite(seconds):
-            return seconds
-        raise ValueError(f"{text!r} never ends")
-    except ValueError as error:
-        problems.append(Problem(f"--{option}: {error}"))
-        return None
-
-
-def _api_key(name: str | None, problems: list[Problem]) -> str | None:
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        problems.append(Problem(f"--api-key-env: the environment variable {name!r} is not set"))
-    elif not key.isascii() or any(char.isspace() for char in key):
-        problems.append(Problem(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"))
-    return key
-
-
-def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
-    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever said."""
-    from orchestrator.load.requests import header_problem
-
-    found = []
-    for text in texts:
-        name, _, value = (part.strip() for part in text.partition(":"))
-        missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
-        filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
-        if missing:
-            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
-        elif problem := header_problem(name, filled):
-            problems.append(Problem(f"--header: {problem}"))
-        found.append((name, filled))
-    return tuple(found)
-
-
-def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
-    try:
-        extra = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        problems.append(Problem(f"--extra-body is no JSON: {error}"))
-        return {}
-    if not isinstance(extra, dict):
-        problems.append(Problem("--extra-body must be a JSON object"))
-        return {}
-    return extra
-
-
-def _tokenizer(path: str | None, problems: list[Problem]) -> str | None:
-    from orchestrator.load.workloads.content import load_tokenizer
-
-    if path is None:
-        return None
-    try:
-        load_tokenizer(path)
-    except InputError as error:
-        problems.append(Problem(f"--tokenizer: {error}"))
-        return None
-    return str(Path(path).absolute())

@@ -59,7 +59,7 @@ class LoadClient:
         raise_open_files_limit()
         self._aborted.clear()
         assignment = Assignment.of(point, self._index, self._count)
-        endpoints = [resolve(parse_url(target.url)) for target in point.targets]
+        endpoints = [resolve(parse_url(target.url), target.verify_tls) for target in point.targets]
         writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
         writer.ahead()
         self._driver = Driver(assignment, writer, endpoints)

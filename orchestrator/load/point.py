@@ -21,6 +21,7 @@ class Target:
     replica: int = 0
     api_key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # more of them, secrets perhaps too
+    verify_tls: bool = True  # False: whoever answers is believed
 
 
 @dataclass(frozen=True, slots=True)

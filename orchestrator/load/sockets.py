@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.errors import InputError
+from orchestrator.http_control import tls_context
 from orchestrator.load.requests import Origin
 from orchestrator.load.response import InFlight
 from orchestrator.timer import Timer
@@ -55,17 +56,14 @@ class Endpoint:
     tls: ssl.SSLContext | None
 
 
-def resolve(origin: Origin) -> Endpoint:
-    """Looks the host up, IPv4 and IPv6. Raises InputError when it has no address.
-
-    TLS trusts what the system trusts; SSL_CERT_FILE names others.
-    """
+def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
+    """Looks the host up, IPv4 and IPv6. Raises InputError when it has no address."""
     try:
         found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
     addresses = tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))
-    context = ssl.create_default_context() if origin.tls else None
+    context = tls_context(verify_tls) if origin.tls else None
     return Endpoint(origin, addresses, context)
 
 

@@ -47,6 +47,7 @@ def run_document(
         "url": point.targets[0].url,
         "model": point.targets[0].model,
         "api": point.workload.api,
+        "path": point.dialect.path,
         "control": point.level.control,
         "level": point.level.value,
         "arrivals": point.arrivals.process if point.level.control == "request_rate" else "closed",
@@ -119,6 +120,7 @@ def run_text(found: Document) -> Iterator[str]:
         yield _limits(one["slo"])
     yield say(f"validity: {one['validity']}", "green" if one["validity"] == "valid" else "yellow")
     yield from (say(f"  {reason}", "yellow") for reason in one["validity_reasons"])
+    yield from (say(f"note: {plain(note)}", "yellow") for note in one.get("notes", ()))
     yield say(f"seed: {one['seed']} (--seed {one['seed']} sends the same requests again)", "dim")
 
 
@@ -138,8 +140,10 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
         for name, count in one["errors"].items():
             text = one["error_texts"].get(name)
             yield say(f"{load}: {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
-        if one["validity"] != "valid":
+        if one["validity"] != "valid" or one["validity_reasons"]:
             yield say(f"{load}: {one['validity']}: {'; '.join(one['validity_reasons'])}", "yellow")
+    notes = dict.fromkeys(note for one in every for note in one.get("notes", ()))
+    yield from (say(f"note: {plain(note)}", "yellow") for note in notes)
     yield say(f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim")
 
 

@@ -62,9 +62,15 @@ def dialects(api: str) -> list[Dialect]:
 def list_models(target: Target) -> list[str] | None:
     """The models an endpoint says it serves; None when it has no such list. Raises InputError: nobody answers."""
     parse_url(target.url)  # says what is wrong with it
-    answer = ask(f"{target.url.rstrip('/')}/v1/models", api_key=target.api_key or "", more_headers=target.headers)
+    answer = ask(
+        f"{target.url.rstrip('/')}/v1/models",
+        api_key=target.api_key or "",
+        more_headers=target.headers,
+        verify_tls=target.verify_tls,
+    )
     if answer.status == 0:
-        raise InputError(f"nobody answers at {target.url}: {answer.error}; is the server up?")
+        hint = "--insecure does without" if "certificate" in answer.error else "is the server up?"
+        raise InputError(f"nobody answers at {target.url}: {answer.error}; {hint}")
     if answer.status in (401, 403):
         raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
     return _model_ids(answer) if answer.status == 200 else None

@@ -115,6 +115,21 @@ def test_the_warm_up_has_a_prefix_of_its_own(kind: str) -> None:
     assert prefixes["warmup"].isdisjoint(prefixes["measure"])
 
 
+@pytest.mark.parametrize("kind", MADE)
+def test_sessions_share_as_many_prefixes_as_are_asked_for(kind: str) -> None:
+    made = make(kind, shared_prefix_tokens=20, shared_prefix_count=3)
+    of_turn = [
+        [tuple(ids(made.prompt(session, turn, "measure", ()))[:20]) for turn in range(made.turns(session))]
+        for session in range(120)
+    ]
+    assert all(len(set(prefixes)) == 1 for prefixes in of_turn), "all turns of a session have the same"
+    sessions = [prefixes[0] for prefixes in of_turn]
+    assert sorted(map(sessions.count, set(sessions)))[0] > 20, "three of them, each about as often"
+    assert len(set(sessions)) == 3
+    assert len(set(sessions[::2])) == len(set(sessions[1::2])) == 3, "two replicas see all of them"
+    assert len({tuple(ids(made.prompt(s, 0, "warmup", ()))[:20]) for s in range(60)} - set(sessions)) == 3
+
+
 def test_random_requests_are_single_turns_without_sessions() -> None:
     made = make("random")
     assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)

@@ -19,7 +19,18 @@ from click.testing import CliRunner
 from orchestrator.cli.main import cli
 from orchestrator.results.records import Figures
 from tests.harness import rows, wait_for
-from tests.integration.load_server import Behaviour, Request, answer_openai, serving
+from tests.integration.load_server import (
+    DONE,
+    END,
+    HEAD,
+    Behaviour,
+    Request,
+    answer_openai,
+    chunk,
+    event,
+    serving,
+    usage,
+)
 from tests.integration.test_load_hostile import plain
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
@@ -141,6 +152,47 @@ def test_natural_lengths_ask_for_no_more_than_a_limit() -> None:
     assert done.returncode == 0, done.stderr
     assert all("max_tokens" in body for body in bodies)
     assert not any({"ignore_eos", "min_tokens", "temperature"} & body.keys() for body in bodies)
+
+
+def test_a_path_of_its_own_lengths_prefixes_and_turns_reach_the_server() -> None:
+    args = ["--endpoint", "/v2/complete?version=1", "--input-tokens", "5:9", "--output-tokens", "3", "--turns", "2"]
+    args += ["--prefix-tokens", "20", "--prefix-count", "2", "--concurrency", "1", "--requests", "20", "--seed", "1"]
+    with serving(answer_openai) as server:
+        done = load(url(server.port), *args, "--format", "json")
+        sent = [request for request in server.requests if request.body][1:]
+    assert done.returncode == 0, done.stderr
+    assert {request.head.split(b" ")[1] for request in sent} == {b"/v2/complete?version=1"}
+    assert json.loads(done.stdout)["path"] == "/v2/complete?version=1"
+    prompts = [request.json["prompt"] for request in sent]
+    assert len({tuple(prompt[:20]) for prompt in prompts}) == 2
+    lengths = {len(prompt) - 20 for prompt in prompts[::2]}
+    assert lengths <= {5, 6, 7, 8, 9} and len(lengths) > 2
+    pairs = list(zip(prompts[::2], prompts[1::2], strict=True))
+    assert all(second[: len(first)] == first and len(second) >= len(first) + 3 + 5 for first, second in pairs)
+
+
+def test_what_the_endpoint_cannot_do_stands_in_the_table_of_one_level_and_of_several() -> None:
+    """Chat without a tokenizer: the server counts twice as many tokens as were meant."""
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        if not request.body:
+            await answer_openai(request, reader, writer)
+            return
+        delta = event({"choices": [{"index": 0, "delta": {"content": " a"}, "finish_reason": None}]})
+        parts = [HEAD, *([chunk(delta)] * request.json["max_tokens"]), chunk(usage(300, request.json["max_tokens"]))]
+        for part in (*parts, chunk(DONE), END):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.003)
+
+    args = ("--api", "chat", "--requests", "6", "--input-tokens", "100", "--output-tokens", "4")
+    with serving(behave) as server:
+        one = load(url(server.port), *args, "--concurrency", "1")
+        several = load(url(server.port), *args, "--concurrency", "1,2")
+    assert one.returncode == several.returncode == 0, one.stderr
+    for done in (one, several):
+        assert "they were sent as text" in done.stdout
+    assert several.stdout.count("they were sent as text") == 2
 
 
 def test_rate_inf_sends_all_requests_at_once() -> None:
@@ -417,7 +469,7 @@ def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_s
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert "interrupted after" in err
+    assert "note: interrupted after" in out
     assert "0 scheduled, 0 ok, 0 failed" in out
 
 

@@ -17,7 +17,8 @@ from orchestrator.load import transport
 from orchestrator.load.point import Target
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.load import Lengths
-from tests.integration.load_server import END, HEAD, Request, answer_well, chunk, serving, stream
+from tests.integration.load_server import END, HEAD, Request, answer_openai, answer_well, chunk, serving, stream
+from tests.integration.test_load_cli import QUICK, load
 from tests.integration.test_load_hostile import only, point, run
 
 
@@ -133,3 +134,15 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
         result = run(point(server.port, 4))
         assert len(server.requests) == 4
     assert only(result.requests.to_pylist()) == ("ok", None)
+
+
+def test_load_believes_a_certificate_that_nobody_signed_only_where_it_is_told_to(context: ssl.SSLContext) -> None:
+    args = ("--concurrency", "1", "--requests", "2", *QUICK)
+    with serving(answer_openai, tls=context) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        refused, done = load(url, *args), load(url, *args, "--insecure")
+    assert refused.returncode == 2
+    assert "its certificate is not trusted" in refused.stderr
+    assert "--insecure" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert "note: nobody checked the certificate" in done.stdout

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from orchestrator import http_control
 from orchestrator.http_control import Answer, ask
 
 
@@ -82,9 +83,10 @@ def test_what_is_no_whole_answer_is_nobody(text: bytes) -> None:
     assert answer.status == 0 and answer.error
 
 
-def test_an_answer_that_is_too_large_is_cut_off() -> None:
+def test_an_answer_that_is_too_large_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_control, "LIMIT_BYTES", 1000)
     with serving(saying(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2000)) as (url, _):
-        assert "more than 1000 bytes" in ask(url, limit_bytes=1000).error
+        assert "more than 1000 bytes" in ask(url).error
 
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from orchestrator.spec.load import Lengths, Workload, session_bounds
 
 SAMPLE = range(1000)  # sessions that are drawn to see how long prompts will be
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
+PREFIXES_KEPT = 1024  # in memory; any other is drawn again
 
 
 class Drawn(Workload):
@@ -21,6 +23,7 @@ class Drawn(Workload):
     input_tokens: Lengths
     output_tokens: Lengths
     shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
+    shared_prefix_count: int = Field(default=1, ge=1)  # of which there are so many; each session draws one
 
     def token_bounds(self) -> tuple[int, int | None]:
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, turns=1)
@@ -52,7 +55,7 @@ class RandomWorkload(Drawn):
 
 
 class Random(Kind):
-    """``input_tokens`` random tokens after ``shared_prefix_tokens`` that all requests share."""
+    """``input_tokens`` random tokens after ``shared_prefix_tokens`` that requests share."""
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int, turns: int = 1) -> None:
         self._prompter = prompter
@@ -60,10 +63,9 @@ class Random(Kind):
         self._turns = turns
         self.mean_turns = float(turns)
         self._lengths = SessionLengths(workload.input_tokens, workload.output_tokens, turns, seed)
-        self._prefix_tokens = workload.shared_prefix_tokens
+        self._prefix_tokens, self._prefix_count = workload.shared_prefix_tokens, workload.shared_prefix_count
         self.warmup_differs = self._prefix_tokens > 0
-        numbers = PREFIX_NUMBER.items() if self.warmup_differs else ()
-        self._prefix = {phase: self._message("system", self._prefix_tokens, 1, number) for phase, number in numbers}
+        self._prefix = lru_cache(PREFIXES_KEPT)(lambda which: self._message("system", self._prefix_tokens, 1, which))
 
     def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
         """``path``: of the random stream, which of the messages this is."""
@@ -75,8 +77,15 @@ class Random(Kind):
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         which = (session, turn) if self.sessions else (session,)
         user = self._message("user", self._lengths.input_tokens(session, turn), 0, *which)
-        messages = (*([self._prefix[phase]] if self._prefix else []), *earlier, user)
+        messages = (*self._shared(session, phase), *earlier, user)
         return Prompt(messages, sum(message.tokens for message in messages))
+
+    def _shared(self, session: int, phase: str) -> Iterator[Message]:
+        which = 0
+        if self._prefix_count > 1:  # drawn, not in turn: replicas take sessions in turn
+            which = int(stream(self._seed, PROMPT_STREAM, 3, session).integers(self._prefix_count))
+        if self._prefix_tokens:
+            yield self._prefix(which * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
 
     def output_tokens(self, session: int, turn: int) -> int:
         return self._lengths.output_tokens(session, turn)

@@ -1,0 +1,287 @@
+"""The options of ``orchestrator load`` as an experiment: names are mapped here, what they mean is the experiment's."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.spec.load import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from orchestrator.load.point import Target
+    from orchestrator.spec.dialect import Dialect
+
+MOST_REQUESTS = 5_000_000
+MOST_IN_FLIGHT = 100_000
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
+_API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
+_NEEDS = (("prefix_count", "prefix_tokens"), ("think_time", "turns"))
+
+
+def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """The options as an experiment. What they lack or say wrongly is left out of it and is a problem."""
+    from orchestrator.results.ids import new_ulid
+
+    load: dict[str, Any] = _given(
+        duration=_duration("duration", options["duration"], problems),
+        warmup=_duration("warmup", options["warmup"], problems),
+        request_timeout=_duration("timeout", options["timeout"], problems),
+    )
+    if (options["requests"] is None) == (options["duration"] is None):
+        problems.append(Problem("give one of --requests and --duration"))
+    elif options["requests"] is not None:
+        load["requests"] = options["requests"]
+    endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
+    return {
+        "version": 1,
+        "name": f"load-{new_ulid()}",
+        "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
+        "deployments": endpoint,
+        "workloads": _workloads(options, problems),
+        "load": load | _levels(options, problems),
+        "slos": _slos(options["slo_text"], problems),
+        "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
+    }
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    rate, concurrency = options["rate"], options["concurrency"]
+    if (rate is None) == (concurrency is None):
+        problems.append(Problem("give one of --rate (open loop) and --concurrency (closed loop)"))
+        return {}
+    if rate == "inf" and options["requests"] is None:
+        problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
+        return {}
+    if rate is not None and rate != "inf":
+        rates = _numbers("rate", rate, problems)
+        _at_most(max(rates, default=0.0), options, problems)
+        burstiness = options["burstiness"]
+        if not math.isfinite(burstiness):
+            problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
+            burstiness = 1.0
+        arrivals = {"process": options["arrivals"], "burstiness": burstiness}
+        given = _given(max_in_flight=options["max_in_flight"])
+        return {"levels": {"request_rate": rates}, "arrivals": arrivals} | given if rates else {}
+    if options["max_in_flight"] is not None:
+        instead = "use --concurrency" if rate else "--concurrency is itself the number in flight"
+        problems.append(Problem(f"--max-in-flight is for --rate with a number; {instead}"))
+    if rate is not None:  # all are due now: as many in flight as there are requests
+        return {"levels": {"concurrency": [options["requests"]]}}
+    numbers = _numbers("concurrency", concurrency, problems)
+    if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
+        problems.append(Problem(f"--concurrency {concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"))
+        return {}
+    return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
+
+
+def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
+    """``1,2,4``: numbers above 0, each once."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(0 < number < math.inf for number in found):
+        problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
+        return []
+    return list(dict.fromkeys(found))
+
+
+def _at_most(rate: float, options: dict[str, Any], problems: list[Problem]) -> None:
+    """A schedule is written before the start: it has to fit into memory."""
+    seconds = sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
+    count = options["requests"] or rate * seconds
+    if count > MOST_REQUESTS:
+        problems.append(Problem(f"these are {count:,.0f} requests; one run sends at most {MOST_REQUESTS:,}"))
+
+
+def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
+    from orchestrator.analysis.slo import limits_of, parse_slo
+
+    if text is None:
+        return {}
+    try:
+        slo = parse_slo(text)
+    except ProblemsError as error:
+        problems += error.problems
+        return {}
+    limits = {name: f"{seconds!r}s" for name, seconds in limits_of(slo).items()}
+    return {"slo": limits | {"attainment": slo.attainment}}
+
+
+def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
+    file, api = options["prompt_file"], options["api"]
+    asked, answered = (_lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens"))
+    if (options["input_tokens"] is None) == (file is None):
+        problems.append(Problem("give one of --input-tokens (random prompts) and --prompt-file"))
+        return []
+    of_drawn = {name: options[name] for name in ("prefix_tokens", "prefix_count", "turns", "think_time")}
+    for name, needed in (*((name, "input_tokens") for name in of_drawn), *_NEEDS):
+        if options[name] is not None and options[needed] is None:
+            problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
+    content = {"kind": "conversations" if options["turns"] else "random", "input_tokens": asked} | _given(
+        shared_prefix_tokens=options["prefix_tokens"],
+        shared_prefix_count=options["prefix_count"],
+        turns=options["turns"],
+        think_time=_duration("think_time", options["think_time"], problems),
+    )
+    if file is not None:
+        content = {"kind": "file", "prompts": str(Path(file).absolute())}
+    elif asked is None:
+        return []
+    named = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
+    return [] if answered is None else [named | content | {"output_tokens": answered}]
+
+
+def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:
+    """``200``; ``100:300``, uniform with both ends; ``200+-50``, log-normal by its mean and standard deviation."""
+    from orchestrator.spec.load import Lengths
+
+    if text is None:
+        return None
+    match = _LENGTHS.fullmatch(text)
+    try:
+        first, sign, second = match.groups() if match else ("", None, "")
+        value: int | dict[str, Any] = int(first)
+        if sign == ":":
+            value = {"uniform": {"min": int(first), "max": int(second)}}
+        elif sign is not None:
+            sigma = math.sqrt(math.log1p((int(second) / int(first)) ** 2))
+            value = {"lognormal": {"mean": float(first), "sigma": sigma}}
+        Lengths.model_validate(value)
+    except (ValueError, ArithmeticError):
+        what = f"give 200, 100:300 (uniform) or 200+-50 (log-normal: mean and standard deviation), up to {MOST_TOKENS}"
+        problems.append(Problem(f"{_flag(option)} {text!r}: {what}"))
+        return None
+    return value
+
+
+def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Target:
+    """Where requests go, with what they carry. Its model is empty where none is named."""
+    from orchestrator.load.point import Target
+
+    base, endpoint = _url(url, problems), options["endpoint"]
+    if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
+        problems.append(Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions"))
+    if options["insecure"] and not base.startswith("https://"):
+        problems.append(Problem(f"--insecure is for https, not for {base}"))
+    key, headers = _api_key(options["api_key_env"], problems), _headers(options["headers"], problems)
+    return Target(base, options["model"] or "", api_key=key, headers=headers, verify_tls=not options["insecure"])
+
+
+def dialects_of(options: dict[str, Any], problems: list[Problem]) -> list[Dialect]:
+    """How requests may be written, best first, with what the options change of it."""
+    from orchestrator.runner.probe import dialects
+
+    changes: dict[str, Any] = {"extra_body": _extra_body(options["extra_body"], problems)}
+    if options["endpoint"] is not None:
+        changes["path"] = options["endpoint"]
+    if options["natural_lengths"]:
+        changes |= {"length_control": "natural", "min_tokens_field": None}
+    return [replace(dialect, **changes) for dialect in dialects(options["api"])]
+
+
+def _url(url: str, problems: list[Problem]) -> str:
+    """Without the /v1 that people paste: paths of the APIs hold it already."""
+    from orchestrator.load.requests import parse_url
+
+    base = url.rstrip("/")
+    if path := next((path for path in _API_PATHS if base.endswith(path)), None):
+        base = base.removesuffix(path).removesuffix("/v1")
+        problems.append(
+            Problem(f"{url} is the path of one API: give the server's address, {base}, and choose by --api")
+        )
+    base = base.removesuffix("/v1")
+    try:
+        parse_url(base)
+    except InputError as error:
+        problems.append(Problem(str(error)))
+    return base
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _duration(option: str, text: str | None, problems: list[Problem]) -> str | None:
+    """As an experiment file says it."""
+    seconds = _seconds(option, text, problems)
+    return None if seconds is None else f"{seconds!r}s"
+
+
+def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | None:
+    from orchestrator.spec.load import parse_duration
+
+    try:
+        seconds = None if text is None else parse_duration(text)
+        if seconds is None or math.isfinite(seconds):
+            return seconds
+        raise ValueError(f"{text!r} never ends")
+    except ValueError as error:
+        problems.append(Problem(f"{_flag(option)}: {error}"))
+        return None
+
+
+def _api_key(name: str | None, problems: list[Problem]) -> str | None:
+    if name is None:
+        return None
+    key = os.environ.get(name)
+    if not key:
+        problems.append(Problem(f"--api-key-env: the environment variable {name!r} is not set"))
+    elif not key.isascii() or any(char.isspace() for char in key):
+        problems.append(Problem(f"--api-key-env: the value of {name!r} holds characters that no HTTP header may hold"))
+    return key
+
+
+def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, str], ...]:
+    """``NAME: VALUE`` each, with ``${VARIABLE}`` filled in from the environment. No value is ever said."""
+    from orchestrator.load.requests import header_problem
+
+    found = []
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition(":"))
+        missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
+        filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
+        if missing:
+            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
+        elif problem := header_problem(name, filled):
+            problems.append(Problem(f"--header: {problem}"))
+        found.append((name, filled))
+    return tuple(found)
+
+
+def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        extra = json.loads(text or "{}")
+    except json.JSONDecodeError as error:
+        problems.append(Problem(f"--extra-body is no JSON: {error}"))
+        return {}
+    if not isinstance(extra, dict):
+        problems.append(Problem("--extra-body must be a JSON object"))
+        return {}
+    return extra
+
+
+def _tokenizer(path: str | None, problems: list[Problem]) -> str | None:
+    from orchestrator.load.workloads.content import load_tokenizer
+
+    if path is None:
+        return None
+    try:
+        load_tokenizer(path)
+    except InputError as error:
+        problems.append(Problem(f"--tokenizer: {error}"))
+        return None
+    return str(Path(path).absolute())
