@@ -32,6 +32,7 @@ ENGINE = Engine(
     title="an endpoint",
     launches=False,
     ready_path="/v1/models",
+    version_at={"/version": "version", "/server_info": "version", "/info": "version", "/props": "build_info"},
     metrics=vllm.ENGINE.metrics,  # where it has them
     dialects=lambda settings: openai() | {"tgi": TGI_STREAM, "native": SGLANG_GENERATE},
     served_name=_served_name,

@@ -176,6 +176,8 @@ class Engine:
 
     # its HTTP server
     ready_path: str = "/health"
+    # Where it says which version it is: paths and the field of each answer, tried in this order.
+    version_at: Mapping[str, str] = field(default_factory=lambda: {"/version": "version"})
     metrics_path: str | None = "/metrics"
     reset_path: str | None = None  # POST empties the prefix cache, for dialects without cache_salt
     # Column of the table engine_metrics -> Prometheus name. `name{label="value"}` takes the series with that label only

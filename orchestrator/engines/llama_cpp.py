@@ -91,6 +91,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="llama_cpp",
     title="llama.cpp",
+    version_at={"/props": "build_info"},
     metrics={
         "running": "llamacpp:requests_processing",
         "waiting": "llamacpp:requests_deferred",

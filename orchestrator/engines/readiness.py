@@ -11,21 +11,23 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
 from orchestrator.engines.command import Node
-from orchestrator.engines.engine import Engine
+from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
 from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.spec.settings import EngineSettings, installed_version
 
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
+UNAVAILABLE = 503  # said by some to anyone while they load, before the key is looked at
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 
@@ -37,7 +39,7 @@ class Ready:
     engine_version: str | None = None
     max_model_len: int | None = None
     proofs: tuple[str, ...] = ()  # name | key | socket: what shows that it is ours
-    reported: dict[str, float | int | str] = field(default_factory=dict)  # Engine.reported
+    reported: Reported = field(default_factory=dict)  # Engine.reported
 
 
 Ask = Callable[[str, str, str], Answer]  # URL, method, API key
@@ -65,8 +67,9 @@ def wait_ready(
 ) -> Ready:
     """Return once rank 0 serves the model and is proven to be ours.
 
-    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when its
-    log has said nothing new for ``silence_s``.
+    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when
+    neither its log nor its server has said anything new for ``silence_s``; a server that says it is loading is no
+    silent one.
     """
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
@@ -76,7 +79,7 @@ def wait_ready(
             if expected.process is not None:
                 expected.process.mark_ready()
             return ready
-        if (log := watch.log(TAIL_LINES)) != last_log:
+        if (log := watch.log(TAIL_LINES)) != last_log or watch.loading:
             last_log, last_change = log, clock()
         waited_s, silent_s = clock() - started, clock() - last_change
         if waited_s >= timeout_s:
@@ -112,6 +115,7 @@ class _Watch:
         self.name = self.engine.served_name(self.settings, self.node)
         self._base_url, self._ask = expected.base_url.rstrip("/"), ask
         self._last_words = LastWords(self.engine.log, clock)
+        self.loading = False  # the server's own words
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
         return self._ask(self._base_url + path, method, self.api_key if keyed else "")
@@ -129,6 +133,7 @@ class _Watch:
             if status is not None or self._last_words.spoken("start", self.process.news()):
                 raise self._died(status)
         answer = self.ask(self.engine.ready_path)
+        self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
         proofs = self._proofs()  # before believing anything it says: a stranger may answer 200 or 404
@@ -162,9 +167,10 @@ class _Watch:
         if self.api_key and self.api_key in self.process.command.secrets.values():
             # Use a path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
-            if self.ask(path, "POST", keyed=False).status not in (401, 403):
+            status = self.ask(path, "POST", keyed=False).status
+            if status not in (401, 403, UNAVAILABLE):
                 raise self._wrong_server("it answers requests that carry no key")
-            proofs.append("key")
+            proofs += ["key"] if status != UNAVAILABLE else []
         return proofs
 
     def _strangers(self) -> set[int]:
@@ -184,18 +190,25 @@ class _Watch:
         names = tuple(str(card.get("id")) for card in cards)
         return names, next((length for length in lengths if isinstance(length, int)), None)
 
-    def _reported(self) -> dict[str, float | int | str]:
+    def _reported(self) -> Reported:
         try:
             return self.engine.reported(self.log())
         except Exception as error:  # it serves: a log that we cannot read is no reason to end it
             _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
             return {"unreadable": repr(error)}  # kept with the launch
 
-    def _version(self, reported: dict[str, float | int | str]) -> str | None:
-        document = self.ask("/version").json()
-        said = document.get("version") if isinstance(document, dict) else None
-        found = said or reported.get("engine_version")
+    def _version(self, reported: Reported) -> str | None:
+        """What the server says, else its log, else the name of the package in its virtual environment."""
+        said = (self._field(path, name) for path, name in self.engine.version_at.items())
+        found = next(filter(None, said), None) or reported.get("engine_version")
+        if not found and self.settings.executable:
+            found = installed_version(self.settings.executable, self.engine.name)
         return str(found) if found else None
+
+    def _field(self, path: str, name: str) -> Any:
+        answer = self.ask(path)
+        document = answer.json() if answer.status == 200 else None
+        return document.get(name) if isinstance(document, dict) else None
 
     def _port_taken(self, pids: set[int]) -> EngineFailure:
         text = f"port {self.node.port} is taken by {_names(pids)}, so the engine could not serve on it"

@@ -119,6 +119,7 @@ ENGINE = Engine(
     name="sglang",
     title="SGLang",
     ready_path="/ready",  # /health would generate a token at every poll
+    version_at={"/server_info": "version"},
     reset_path="/flush_cache",
     metrics={
         # Every pipeline stage tells the same requests, of queue times every tensor-parallel rank, too; with priorities

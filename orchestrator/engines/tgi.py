@@ -80,6 +80,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="tgi",
     title="TGI",
+    version_at={"/info": "version"},
     metrics={
         "running": "tgi_batch_current_size",
         "waiting": "tgi_queue_size",

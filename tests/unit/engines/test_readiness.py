@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import psutil
@@ -13,9 +14,11 @@ import pytest
 from orchestrator.engines import readiness
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.endpoint import ENGINE as ENDPOINT
+from orchestrator.engines.llama_cpp import ENGINE as LLAMA_CPP
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import Expected, Ready, listeners, wait_ready
 from orchestrator.engines.sglang import ENGINE as SGLANG
+from orchestrator.engines.tgi import ENGINE as TGI
 from orchestrator.engines.transformers import ENGINE as TRANSFORMERS
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.errors import EngineFailure, Failure, FailureClass
@@ -154,6 +157,40 @@ def test_a_server_that_needs_no_key_is_not_ours() -> None:
     failure = failed(VLLM, FakeServer(vllm_answers(), open_to_all="/"), FakeProcess())
     assert failure.kind == "wrong_server"
     assert "carry no key" in failure.sentence
+
+
+def loading(name: str = "Loading model") -> dict[str, Answer]:
+    """llama.cpp's answers to anyone while it loads, the key or not."""
+    busy = Answer(503, json.dumps({"error": {"message": name, "type": "unavailable_error", "code": 503}}).encode())
+    return dict.fromkeys(("/health", "/v1/models", "/v1/completions"), busy)
+
+
+def test_a_server_that_says_503_to_all_while_it_loads_is_waited_for_as_long_as_it_says_so() -> None:
+    process = FakeProcess(talks=0)  # its log is silent meanwhile, for longer than a hang is given
+    assert failed(LLAMA_CPP, FakeServer(loading(), open_to_all="/"), process).kind == "never_ready"
+    assert failed(LLAMA_CPP, FakeServer(loading("out of order"), open_to_all="/"), process).kind == "silent"
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "answer", "version"),
+    [
+        (VLLM, "/version", {"version": "0.32.0"}, "0.32.0"),
+        (SGLANG, "/server_info", {"version": "0.5.23"}, "0.5.23"),
+        (TGI, "/info", {"version": "3.3.6-dev0"}, "3.3.6-dev0"),
+        (LLAMA_CPP, "/props", {"build_info": "b1-0c1e570"}, "b1-0c1e570"),
+        (TRANSFORMERS, "/version", None, "5.19.0"),
+        (VLLM, "/version", [], None),
+    ],
+)
+def test_every_engine_is_asked_for_its_version_where_it_says_it(
+    engine: Any, path: str, answer: object, version: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
+    said = {path: Answer(200, json.dumps(answer).encode())} if answer is not None else {}
+    ready_path = {engine.ready_path: Answer(200), "/v1/models": models("tiny-01L")}
+    server = FakeServer(ready_path | said, open_to_all="/v1/models")
+    executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
+    assert wait(engine, server, FakeProcess(), **executable).engine_version == version
 
 
 def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
