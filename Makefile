@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint install engines model lock clean
+.PHONY: demo test lint install engines compiled model lock clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -11,6 +11,12 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
+
+# llama.cpp is compiled on what the tests leave of one core; its own tests wait for it and show its log
+compiled: install
+	mkdir -p .engines/llama_cpp
+	JOBS=1 nice -n 19 $(BIN)/python scripts/install_engines.py llama_cpp --into .engines/llama_cpp \
+	  > .engines/llama_cpp.log 2>&1 &
 
 engines: install
 	$(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
@@ -29,7 +35,7 @@ model: install
 demo: install
 	$(BIN)/python scripts/demo.py
 
-test: install engines model .engines/tgi-client/installed
+test: install compiled engines model .engines/tgi-client/installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: install

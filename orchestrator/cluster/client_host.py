@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,18 @@ if TYPE_CHECKING:
 def local_tokenizer(name: str | None) -> str | None:
     """The tokenizer as files on this node: a folder, a file, or what the hub's cache holds of a model.
 
-    None where there is none: prompts are then token ids from a range that every vocabulary has, or plain words.
+    None where there is none (a GGUF file is none): prompts are then token ids from a range that every vocabulary has,
+    or plain words.
     """
-    if name is None or Path(name).exists():
+    path = Path(name or "")
+    if name is None or path.is_file():
+        return name if path.suffix == ".json" else None
+    if path.is_dir():
         return name
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(name, "tokenizer.json") if name.count("/") == 1 else None
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # no `repository:quantization`
+    cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
     return cached if isinstance(cached, str) else None
 
 

@@ -20,6 +20,7 @@ EVERYWHERE = frozenset(
     {
         *("engine", "engine_version", "executable", "image", "container_runtime"),
         *("model", "replicas", "extra_args", "env", "startup_timeout_s", "nnodes"),
+        "tokenizer",  # load clients make prompts with it; an engine with a flag for it gets it too
     }
 )
 # Why fields of other kinds of engines are refused by all that are launched here.
@@ -34,7 +35,6 @@ LACKING = {
     "data_parallel_size": "{} has no data parallelism; use replicas",
     "enable_expert_parallel": "{} has no expert parallelism",
     "distributed_executor_backend": "{} starts its ranks in its own way; leave it out",
-    "tokenizer": "{} takes the model's own tokenizer",
     "hf_overrides": "{} reads the model's own config.json",
     "load_format": "{} reads the checkpoint's own weights only",
     "max_input_len": "{} limits input and output together; use max_model_len",
@@ -124,6 +124,7 @@ class ModelRules:
     partition_variable: str | None = None  # environment variable with the layers of each pipeline stage
     refuses_longer: bool = False  # a max_model_len beyond the model's positions
     longer_variable: str | None = None  # environment variable that, set to 1, allows it
+    caps_length: bool = False  # a longer max_model_len is served as if it were the model's positions
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
     memory_fraction: float = 0.9  # that it takes of all memory, where the settings say nothing
     of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone

@@ -1,8 +1,9 @@
 """llama.cpp (``llama-server``), flags of 2026, run at commit 0c1e5709; GGUF models on CPUs and GPUs of one node.
 
-Its context is one buffer for all slots, so its size is the KV capacity: ``kv_cache_tokens``, or ``max_model_len`` times
-``max_num_seqs``. It would shrink what does not fit; that is switched off, so that what is measured was asked for. Its
-HTTP server opens first and says 503 while the model loads.
+Its context is cut into ``max_num_seqs`` slots of equal length, which are rounded up to 256 tokens and hold no more than
+the model's positions, so both fields give it (``--kv-unified`` makes one buffer of it, and fails every request that
+runs once that is full). It would shrink what does not fit; that is switched off, so that what is measured was asked
+for. Its HTTP server opens first and says 503 while the model loads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 CHUNK = 512  # its own default
+SLOT_STEP = 256  # tokens
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
+SLOTS = "llama.cpp's KV cache is max_num_seqs slots of max_model_len tokens; give these"
 TYPES = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp", "ngram": "ngram-simple"}
 
 
@@ -26,7 +29,8 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     """The context as well: it is what the slots need, not what the hardware allows."""
     if not settings.max_model_len:
         return PINS
-    return PINS | {"kv_cache_tokens": settings.max_model_len * (settings.max_num_seqs or PINS["max_num_seqs"])}
+    slot = -(-settings.max_model_len // SLOT_STEP) * SLOT_STEP
+    return PINS | {"kv_cache_tokens": slot * (settings.max_num_seqs or PINS["max_num_seqs"])}
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -37,6 +41,8 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
         *("--fit", "off", "--metrics", "--no-webui"),
+        # What a slot held would be kept in the host's memory all the same.
+        *(("--cache-ram", "0") if settings.enable_prefix_caching is False else ()),
     ]
     return Command(tuple(argv))
 
@@ -66,8 +72,8 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
         found.append(
             f"tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not {settings.world_size}"
         )
-    if settings.kv_cache_tokens and settings.max_model_len:
-        found.append("kv_cache_tokens: llama.cpp's context is max_model_len times max_num_seqs; give one of the two")
+    if not settings.max_model_len:
+        found.append("max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one")
     return found
 
 
@@ -77,7 +83,8 @@ def _reported(log: str) -> Reported:
     found: dict[str, float | int | str] = {}
     if match := re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log):
         slots = 1 if match[3] == "true" else int(match[1])  # of one buffer for all, or each of its own
-        found |= {"kv_cache_tokens": slots * int(match[2]), "max_model_len": int(match[2])}
+        capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)  # its memory is taken
+        found |= {"kv_cache_tokens": slots * int((capped or match)[1 if capped else 2]), "max_model_len": int(match[2])}
     for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
         devices: dict[str, float] = {}
         for buffer, size in re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", log):
@@ -132,8 +139,7 @@ ENGINE = Engine(
         "dtype": "a GGUF file has its own number format",
         "quantization": "a GGUF file has its own quantization: name another file",
         "revision": "name a local GGUF file, or repository:quantization as the model",
-        "gpu_memory_utilization": "llama.cpp takes what the context needs; use kv_cache_tokens",
-        "tokenizer": "a GGUF file holds its tokenizer",
+        **dict.fromkeys(("gpu_memory_utilization", "kv_cache_tokens", "kv_cache_memory_bytes"), SLOTS),
         "enable_chunked_prefill": "llama.cpp always splits prompts above max_num_batched_tokens",
         "enforce_eager": "llama.cpp has no graphs to switch off by a flag",
         "block_size": "llama.cpp keeps its KV cache token by token",
@@ -143,11 +149,12 @@ ENGINE = Engine(
     },
     reserved=(
         *("--host", "--port", "--api-key", "--api-key-file", "--model", "-m", "-hf", "--hf-repo", "--metrics"),
-        *("--fit", "-fit", "--gpu-layers", "-ngl", "--threads", "-t", "--alias", "-a"),
+        *("--fit", "-fit", "--gpu-layers", "-ngl", "--alias", "-a"),
     ),
     aliases={
         "-c": "the fields max_model_len and max_num_seqs",
         "-np": "the field max_num_seqs",
+        **dict.fromkeys(("--threads", "-t"), "the key cpus_per_device of the hardware"),
         **dict.fromkeys(("-b", "-ub"), "the field max_num_batched_tokens"),
         **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
         **dict.fromkeys(("-sm", "--split-mode"), "the fields tensor_parallel_size and pipeline_parallel_size"),
@@ -159,7 +166,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable="LLAMA_API_KEY",
-    rules=ModelRules(heads_divisible=False, memory_fraction=1.0),
+    rules=ModelRules(heads_divisible=False, memory_fraction=1.0, caps_length=True),
     reported=_reported,
     log=LogWords(
         failures={

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from orchestrator.catalog.parameters import mapping
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
@@ -139,7 +140,7 @@ class _Watch:
         proofs = self._proofs()  # before believing anything it says: a stranger may answer 200 or 404
         if answer.status != 200:
             return None
-        names, length = self._served()
+        names, card = self._served()
         proofs += ["name"] if self.name in names else []
         if self.process is None and not proofs:
             text = f"the endpoint does not serve {self.name!r}; it lists {', '.join(names) or 'no model'}"
@@ -147,6 +148,10 @@ class _Watch:
         if not {"name", "socket"} & set(proofs):
             raise self._wrong_server(f"it serves {', '.join(names) or 'no model that it names'}")
         reported = self._reported()
+        if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
+            reported["vocab_size"] = size
+        length = card.get("max_model_len")
+        length = length if isinstance(length, int) else None
         return Ready(waited_s, self._version(reported), length, tuple(proofs), reported)
 
     def _died(self, status: int | None) -> EngineFailure:
@@ -181,14 +186,13 @@ class _Watch:
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)
 
-    def _served(self) -> tuple[tuple[str, ...], int | None]:
-        """The models it lists, and how long a sequence of ours may be."""
+    def _served(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The models it lists, and what it says of ours there."""
         document = self.ask("/v1/models").json()
         entries = document.get("data") if isinstance(document, dict) else None
         cards = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        lengths = [card.get("max_model_len") for card in cards if card.get("id") == self.name]
-        names = tuple(str(card.get("id")) for card in cards)
-        return names, next((length for length in lengths if isinstance(length, int)), None)
+        ours = (card for card in cards if card.get("id") == self.name)
+        return tuple(str(card.get("id")) for card in cards), next(ours, {})
 
     def _reported(self) -> Reported:
         try:

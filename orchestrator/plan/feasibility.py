@@ -93,8 +93,10 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
     """What the rules look at."""
     rules = ENGINES[settings.engine].rules
     device = of_hardware(hardware)
-    fraction = settings.gpu_memory_utilization or rules.memory_fraction
-    prediction = predict(facts, settings.model_copy(update={"gpu_memory_utilization": fraction}), device)
+    seen: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization or rules.memory_fraction}
+    if rules.caps_length and settings.max_model_len and facts.max_model_len:
+        seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
+    prediction = predict(facts, settings.model_copy(update=seen), device)
     return Case(settings, facts, hardware, device, rules, prediction, draft)
 
 
@@ -138,6 +140,8 @@ def tokenizer_finding(settings: EngineSettings) -> Finding | None:
     name = settings.tokenizer or settings.model
     if not Path(name).is_absolute():
         return None
+    if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
+        return Finding("impossible", "tokenizer", f"{name} is no tokenizer.json, and prompts are made with it")
     if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
         sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
         return Finding("impossible", "tokenizer", sentence)
@@ -296,9 +300,9 @@ def _lengths(case: Case) -> Found:
     """max_model_len against the model's positions, and against all that must hold as many tokens."""
     settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
     length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
-    if settings.max_model_len and positions is not None and length > positions:
+    if settings.max_model_len and positions is not None and settings.max_model_len > positions:
         allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
-        sentence = f"max_model_len={length} is more than the model's {positions} positions"
+        sentence = f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
         yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
     if (settings.max_input_len or 0) >= length:
         yield (

@@ -191,7 +191,7 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
     if verdict.status == "impossible":
         return verdict
-    limit = settings.max_model_len or verdict.predicted.get("max_model_len")  # the model's own, where known
+    limit = verdict.predicted.get("max_model_len") or settings.max_model_len  # the model's own, where known
     apis = sorted(engine.dialects(settings))
     return _with_workloads(
         verdict, {load.workload.name: workload_mismatch(load.workload, settings, limit, apis) for load in loads}

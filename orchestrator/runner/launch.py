@@ -87,9 +87,10 @@ class Launch:
         settings = self._deployment.settings
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
-        wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
+        ready = wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
+        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=ready.engine_version)
         target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
-        return Replicas((), (target,), cache_of(settings))
+        return Replicas((), (target,), cache_of(settings), self._vocab_size())
 
     def _place(self) -> None:
         began_s = self._clock.now_s()
@@ -114,7 +115,11 @@ class Launch:
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
-        return Replicas(self._placements, targets, cache_of(self._deployment.settings))
+        return Replicas(self._placements, targets, cache_of(self._deployment.settings), self._vocab_size())
+
+    def _vocab_size(self) -> int | None:
+        size = json.loads(self.row.engine_reported_json or "{}").get("vocab_size")
+        return size if isinstance(size, int) else None
 
     def _start_replica(self, index: int, placement: Placement, cores: Sequence[tuple[int, ...]]) -> Target:
         settings, hardware = self._deployment.settings, self._deployment.hardware

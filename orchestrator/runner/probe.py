@@ -16,7 +16,7 @@ from orchestrator.http_control import Answer, ask
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import parse_url
-from orchestrator.load.workloads.content import SAFE_IDS
+from orchestrator.load.workloads.content import SMALLER_IDS
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
@@ -24,8 +24,6 @@ from orchestrator.spec.load import Arrivals, Lengths, Level
 TIMEOUT_S = 60.0
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 PROBE_TOKENS = 2
-# where a vocabulary is smaller than any usual one (a test model), ids are looked for further down
-SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
 
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
@@ -101,7 +99,7 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) 
             refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
             if not refused:  # vLLM refuses token ids within a stream of status 200
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
-            if "vocab" not in said.lower() and "token id" not in said.lower():
+            if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break
     raise InputError(f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}")
 

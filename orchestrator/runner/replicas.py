@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 class Replicas:
     """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it.
 
-    ``cache``: what holds of its prefix caches without anybody's doing.
+    ``cache``: what holds of its prefix caches without anybody's doing; ``vocab_size``: tokens of its model, where the
+    servers say it.
     """
 
     def __init__(
-        self, placements: Sequence[Placement], targets: Sequence[Target], cache: CacheState = "unknown"
+        self,
+        placements: Sequence[Placement],
+        targets: Sequence[Target],
+        cache: CacheState = "unknown",
+        vocab_size: int | None = None,
     ) -> None:
-        self.targets = tuple(targets)
+        self.targets, self.vocab_size = tuple(targets), vocab_size
         self._placements, self._cache = placements, cache
 
     @property

@@ -10,6 +10,7 @@ from orchestrator.analysis.answers import broken
 from orchestrator.engines import ENGINES
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Reply
+from orchestrator.load.workloads.content import ids_within
 from orchestrator.plan.model import Measurement, Point
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
@@ -153,6 +154,7 @@ class LaunchRun:
             **point.load_rules(),
             seed=measurement.seed + RETRY_SEED_STEP * self._todo.tries(measurement.measurement_id),
             tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
+            vocabulary=ids_within(replicas.vocab_size),
             measurement_id=measurement.measurement_id,
             attempt_id=attempt_id,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).with_name("engines")
+NEEDED: dict[str, dict[str, Any]] = {"llama_cpp": {"max_model_len": 4096}}  # settings that may not be left open
 COMMON = "common"  # lines that any engine's log may hold: container runtimes'
 ENGINES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != COMMON)
 WITH_FLAGS = [name for name in ENGINES if (FOLDER / name / "flags.json").exists()]

@@ -28,7 +28,7 @@ CPU = Hardware(name="cpu")
 def arguments(name: str, hardware: Hardware, node: Node, given: Mapping[str, Any]) -> list[str]:
     """What follows the program: from the first flag on, past ``-c code`` and ``-m module`` of Python."""
     engine = ENGINES[name]
-    made = EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | given)
+    made = EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | recorded.NEEDED.get(name, {}) | given)
     assert engine.problems(made, hardware) == []
     argv = list(engine.command(made, hardware, node, "k").argv[1:])
     argv = argv[2:] if argv[0] in ("-c", "-m") else argv
@@ -96,7 +96,7 @@ def test_every_flag_of_the_simplest_settings_is_known(name: str) -> None:
         ("sglang", {"data_parallel_size": 2, "enable_chunked_prefill": False}),
         ("sglang", {"speculative": {"method": "ngram", "num_speculative_tokens": 3}}),
         ("lmdeploy", {"tensor_parallel_size": 4, "nnodes": 2, "kv_cache_dtype": "int8"}),
-        ("llama_cpp", {"pipeline_parallel_size": 2, "kv_cache_tokens": 4096, "enable_prefix_caching": True}),
+        ("llama_cpp", {"pipeline_parallel_size": 2, "max_model_len": 4096, "enable_prefix_caching": True}),
         ("llama_cpp", {"speculative": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}),
         ("tgi", {"dtype": "bfloat16"}),
         ("lightllm", {"max_num_batched_tokens": 640}),

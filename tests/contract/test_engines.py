@@ -25,7 +25,7 @@ NODE = Node(
 )  # fmt: skip
 # A value for every field that is not the default; a field that is added without one fails below.
 SAMPLES: dict[str, Any] = {
-    "revision": "abc", "tokenizer": "/t", "served_model_name": "other", "trust_remote_code": True,
+    "revision": "abc", "served_model_name": "other", "trust_remote_code": True,
     "hf_overrides": {"a": 1}, "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2,
     "enable_expert_parallel": True, "distributed_executor_backend": "mp", "dtype": "float32",
     "quantization": "fp8_per_tensor", "kv_cache_dtype": "fp8", "max_model_len": 512, "max_input_len": 256,
@@ -39,7 +39,7 @@ SAMPLES: dict[str, Any] = {
 }  # fmt: skip
 # These say where and how often, not what the engine is told.
 ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "model", "nnodes", "replicas"}
-ELSEWHERE |= {"startup_timeout_s"}
+ELSEWHERE |= {"startup_timeout_s", "tokenizer"}
 
 
 def engine(name: str) -> Engine:
@@ -48,7 +48,9 @@ def engine(name: str) -> Engine:
 
 def settings(name: str, **given: Any) -> EngineSettings:
     where = {"url": "http://127.0.0.1:1"} if name == "endpoint" else {}
-    return EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | where | given)
+    return EngineSettings.model_validate(
+        {"engine": name, "model": "acme/tiny"} | where | recorded.NEEDED.get(name, {}) | given
+    )
 
 
 def told(command: Command) -> tuple[Any, ...]:
@@ -170,7 +172,7 @@ def test_a_command_is_a_pure_function_of_its_arguments(name: str) -> None:
 def test_what_it_pins_was_left_open_is_said_and_changes_nothing_when_written_down(
     name: str, hardware: Hardware
 ) -> None:
-    made, given = engine(name), settings(name, max_model_len=4096) if name == "llama_cpp" else settings(name)
+    made, given = engine(name), settings(name)
     pins = made.pinned(given, hardware)
     assert not set(pins) & set(given.given())
     if not made.launches or made.problems(given, hardware):

@@ -354,14 +354,16 @@ def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
     assert json.loads(last["generation_config"])["min_new_tokens"] == 4
 
 
-def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small() -> None:
+@pytest.mark.parametrize("words", ["Token id 30000 is out of vocabulary", "Prompt contains invalid tokens"])
+def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: str) -> None:
     def too_high(request: Request) -> bool:
         return bool(request.body) and max(request.json["prompt"]) >= 2048
 
-    body = b'{"error":{"message":"Token id 30000 is out of vocabulary","code":400}}'
+    body = json.dumps({"error": {"message": words, "code": 400}}).encode()
     with serving(refusing("400 No", too_high, body)) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "3", *QUICK)
     assert done.returncode == 0, done.stderr
+    assert "takes no token ids" not in done.stderr
 
 
 def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # random streams of a p
 # 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000,
 # Qwen from 151,643), and 31,000 is below the smallest usual vocabulary of 32,000.
 SAFE_IDS = (1_000, 31_000)
+# Where a vocabulary is smaller than any usual one (a test model), ids are looked for further down.
+SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
 MAX_WORDS = 4_096  # of a tokenizer's vocabulary; more would only make the start slower
 
@@ -173,12 +175,16 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
+def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
+    """The range of ids for a vocabulary of so many tokens; None where nobody says how many."""
+    return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)
+
+
 def prompter(point: LoadPoint) -> Prompter:
     """Token ids where the dialect takes them, else text, exact when there is a tokenizer."""
     if point.dialect.prompt_token_ids:
-        if point.vocabulary is not None:
-            return RandomIds(point.vocabulary)
-        return RandomIds(_plain_ids(load_tokenizer(point.tokenizer)) if point.tokenizer else SAFE_IDS)
+        ids = _plain_ids(load_tokenizer(point.tokenizer)) if point.tokenizer else point.vocabulary or SAFE_IDS
+        return RandomIds(ids)
     return TokenizedText(load_tokenizer(point.tokenizer)) if point.tokenizer else Words()
 
 

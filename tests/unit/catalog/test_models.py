@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog import models
+from orchestrator.catalog import memory, models
 from orchestrator.catalog.models import ModelFacts, Quantization, facts_from_config, known_config, model_facts
 from orchestrator.catalog.parameters import Shape, quantization_from_config
 from orchestrator.plan.feasibility import assess
@@ -261,3 +262,75 @@ def test_short_names_of_well_known_models(name: str, layers: int) -> None:
 
 def test_names_nobody_knows_are_not_guessed() -> None:
     assert known_config("Llama-3.1") is None
+
+
+def gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+def gguf_file(path: Path, weights: int, version: int = 3, **more: Any) -> bytes:
+    """A GGUF file of a Llama: its header by the format's description, then so many bytes of weights."""
+    keys: dict[str, Any] = {
+        "general.architecture": "llama", "llama.embedding_length": 256, "llama.block_count": 12,
+        "llama.attention.head_count": 8, "llama.attention.head_count_kv": [4, 2], "llama.context_length": 4096,
+        "llama.feed_forward_length": 512, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "tokenizer.ggml.tokens": ["a", "\u20ac", ""], "tokenizer.ggml.scores": [0.5, 1.5, 2.5],
+    } | more  # fmt: skip
+    kinds: dict[type, tuple[int, str]] = {int: (4, "<I"), float: (6, "<f")}
+
+    def value(one: Any) -> tuple[int, bytes]:
+        if isinstance(one, str):
+            return 8, gguf_text(one)
+        if isinstance(one, list):
+            kind = value(one[0])[0]
+            return 9, struct.pack("<IQ", kind, len(one)) + b"".join(value(each)[1] for each in one)
+        kind, code = kinds[type(one)]
+        return kind, struct.pack(code, one)
+
+    header = struct.pack("<4sIQQ", b"GGUF", version, 1, len(keys))
+    for name, one in keys.items():
+        kind, data = value(one)
+        header += gguf_text(name) + struct.pack("<I", kind) + data
+    header += gguf_text("token_embd.weight") + struct.pack("<IQQIQ", 2, 256, 3, 8, 0)
+    path.write_bytes(header + bytes(weights))
+    return header
+
+
+def test_a_gguf_files_header_has_all_that_a_config_has(tmp_path: Path) -> None:
+    gguf_file(tmp_path / "x.gguf", weights=4_000_000)
+    found = model_facts(str(tmp_path / "x.gguf"))
+    assert found is not None
+    assert (found.model_type, found.exact, found.max_model_len) == ("llama", True, 4096)
+    shape = found.shape
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.num_key_value_heads, shape.vocab_size) == (256, 12, 4, 3)
+    assert shape.tie_word_embeddings, "it has no output.weight"
+    assert memory.weights(found).total == pytest.approx(4_000_000)
+    settings = EngineSettings(engine="llama_cpp", model="x", max_model_len=1000, kv_cache_dtype="q4_0")
+    assert memory.kv_bytes_per_token(found, settings, 1) == 12 * 2 * 4 * 32 * 18 / 32
+
+
+def test_the_weights_of_a_gguf_model_in_parts_are_those_of_all_parts(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        gguf_file(tmp_path / f"x-{number:05}-of-00003.gguf", weights=1_000_000)
+    found = model_facts(str(tmp_path / "x-00001-of-00003.gguf"))
+    assert found is not None
+    assert found.checkpoint_bytes == pytest.approx(3_000_000, rel=0.01)
+
+
+@given(st.data())
+def test_whatever_else_a_file_is_its_facts_are_none_or_facts(tmp_path_factory: Any, data: st.DataObject) -> None:
+    """Cut off anywhere, and any few bytes of its header changed: never a traceback, never a long wait."""
+    path = tmp_path_factory.getbasetemp() / "odd.gguf"
+    header = bytearray(gguf_file(path, weights=64))
+    for at in data.draw(st.lists(st.integers(0, len(header) - 1), max_size=4)):
+        header[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(header[: data.draw(st.integers(0, len(header)))])
+    models._facts_cached.cache_clear()
+    model_facts(str(path))
+    assert model_facts("/nowhere/x.gguf") is None
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_other_versions_of_the_format_are_not_guessed_at(tmp_path: Path, version: int) -> None:
+    gguf_file(tmp_path / "x.gguf", 64, version=version)
+    assert model_facts(str(tmp_path / "x.gguf")) is None

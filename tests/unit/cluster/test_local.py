@@ -1,4 +1,4 @@
-"""Client processes and engines' logs of this machine."""
+"""Client processes and engines' logs of this machine, and what is found of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from orchestrator.cluster.client_host import local_tokenizer
 from orchestrator.cluster.engine_host import kept
 from orchestrator.cluster.local import ClientProcess
 
@@ -20,6 +23,28 @@ def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
     gap = next(at for at, line in enumerate(middle) if line.startswith("# ... about"))
     assert set(middle[:gap] + middle[gap + 1 :]) <= set(lines), "whole lines only"
     assert "about 8740 bytes are left out" in middle[gap]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (None, None),
+        ("folder", "folder"),
+        ("folder/tokenizer.json", "folder/tokenizer.json"),
+        ("x.gguf", None),
+        ("acme/x:Q4_K_M", None),
+        ("acme/x", None),
+        ("/nowhere/x.gguf", None),
+    ],
+)
+def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
+    name: str | None, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("folder/tokenizer.json", "x.gguf"):
+        (tmp_path / file).write_bytes(b"GGUF")
+    assert local_tokenizer(name) == found
 
 
 def test_a_client_process_ignores_signals_from_its_very_beginning() -> None:

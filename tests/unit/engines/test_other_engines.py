@@ -162,7 +162,7 @@ def test_golden_lightllm() -> None:
 
 def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
     node = {"model_path": "/m/a.gguf", "cores": (0, 1)}
-    made = command("llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1024, max_num_seqs=8)
+    made = command("llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1000, max_num_seqs=8)
     assert by_flag(made.argv) == by_flag(
         "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel 8 --ctx-size 8192 "
         "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode row --fit off --metrics --no-webui"
@@ -173,8 +173,10 @@ def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
     assert "--gpu-layers 0 --threads 2" in line
 
 
-def test_without_its_cache_llama_cpp_is_told_so_in_every_request() -> None:
+def test_without_its_cache_llama_cpp_is_told_so_in_every_request_and_keeps_nothing_in_the_hosts_memory() -> None:
     engine = ENGINES["llama_cpp"]
+    assert by_flag(command("llama_cpp", enable_prefix_caching=False).argv)["--cache-ram"] == ["0"]
+    assert "--cache-ram" not in by_flag(command("llama_cpp", enable_prefix_caching=True).argv)
     off = engine.dialects(settings("llama_cpp", enable_prefix_caching=False))
     assert off["chat"].extra_body == off["completions"].extra_body == {"cache_prompt": False}
     assert engine.dialects(settings("llama_cpp"))["chat"].extra_body == {}
@@ -219,7 +221,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lightllm", {"image": "x"}, "nothing would prove that the server"),
     ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "by rows or by layers, not by both"),
     ("llama_cpp", {"quantization": "q4_0"}, "a GGUF file has its own quantization"),
-    ("llama_cpp", {"kv_cache_tokens": 9, "max_model_len": 9}, "give one of the two"),
+    ("llama_cpp", {"kv_cache_tokens": 9}, "max_num_seqs slots of max_model_len tokens; give these"),
+    ("llama_cpp", {}, "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"),
+    ("llama_cpp", {"extra_args": {"-t": 2}}, "-t is set by the key cpus_per_device of the hardware"),
     ("llama_cpp", {"extra_args": {"-np": 2}}, "-np is set by the field max_num_seqs"),
     ("llama_cpp", {"speculative": {"method": "suffix", "num_speculative_tokens": 1}}, "llama.cpp has no method suffix"),
 ]

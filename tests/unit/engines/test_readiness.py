@@ -187,10 +187,13 @@ def test_every_engine_is_asked_for_its_version_where_it_says_it(
 ) -> None:
     (tmp_path / "lib/python3.11/site-packages/transformers-5.19.0.dist-info").mkdir(parents=True)
     said = {path: Answer(200, json.dumps(answer).encode())} if answer is not None else {}
-    ready_path = {engine.ready_path: Answer(200), "/v1/models": models("tiny-01L")}
-    server = FakeServer(ready_path | said, open_to_all="/v1/models")
+    card = {"id": "tiny-01L", "meta": {"n_vocab": 2048} if engine is LLAMA_CPP else None}  # as it is recorded
+    served = {engine.ready_path: Answer(200), "/v1/models": Answer(200, json.dumps({"data": [card]}).encode())}
+    server = FakeServer(served | said, open_to_all="/v1/models")
     executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
-    assert wait(engine, server, FakeProcess(), **executable).engine_version == version
+    ready = wait(engine, server, FakeProcess(), **executable)
+    assert ready.engine_version == version
+    assert ready.reported.get("vocab_size") == (2048 if engine is LLAMA_CPP else None)
 
 
 def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:

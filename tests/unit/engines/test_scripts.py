@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +42,7 @@ def no_steps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     recipe = install.Recipe("1.2", lambda: None, steps, "")
     monkeypatch.setattr(install, "RECIPES", {"vllm": recipe})
     monkeypatch.setattr(install, "output", lambda home, code, *arguments: "said")
-    monkeypatch.setattr(install.venv, "create", lambda home, with_pip: home.mkdir(parents=True))
+    monkeypatch.setattr(install.venv, "create", lambda home, with_pip: home.mkdir(parents=True, exist_ok=True))
     return taken
 
 
@@ -63,6 +65,42 @@ def test_an_interrupted_one_continues(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(no_steps) == 2
 
 
+def test_a_second_installation_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_steps: list[Path]
+) -> None:
+    said: list[str] = []
+    first = (tmp_path / "installing").open("w")
+    fcntl.flock(first, fcntl.LOCK_EX)
+
+    def say(text: str) -> None:
+        said.append(text)
+        first.close()  # the first one ends
+
+    monkeypatch.setattr(install, "say", say)
+    assert call(monkeypatch, "vllm", "--into", str(tmp_path)) == 0
+    assert said[0] == f"waiting for another installation into {tmp_path}"
+    assert no_steps == [tmp_path]
+
+
+def test_how_far_a_compilation_is_is_said_every_tenth_and_all_of_it_is_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"[{percent:3}%] Building" for percent in (1, 9, 10, 19, 34, 100)]
+    install.run(tmp_path, "compiling", "/bin/sh", "-c", "printf '%s\\n' \"$@\"", "sh", *lines)
+    said = capsys.readouterr().err
+    assert re.findall(r"(\d+) % after", said) == ["10", "30", "100"]
+    assert (tmp_path / "install.log").read_text().splitlines() == lines
+
+
+def test_llama_cpp_without_a_compiler_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(install.shutil, "which", lambda name: None)
+    monkeypatch.setattr(install.venv, "create", lambda home, with_pip: None)
+    assert call(monkeypatch, "llama_cpp", "--into", str(tmp_path)) == 1
+    assert "needs a C++17 compiler (c++): install g++ or clang" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("engine", "system", "machine", "version", "words"),
     [
@@ -72,6 +110,7 @@ def test_an_interrupted_one_continues(tmp_path: Path, monkeypatch: pytest.Monkey
         ("vllm", "Linux", "x86_64", (3, 15), "needs Python 3.11 to 3.14"),
         ("sglang", "Linux", "aarch64", (3, 12), "is for Linux on x86_64, not for Linux on aarch64"),
         ("sglang", "Linux", "x86_64", (3, 14), "needs Python 3.11 to 3.13"),
+        ("llama_cpp", "Windows", "AMD64", (3, 12), "on Linux and macOS only"),
         ("transformers", "Windows", "AMD64", (3, 12), "on Linux and macOS only"),
         ("transformers", "Linux", "x86_64", (3, 9), "needs Python 3.11 or newer"),
     ],

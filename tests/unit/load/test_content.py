@@ -11,7 +11,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from orchestrator.errors import InputError
-from orchestrator.load.workloads.content import SAFE_IDS, RandomIds, TokenizedText, Words, load_tokenizer, prompter
+from orchestrator.load.workloads.content import (
+    SAFE_IDS,
+    RandomIds,
+    TokenizedText,
+    Words,
+    ids_within,
+    load_tokenizer,
+    prompter,
+)
 from tests.unit.load.test_schedule import point
 
 TEXT = ["the quick brown fox jumps over the lazy dog and runs away from the other animals of that forest"] * 50
@@ -67,8 +75,15 @@ def test_what_a_point_offers_decides_the_form(folder: Path) -> None:
     assert unknown.max() < SAFE_IDS[1]
     given: Any = prompter(replace(plain, dialect=ids, vocabulary=(5, 8))).make(rng(), 100)
     assert set(given.tolist()) == {5, 6, 7}
-    known: Any = prompter(replace(plain, dialect=ids, tokenizer=str(folder))).make(rng(), 5000)
+    known: Any = prompter(replace(plain, dialect=ids, tokenizer=str(folder), vocabulary=(0, 1))).make(rng(), 5000)
     assert known.min() >= 2  # neither <s> nor </s>
+
+
+@pytest.mark.parametrize(
+    ("size", "ids"), [(None, None), (128_256, SAFE_IDS), (31_000, SAFE_IDS), (2048, (300, 1_500)), (99, None)]
+)
+def test_ids_are_drawn_from_what_a_vocabulary_of_that_size_holds(size: int | None, ids: tuple[int, int] | None) -> None:
+    assert ids_within(size) == ids
 
 
 def test_a_missing_or_broken_tokenizer_is_bad_input(tmp_path: Path) -> None:

@@ -186,6 +186,13 @@ def test_more_tokens_than_positions_is_refused_by_some_engines_only(engine: str,
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), engine=engine).status == status
 
 
+def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
+    verdict = judge(facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", kv_cache_dtype="q8_0")
+    assert verdict.predicted["max_model_len"] == 2048
+    assert verdict.predicted["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 34 / 32
+    assert "max_model_len=4096 is more than the model's 2048 positions" in verdict.reasons
+
+
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), env=allowed).status == "risky"

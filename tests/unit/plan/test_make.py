@@ -153,7 +153,7 @@ def test_a_workload_longer_than_the_model_is_not_measured() -> None:
 
 
 def test_the_length_predicted_from_the_model_counts_where_none_is_given(judged: Callable[..., None]) -> None:
-    judged(lambda settings: verdict("fits", max_model_len=119))
+    judged(lambda settings: verdict("fits", max_model_len=settings.max_model_len or 119))
     assert planned(deployments=grid(max_model_len=[None, 120])).deployments[0].status == "impossible"
     assert planned(deployments=grid(max_model_len=[None, 120])).deployments[1].status == "planned"
 

@@ -1,0 +1,124 @@
+"""What a GGUF file's header says of its model, in the words of a config.json. Versions 2 and 3, ggml/docs/gguf.md."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Value = int | float | str | Sequence[int | float]
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+# Name in a config.json -> key below the architecture's.
+_NAMES = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "vocab_size": "vocab_size",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "q_lora_rank": "attention.q_lora_rank",
+}
+_MODEL_TYPES = {  # architectures that transformers calls otherwise
+    "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text", "deepseek2": "deepseek_v2",
+    "gpt-oss": "gpt_oss", "glm4moe": "glm4_moe", "gptneox": "gpt_neox", "phi2": "phi",
+}  # fmt: skip
+
+
+class _Reader:
+    """Takes values off the start of a file. Raises struct.error where it ends too early."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self.at = data, 0
+
+    def number(self, code: str) -> Any:
+        (value,) = struct.unpack_from("<" + code, self._data, self.at)
+        self.at += struct.calcsize("<" + code)
+        return value
+
+    def text(self) -> str:
+        size = self.number("Q")
+        self.at += size
+        return self._data[self.at - size : self.at].decode(errors="replace")
+
+    def value(self, kind: int) -> Value:
+        """Of an array of texts only the length is kept: a vocabulary has hundreds of thousands."""
+        if kind == _STRING:
+            return self.text()
+        if kind != _ARRAY:
+            return self.number(_SCALARS[kind])  # type: ignore[no-any-return]
+        kind, count = self.number("I"), self.number("Q")
+        if kind in _SCALARS:
+            values = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, self.at)
+            self.at += struct.calcsize(f"<{count}{_SCALARS[kind]}")
+            return values
+        if kind != _STRING:
+            raise ValueError("an array of arrays")
+        for _ in range(count):
+            self.at += 8 + struct.unpack_from("<Q", self._data, self.at)[0]
+        return range(count)
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
+    """Its model as a config.json would say it, and the bytes of its weights, of all parts of a file in parts.
+
+    None where that is no GGUF file, or not at hand. Takes 0.1 s for 130,000 tokens and their merges.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _read(_Reader(data), path)
+    except (OSError, ValueError, KeyError, struct.error):
+        return None
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of a model in parts (``x-00001-of-00003.gguf``), which are loaded by naming the first."""
+    pattern = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-*\1", path.name)
+    return sorted(path.parent.glob(pattern)) if pattern != path.name else [path]
+
+
+def _read(reader: _Reader, path: Path) -> tuple[dict[str, Any], int] | None:
+    if reader.number("I") != 0x46554747 or reader.number("I") not in (2, 3):  # "GGUF"
+        return None
+    tensors, pairs = reader.number("Q"), reader.number("Q")
+    found: dict[str, Value] = {}
+    for _ in range(pairs):
+        name = reader.text()
+        found[name] = reader.value(reader.number("I"))
+    names = set()
+    for _ in range(tensors):
+        names.add(reader.text())
+        dimensions = reader.number("I")
+        reader.at += 8 * dimensions + 12  # its shape, type and place
+    weight_bytes = sum(one.stat().st_size for one in parts_of(path)) - reader.at
+    return _config(found, tied="output.weight" not in names and len(parts_of(path)) == 1), weight_bytes
+
+
+def _config(found: dict[str, Value], tied: bool) -> dict[str, Any]:
+    architecture = str(found["general.architecture"])
+    tokens = found.get("tokenizer.ggml.tokens", ())
+    config: dict[str, Any] = {"vocab_size": len(tokens) if isinstance(tokens, Sequence) else 0}
+    for name, key in _NAMES.items():
+        value = found.get(f"{architecture}.{key}")
+        if isinstance(value, Sequence) and not isinstance(value, str):  # of each layer
+            value = max(value, default=None)
+        if value is not None:
+            config[name] = value
+    if "kv_lora_rank" in config:
+        config["qk_rope_head_dim"] = found.get(f"{architecture}.rope.dimension_count")
+    return config | {
+        "model_type": _MODEL_TYPES.get(architecture, architecture),
+        "tie_word_embeddings": tied,
+        "quantization_config": {"quant_method": "gguf"},
+    }
