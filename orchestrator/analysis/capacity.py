@@ -125,12 +125,13 @@ def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], to
     """What is known above ``top`` (None: no level holds), up to the first level that is shown to fail."""
     floor = top.head.level if top else 0.0
     higher = [one for one in points if one.head.control == control and one.head.level > floor]
-    ceiling = min((one.head.level for one in higher if _shown_to_fail(one, slo)), default=float("inf"))
+    failing = [one.head.level for one in higher if _shown_to_fail(one, slo)]
+    ceiling = min(failing, default=float("inf"))
     between = [one for one in higher if one.head.level < ceiling]
     asked = {one.level.value for one in missing if one.level.control == control and floor < one.level.value < ceiling}
     near = [one.head.level for one in between if not _unusable(one)]  # the highest that holds is the top: these do not
     return _Above(
-        censored=ceiling == float("inf") and not near,
+        censored=not failing and not near,
         open=sorted(asked | {one.head.level for one in between if _unusable(one)}),
         near=sorted(near),
     )

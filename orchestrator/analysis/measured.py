@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -94,6 +94,13 @@ class Point:
     def head(self) -> PointHead:
         """The first repeat's row; what it shares with the others is the point's."""
         return self.repeats[0].point
+
+    def named(self, workload: str | None) -> Point:
+        """The same under the name that its workload has now: a name changes no measurement."""
+        if workload is None or workload == self.head.workload:
+            return self
+        repeats = {id(one): replace(one, point=replace(one.point, workload=workload)) for one in self.repeats}
+        return replace(self, repeats=tuple(repeats.values()), used=tuple(repeats[id(one)] for one in self.used))
 
     @property
     def validity(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import click
 from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 
 if TYPE_CHECKING:
+    from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt
@@ -30,6 +33,13 @@ Examples:
   orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 --prompt-file prompts.jsonl --output-tokens 256
   orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 --think-time 2s --prefix-tokens 500
       --prefix-count 8 --input-tokens 100+-60 --output-tokens 50:300
+  orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000 --max-errors 50
+
+\b
+A prompt file is text, a prompt per line, or JSON, an object per line or all in one array, with "prompt", OpenAI's
+"messages" (sent up to the last of the user), ShareGPT's "conversations" (the first of the user is sent) or a trace's
+"input_length" (and "hash_ids": of 512 tokens each), and perhaps "output_tokens" or "output_length". A trace also has
+"timestamp"; it is the prompt file as well, where no other and no --input-tokens are given.
 
 \b
 Latencies count from when a request was due; a request that was late in being sent is not forgiven. Failed requests are
@@ -74,6 +84,8 @@ class Sectioned(click.Command):
 @click.option(
     "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
 )
+@click.option("--trace", metavar="FILE", help="Open loop: at its times, JSONL with timestamp in seconds (see below).")
+@click.option("--speed-up", type=_ABOVE_0, metavar="FACTOR", help="Of --trace; 1000 where it is in milliseconds.")
 @click.option("--arrivals", default="poisson", show_default=True, help="constant, poisson or gamma (open loop).")
 @click.option("--burstiness", type=_ABOVE_0, default=1.0, metavar="SHAPE", help="Of gamma; 1 = Poisson.")
 @click.option("--max-in-flight", type=_COUNT, metavar="N", help="Due requests wait beyond it; latency says so.")
@@ -81,14 +93,17 @@ class Sectioned(click.Command):
 @click.option("--duration", metavar="TIME", help="Stop after so long, like 30s.")
 @click.option("--warmup", metavar="TIME", default="0s", help="Requests due in it are rows but no figures.")
 @click.option("--warmup-requests", type=_COUNT, metavar="N", help="Sent and waited for before each level: no rows.")
+@click.option(
+    "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed; looked at each second."
+)
 @click.option("--clients", type=_COUNT, metavar="N", default=1, show_default=True, help="Local client processes.")
 @click.option("--input-tokens", metavar="LENGTH", help="Of random prompts: 200, 100:300 or 200+-50.")
 @click.option("--prefix-tokens", type=_COUNT, metavar="N", help="More, at their begin, which requests share.")
 @click.option("--prefix-count", type=_COUNT, metavar="N", help="So many different prefixes. Default: 1.")
 @click.option("--turns", type=_COUNT, metavar="N", help="Conversations of so many requests.")
 @click.option("--think-time", metavar="TIME", help="Between an answer and the next turn.")
-@click.option("--prompt-file", metavar="FILE", help="A prompt per line, or JSONL: prompt, perhaps output_tokens.")
-@click.option("--output-tokens", metavar="LENGTH", required=True, help="As --input-tokens.")
+@click.option("--prompt-file", metavar="FILE", help="Prompts: text, or JSON (see below).")
+@click.option("--output-tokens", metavar="LENGTH", help="As --input-tokens; of a file's requests that name none.")
 @click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them, or at --output-tokens.")
 @click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option("--seed", type=_SEED, metavar="N", help="Of prompts and arrivals. Default: drawn and printed.")
@@ -102,10 +117,8 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     leave_pandas_out()
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
-    from orchestrator.report.live import live_load
     from orchestrator.report.run import run_text, runs_text
     from orchestrator.results.store import Store
-    from orchestrator.runner.endpoint import measure_here
 
     runs, notes = _runs(url, options)
     store = None
@@ -116,7 +129,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         click.echo(f"note: {note}", err=True)
     distinct = runs[0].point.workload.distinct_requests()  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []
-    stop, status, interrupted = threading.Event(), 0, False
+    stop, failed, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
 
     def show_all() -> None:
@@ -131,15 +144,13 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
             if interrupted := stop.is_set():
                 click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
                 break
-            with live_load() as listener:
-                attempt = measure_here(run.load, clients, listener, stop.is_set)
+            attempt, failures = _measured(run, clients, stop, options["max_errors"])
             assert attempt.loaded
             after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt)]
             for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
             documents.append(found | {"notes": [*notes, *after], "results": results})
-            status = 3 if set(attempt.loaded.requests["status"].to_pylist()) - {"ok"} else status
             if len(runs) == 1:  # before storing: that may take long, and a full disk must not cost the answer
                 click.echo(json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0])))
             try:
@@ -147,10 +158,44 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
                     run.commit(store, attempt)
             except OrchestratorError as error:
                 unsaved = error
-            interrupted = attempt.loaded.interrupted
+            failed += failures
+            interrupted = attempt.interrupted and stop.is_set()
+            if failures >= (options["max_errors"] or math.inf):
+                if left := len(runs) - len(documents):
+                    click.echo(f"note: {left} more levels are not measured (--max-errors)", err=True)
+                break
     if unsaved is not None:
         raise unsaved
-    return INTERRUPTED if interrupted else status
+    return INTERRUPTED if interrupted else 3 if failed else 0
+
+
+def _measured(run: EndpointRun, clients: int, stop: threading.Event, most: int | None) -> tuple[Attempt, int]:
+    """One level, and how many of its requests failed: until ``most`` of them have, or the user stops it."""
+    from orchestrator.report.live import live_load
+    from orchestrator.results.events import Event, Phase
+    from orchestrator.runner.endpoint import measure_here
+
+    enough = threading.Event()
+    with live_load() as shown:
+
+        def hear(item: Event | Phase) -> None:
+            if isinstance(item, Phase) and item.requests and item.requests.failed >= (most or math.inf):
+                enough.set()
+            if shown is not None:
+                shown(item)
+
+        listener = shown if most is None else hear  # clients that nobody watches stay undisturbed
+        attempt = measure_here(run.load, clients, listener, lambda: stop.is_set() or enough.is_set())
+    assert attempt.loaded
+    statuses = attempt.loaded.requests["status"].to_pylist()
+    failed = len(statuses) - statuses.count("ok")
+    if attempt.interrupted and enough.is_set():
+        reasons = [
+            f"{failed} requests failed: the rest was not sent (--max-errors {most})",
+            *attempt.verdict.reasons,
+        ]
+        attempt = replace(attempt, verdict=replace(attempt.verdict, reasons=reasons))
+    return attempt, failed
 
 
 def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, object]:
@@ -188,8 +233,16 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
     assert plan
     probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
-    unchecked = f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
-    return runs_of(plan, target, probed), [*probed.notes, *([] if target.verify_tls else [unchecked])]
+    return runs_of(plan, target, probed), [*probed.notes, *_to_know(plan, target)]
+
+
+def _to_know(plan: Plan, target: Target) -> Iterator[str]:
+    """What a user should hear again of the options."""
+    (load,) = plan.loads
+    if not target.verify_tls:
+        yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
+    if load.arrivals.process == "trace" and load.requests:
+        yield f"the trace has {load.requests:,} requests in {(load.requests - 1) / load.levels[0].value:,.1f} s"
 
 
 def _only_model(url: str, models: list[str] | None) -> str:

@@ -24,7 +24,12 @@ MOST_IN_FLIGHT = 100_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
-_NEEDS = (("prefix_count", "prefix_tokens"), ("think_time", "turns"))
+_NEEDS = {  # what an option is for
+    **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
+    "prefix_count": "prefix_tokens",
+    "think_time": "turns",
+    "speed_up": "trace",
+}.items()
 
 
 def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
@@ -36,7 +41,8 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         warmup=_duration("warmup", options["warmup"], problems),
         request_timeout=_duration("timeout", options["timeout"], problems),
     )
-    if (options["requests"] is None) == (options["duration"] is None):
+    lengths = [name for name in ("requests", "duration") if options[name] is not None]
+    if len(lengths) > 1 or not (lengths or options["trace"]):
         problems.append(Problem("give one of --requests and --duration"))
     elif options["requests"] is not None:
         load["requests"] = options["requests"]
@@ -58,42 +64,64 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    rate, concurrency = options["rate"], options["concurrency"]
-    if (rate is None) == (concurrency is None):
-        problems.append(Problem("give one of --rate (open loop) and --concurrency (closed loop)"))
+    """Levels, and what an open loop needs besides."""
+    ways = [name for name in ("rate", "concurrency", "trace") if options[name] is not None]
+    if len(ways) != 1:
+        said = "give one of --rate (open loop), --concurrency (closed loop) and --trace (recorded times)"
+        problems.append(Problem(said))
         return {}
-    if rate == "inf" and options["requests"] is None:
+    if ways == ["concurrency"]:
+        if options["max_in_flight"] is not None:
+            problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
+        numbers = _numbers("concurrency", options["concurrency"], problems)
+        if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
+            said = f"--concurrency {options['concurrency']!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
+            problems.append(Problem(said))
+            return {}
+        return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
+    given = _given(max_in_flight=options["max_in_flight"])
+    if ways == ["trace"]:
+        return given | _recorded(options, problems)
+    rates = _numbers("rate", options["rate"], problems)
+    if math.inf in rates and options["requests"] is None:
         problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
         return {}
-    if rate is not None and rate != "inf":
-        rates = _numbers("rate", rate, problems)
-        _at_most(max(rates, default=0.0), options, problems)
-        burstiness = options["burstiness"]
-        if not math.isfinite(burstiness):
-            problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
-            burstiness = 1.0
-        arrivals = {"process": options["arrivals"], "burstiness": burstiness}
-        given = _given(max_in_flight=options["max_in_flight"])
-        return {"levels": {"request_rate": rates}, "arrivals": arrivals} | given if rates else {}
-    if options["max_in_flight"] is not None:
-        instead = "use --concurrency" if rate else "--concurrency is itself the number in flight"
-        problems.append(Problem(f"--max-in-flight is for --rate with a number; {instead}"))
-    if rate is not None:  # all are due now: as many in flight as there are requests
-        return {"levels": {"concurrency": [options["requests"]]}}
-    numbers = _numbers("concurrency", concurrency, problems)
-    if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
-        problems.append(Problem(f"--concurrency {concurrency!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"))
-        return {}
-    return {"levels": {"concurrency": [int(number) for number in numbers]}} if numbers else {}
+    _at_most(max((rate for rate in rates if rate < math.inf), default=0.0), options, problems)
+    burstiness = options["burstiness"]
+    if not math.isfinite(burstiness):
+        problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
+        burstiness = 1.0
+    arrivals = {"process": options["arrivals"], "burstiness": burstiness}
+    words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
+    return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
+
+
+def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    """At the times of a trace: its own mean rate is the level. What is wrong in the file the plan says."""
+    from orchestrator.load.arrivals import recorded
+    from orchestrator.spec.load import Arrivals
+
+    arrivals = {"process": "trace", "trace": _path(options["trace"]), "speed_up": options["speed_up"] or 1.0}
+    try:
+        offsets = recorded(Arrivals.model_validate(arrivals)).tolist()
+    except ProblemsError:
+        offsets = [0.0]
+    else:
+        if (options["requests"] or 0) > len(offsets):
+            problems.append(Problem(f"--requests {options['requests']}: the trace has {len(offsets)}"))
+    rate = (len(offsets) - 1) / offsets[-1] if offsets[-1] > 0 else "inf"
+    count = {} if options["duration"] else {"requests": options["requests"] or len(offsets)}
+    return {"levels": {"request_rate": [rate]}, "arrivals": arrivals} | count
 
 
 def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
-    """``1,2,4``: numbers above 0, each once."""
+    """``1,2,4``: numbers above 0, each once; a rate may be ``inf``."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
         found = [math.nan]
-    if not all(0 < number < math.inf for number in found):
+    infinite = option == "rate" and {part.strip() for part in text.split(",")} >= {"inf"}
+    if not all(number > 0 and (number < math.inf or infinite) for number in found):
         problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
         return []
     return list(dict.fromkeys(found))
@@ -122,27 +150,42 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
-    file, api = options["prompt_file"], options["api"]
     asked, answered = (_lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens"))
-    if (options["input_tokens"] is None) == (file is None):
-        problems.append(Problem("give one of --input-tokens (random prompts) and --prompt-file"))
-        return []
-    of_drawn = {name: options[name] for name in ("prefix_tokens", "prefix_count", "turns", "think_time")}
-    for name, needed in (*((name, "input_tokens") for name in of_drawn), *_NEEDS):
+    for name, needed in _NEEDS:
         if options[name] is not None and options[needed] is None:
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    content = {"kind": "conversations" if options["turns"] else "random", "input_tokens": asked} | _given(
-        shared_prefix_tokens=options["prefix_tokens"],
-        shared_prefix_count=options["prefix_count"],
-        turns=options["turns"],
-        think_time=_duration("think_time", options["think_time"], problems),
-    )
-    if file is not None:
-        content = {"kind": "file", "prompts": str(Path(file).absolute())}
-    elif asked is None:
-        return []
-    named = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
-    return [] if answered is None else [named | content | {"output_tokens": answered}]
+    api = options["api"]
+    content: dict[str, Any] = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
+    drawn, file = options["input_tokens"] is not None, options["prompt_file"]
+    if not drawn and file is None:
+        file = _trace_of_requests(options["trace"])
+    if drawn == (file is not None):
+        times = " (a trace of times alone says nothing of them)" if options["trace"] else ""
+        problems.append(Problem(f"give one of --input-tokens (random prompts) and --prompt-file{times}"))
+    elif drawn and options["output_tokens"] is None:
+        problems.append(Problem("give --output-tokens: how long answers shall be"))
+    elif drawn:
+        content |= {"kind": "conversations" if options["turns"] else "random", "input_tokens": asked} | _given(
+            shared_prefix_tokens=options["prefix_tokens"],
+            shared_prefix_count=options["prefix_count"],
+            turns=options["turns"],
+            think_time=_duration("think_time", options["think_time"], problems),
+        )
+    else:
+        content |= {"kind": "file", "prompts": _path(file)}
+    bad = "kind" not in content or (drawn and asked is None) or (options["output_tokens"] and answered is None)
+    return [] if bad else [content | _given(output_tokens=answered)]
+
+
+def _trace_of_requests(path: str | None) -> str | None:
+    """A trace whose lines say what is sent, too; what cannot be read is one until the plan says why."""
+    from orchestrator.load.workloads.file import lines_of, read_file
+
+    try:
+        times = path is None or not lines_of(read_file("trace", path), "trace", path)[0][1].lstrip().startswith(b"{")
+    except ProblemsError:
+        times = False
+    return None if times else path
 
 
 def _lengths(option: str, text: str | None, problems: list[Problem]) -> int | dict[str, Any] | None:
@@ -209,6 +252,10 @@ def _url(url: str, problems: list[Problem]) -> str:
     except InputError as error:
         problems.append(Problem(str(error)))
     return base
+
+
+def _path(path: str) -> str:
+    return str(Path(path).absolute())
 
 
 def _flag(option: str) -> str:
@@ -284,4 +331,4 @@ def _tokenizer(path: str | None, problems: list[Problem]) -> str | None:
     except InputError as error:
         problems.append(Problem(f"--tokenizer: {error}"))
         return None
-    return str(Path(path).absolute())
+    return _path(path)

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from orchestrator.errors import InputError
+from orchestrator.errors import ProblemsError
 from orchestrator.registry import Registry, unknown_name
 from orchestrator.spec.load import Arrivals
 
@@ -62,9 +62,9 @@ def problems(arrivals: Arrivals) -> list[str]:
         return [f"arrivals {arrivals.process!r} need the field {needed!r}"]
     if arrivals.process == "trace":
         try:
-            _stamps(arrivals)
-        except InputError as error:
-            return [str(error)]
+            recorded(arrivals)
+        except ProblemsError as error:
+            return [str(problem) for problem in error.problems]
     return []
 
 
@@ -154,27 +154,36 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """The recorded offsets, sorted. The level's rate has no effect: a trace has its own.
+    """The recorded offsets. The level's rate has no effect: a trace has its own.
 
     Raises InputError when the file cannot be read.
     """
-    stamps = np.sort(np.array(_stamps(asked.arrivals), dtype=np.float64))
-    offsets: Offsets = (stamps - stamps[0]) / asked.arrivals.speed_up
+    offsets = recorded(asked.arrivals)
     end = len(offsets) if asked.horizon_s is None else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
     return offsets[:end][: asked.count]
 
 
-def _stamps(arrivals: Arrivals) -> list[float]:
-    """Raises InputError for a file that cannot be read or is empty, or the first line that holds no time."""
-    from orchestrator.load.workloads.file import lines_of, read_file  # only a trace needs them
+def recorded(arrivals: Arrivals) -> Offsets:
+    """All offsets of a trace. Raises ProblemsError with every line without a time, or with one before that of the line
+    above it: a file whose prompts are sent at its times has both in one order."""
+    from orchestrator.load.workloads.file import lines_of, read_each, read_file  # only a trace needs them
 
-    path, stamps = arrivals.trace or "", []
-    for number, line in lines_of(read_file("trace", path), "trace", path):
+    path, last = arrivals.trace or "", -np.inf
+
+    def stamp(line: bytes) -> float:
+        nonlocal last
         try:
-            stamp = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line)
+            value = float(orjson.loads(line)["timestamp"] if line.lstrip().startswith(b"{") else line)
         except (ValueError, KeyError, TypeError):
-            stamp = np.nan
-        if not np.isfinite(stamp):
-            raise InputError(f"trace {path!r}, line {number}: no finite time in {line[:60].decode(errors='replace')!r}")
-        stamps.append(stamp)
-    return stamps
+            value = np.nan
+        if not np.isfinite(value):
+            raise ValueError(f"no finite time in {line[:60].decode(errors='replace')!r}")
+        before, last = last, value
+        if value < before:
+            raise ValueError(f"{value:g} is before the {before:g} of the line above it: sort the file by time")
+        return value
+
+    lines = ((f"line {at}", line) for at, line in lines_of(read_file("trace", path), "trace", path))
+    stamps = np.array(read_each("trace", path, lines, stamp), dtype=np.float64)
+    offsets: Offsets = (stamps - stamps[0]) / arrivals.speed_up
+    return offsets

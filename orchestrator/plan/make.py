@@ -269,8 +269,13 @@ def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
     out: list[Workload] = []
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         try:
-            out.append(workload.resolved(paths.path))
+            found = workload.resolved(paths.path)
         except (ValueError, ProblemsError) as error:
             for wrong in error.problems if isinstance(error, ProblemsError) else [error]:
                 experiment.problems.add(("workloads", index), str(wrong))
+            continue
+        if same := next((one.name for one in out if one.identity() == found.identity()), None):
+            message = f"{found.name!r} asks for the same as {same!r}"
+            experiment.problems.add(("workloads", index), message, "a name makes no other workload; see repeats")
+        out.append(found)
     return out

@@ -11,6 +11,7 @@ import orjson
 
 from orchestrator.report.text import plain
 from orchestrator.results.records import Figures
+from orchestrator.spec.load import in_json
 
 Document = Mapping[str, object]
 
@@ -27,7 +28,7 @@ def metrics(figures: Figures) -> Document:
 
 def fields_of(record: object, *names: str) -> Document:
     """Some fields of a record, or of one that there is not."""
-    return {name: getattr(record, name, None) for name in names}
+    return {name: in_json(getattr(record, name, None)) for name in names}
 
 
 def json_list(documents: Iterable[object]) -> Iterator[str]:

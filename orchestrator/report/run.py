@@ -17,7 +17,7 @@ from orchestrator.analysis.slo import format_slo, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.text import Column, figure, percentile, plain, say, table
 from orchestrator.results.records import Distribution, Figures
-from orchestrator.spec.load import Slo, load_text
+from orchestrator.spec.load import Slo, in_json, load_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,8 +49,8 @@ def run_document(
         "api": point.workload.api,
         "path": point.dialect.path,
         "control": point.level.control,
-        "level": point.level.value,
-        "arrivals": point.arrivals.process if point.level.control == "request_rate" else "closed",
+        "level": in_json(point.level.value),
+        "arrivals": point.arrivals.at(point.level),
         "prompt_file": getattr(point.workload, "prompts", None),
         "warmup_s": point.warmup_s,
         "duration_s": point.duration_s,
@@ -136,7 +136,7 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
     if "slo" in first:
         yield f"limits: {first['slo']['text']}"
     for one in every:
-        load = load_text(one["control"], one["level"])
+        load = load_text(one["control"], float(one["level"]))
         for name, count in one["errors"].items():
             text = one["error_texts"].get(name)
             yield say(f"{load}: {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
@@ -153,7 +153,7 @@ def _cells(one: dict[str, Any]) -> list[str]:
     interval, share = one["output_token_throughput_interval"], one.get("slo", {}).get("attainment")
     spread = f"\n±{figure((interval.upper - interval.lower) / 2)}" if interval else ""
     return [
-        load_text(one["control"], one["level"]),
+        load_text(one["control"], float(one["level"])),
         f"{ok}/{shown.requests.scheduled}" + ("" if one["validity"] == "valid" else f"\n{one['validity']}"),
         figure(shown.request_throughput),
         figure(shown.output_token_throughput) + spread,
@@ -181,7 +181,7 @@ def _figures(found: Document) -> Figures:
 def _loop(found: Document) -> str:
     if found["control"] == "concurrency":
         return f"{found['level']:g} in flight, closed loop"
-    return f"{found['level']:g} requests/s, {found['arrivals']}"
+    return f"{float(str(found['level'])):g} requests/s, {found['arrivals']}"
 
 
 def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:

@@ -82,7 +82,8 @@ class Experiment:
         for point in load_points(self.store, slo):
             agreement = self._agreements.get(point.head.deployment_id, MADE_UP if point.emulated else UNKNOWN)
             described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
-            (current if self._is_current(point.head) else superseded).append(described)
+            name = self._asked_as(point.head)
+            (superseded if name is None else current).append(described.named(name))
         self._superseded, self._unmeasured = len(superseded), self.plan is not None and not current
         return Points(tuple(current), tuple(superseded))
 
@@ -121,15 +122,17 @@ class Experiment:
             groups.setdefault(content, []).append(point)
         return groups
 
-    def _is_current(self, head: PointHead) -> bool:
-        """Whether the plan asks for exactly this: deployment, workload, arrivals, window rules, version and level."""
+    def _asked_as(self, head: PointHead) -> str | None:
+        """What the plan calls the workload of which it asks exactly this: deployment, content, arrivals, window rules,
+        version and level. None: it asks for no such thing."""
         if self.plan is None:
-            return True
-        load = self._loads.get((head.deployment_id, head.workload))
+            return head.workload
         level = Level.model_validate({"control": head.control, "value": head.level})
-        if load is None or (load.search == "levels" and level not in load.levels):
-            return False
-        return self.plan.point(head.deployment_id, load, level).point_id == head.point_id
+        for load in self._loads.get(head.deployment_id, ()):
+            listed = load.search != "levels" or level in load.levels
+            if listed and self.plan.point(head.deployment_id, load, level).point_id == head.point_id:
+                return load.workload.name
+        return None
 
     def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[Missing]:
         """What the plan asks for and nobody measured. Of a search the first levels are known, until it has begun."""
@@ -156,12 +159,9 @@ class Experiment:
         return agreements(self.store, self._described, self._planned)
 
     @cached_property
-    def _loads(self) -> dict[tuple[str, str], PlannedLoad]:
-        """What the plan asks for, by deployment and workload."""
-        plan = self.plan
-        if plan is None:
-            return {}
-        return {(one.id, load.workload.name): load for one in plan.deployments for load in plan.loads_of(one.id)}
+    def _loads(self) -> dict[str, list[PlannedLoad]]:
+        """What the plan asks for, by deployment."""
+        return {one.id: self.plan.loads_of(one.id) for one in self.plan.deployments} if self.plan else {}
 
     @cached_property
     def _planned(self) -> dict[str, Deployment]:

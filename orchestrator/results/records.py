@@ -89,8 +89,8 @@ class PointHead(AttemptKey):
     experiment: A[str, "name in the experiment file"]
     workload: A[str, "name of the workload"]
     control: A[str, "request_rate | concurrency"]
-    level: A[float, "requests per second, or requests in flight"]
-    arrivals: A[str, "arrival process; closed for concurrency"]
+    level: A[float, "requests per second (infinite: all at once), or requests in flight"]
+    arrivals: A[str, "arrival process; closed for concurrency, at_once for an infinite rate"]
     repeat: A[I32, "from 0"]
     start: A[I32, "which of the deployment's starts it ran on, from 0"] = 0
     seed: A[int, "seed of the schedule"]

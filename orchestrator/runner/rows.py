@@ -56,7 +56,7 @@ class AttemptRecord:
             load_json=json.dumps(point.load.rules(point.level)),
             control=point.level.control,
             level=point.level.value,
-            arrivals=point.load.arrivals.process if point.level.control == "request_rate" else "closed",
+            arrivals=point.load.arrivals.at(point.level),
             validity=verdict.validity,
             validity_reasons=tuple(verdict.reasons),
             evidence_json=json.dumps(verdict.evidence),

@@ -5,6 +5,7 @@ docs/experiment-file.md explains every key to users.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from pydantic import (
 from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
-from orchestrator.spec.load import AnyWorkload, Duration, Level, LoadRules, Slo, Workload
+from orchestrator.spec.load import AnyWorkload, Duration, Level, LoadRules, Rate, Slo, Workload
 from orchestrator.spec.problems import add_errors, wrong
 from orchestrator.spec.settings import Hardware, Strict, Versions
 
@@ -76,7 +77,7 @@ class ModelRef(Strict):
 class Levels(Strict):
     """Load levels to measure: requests/s, requests kept in flight, or both one after the other."""
 
-    request_rate: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    request_rate: Annotated[list[Rate], Field(min_length=1)] | None = None
     concurrency: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -103,6 +104,8 @@ class Load(LoadRules):
             raise wrong((), "'load' needs levels", example)
         if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
+        if self.requests is None and math.inf in ((self.levels and self.levels.request_rate) or ()):
+            raise wrong("levels", "at an infinite rate all requests are due at once", "say how many: requests: 1000")
         if self.levels is not None and self.control is not None and getattr(self.levels, self.control) is None:
             raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
         return self

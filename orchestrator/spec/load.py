@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PlainSerializer,
     SerializeAsAny,
     ValidationInfo,
     model_validator,
@@ -21,6 +23,7 @@ from orchestrator.registry import Registry
 from orchestrator.spec.problems import nearest, wrong
 from orchestrator.spec.settings import Strict
 
+INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -150,8 +153,9 @@ class Workload(Strict, ABC):
         return None
 
     def identity(self) -> dict[str, Any]:
-        """What is asked for, wherever its files lie: part of a point's id and of the seed of its schedule."""
-        return self.model_dump(mode="json")
+        """What is asked for, whatever its name and wherever its files lie: part of a point's id and of the seed of its
+        schedule."""
+        return self.model_dump(mode="json", exclude={"name"})
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
@@ -209,12 +213,31 @@ class Arrivals(Strict):
     def _from_name(cls, value: Any) -> Any:
         return {"process": value} if isinstance(value, str) else value
 
+    def at(self, level: Level) -> str:
+        """What a row says of them: the process, unless all requests are due at once or follow from answers."""
+        if level.control == "concurrency":
+            return "closed"
+        return "at_once" if level.value == math.inf else self.process
+
+
+def _from_word(value: Any) -> Any:
+    return math.inf if value == INFINITE else value
+
+
+def in_json(value: Any) -> Any:
+    """JSON has no infinity: an infinite rate is a word there."""
+    return INFINITE if isinstance(value, float) and value == math.inf else value
+
+
+# requests/s; infinite: all requests are due at once
+Rate = Annotated[float, Field(gt=0), BeforeValidator(_from_word), PlainSerializer(in_json, when_used="json")]
+
 
 class Level(Strict):
     """One load level: a rate in requests/s or a number of requests kept in flight."""
 
     control: Control
-    value: Annotated[float, Field(gt=0)]
+    value: Rate
 
 
 class LoadRules(Strict):

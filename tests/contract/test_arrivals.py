@@ -112,8 +112,8 @@ def play(arrivals: Arrivals, horizon_s: float | None = None, count: int | None =
     return ARRIVALS["trace"](Asked(arrivals, 1.0, horizon_s, count), np.random.default_rng(0)).tolist()
 
 
-def test_a_trace_starts_at_zero_is_sorted_and_sped_up(tmp_path: Path) -> None:
-    arrivals = trace(tmp_path / "t.txt", "100\n104\n\n102\n", speed_up=2.0)
+def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
+    arrivals = trace(tmp_path / "t.txt", "100\n102\n\n104\n", speed_up=2.0)
     assert play(arrivals, horizon_s=60.0) == [0.0, 1.0, 2.0]
     assert play(arrivals, horizon_s=1.5) == [0.0, 1.0]
     assert play(arrivals, count=1) == [0.0]
@@ -127,13 +127,19 @@ def test_a_trace_may_be_json_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("1\nx\n", "line 2"), ("", "empty"), ('{"time": 1}', "line 1"), ("nan", "line 1")]
-)
+    ("text", "said"), [("1\nx\n", "line 2"), ("", "empty"), ('{"time": 1}', "line 1"), ("nan", "line 1"),
+     ("5\n3\n", "line 2: 3 is before the 5 of the line above it: sort the file by time")],
+)  # fmt: skip
 def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     arrivals = trace(tmp_path / "t.txt", text)
     assert said in problems(arrivals)[0]
     with pytest.raises(InputError, match=said):
         play(arrivals, count=1)
+
+
+def test_a_trace_tells_all_its_bad_lines_at_once(tmp_path: Path) -> None:
+    found = problems(trace(tmp_path / "t.txt", "1\nx\n\n3\n2\ninf\n"))
+    assert [text.split("line ")[1][:1] for text in found] == ["2", "5", "6"]
 
 
 def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:

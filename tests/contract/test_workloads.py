@@ -17,7 +17,15 @@ from pydantic import Field, ValidationError
 
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, RandomIds, Words
-from orchestrator.load.workloads.file import MOST_PROBLEMS, FileWorkload, Line, parse_prompts, summary
+from orchestrator.load.workloads.file import (
+    BLOCK_TOKENS,
+    MOST_PROBLEMS,
+    FileWorkload,
+    Line,
+    Summary,
+    parse_prompts,
+    summary,
+)
 from orchestrator.load.workloads.random import Random, RandomWorkload
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
@@ -35,6 +43,15 @@ def workload(kind: str, **fields: Any) -> Workload:
     own = {"random": lengths, "conversations": {**lengths, "turns": 3}}
     own["file"] = {"prompts": str(PROMPTS), "output_tokens": lengths["output_tokens"]}
     return Workload.model_validate({"name": "w", "kind": kind, **own.get(kind, {}), **fields})
+
+
+def line(*texts: str, answer: int | None = None) -> Line:
+    """Of a user, or of those that a mark names: ``system:…``."""
+    messages = []
+    for text in texts:
+        role, _, said = text.rpartition(":")
+        messages.append(Message(role or "user", (said,), 0))  # type: ignore[arg-type]
+    return Line(tuple(messages), answer)
 
 
 def file_of(path: Path | str, **fields: Any) -> FileWorkload:
@@ -150,23 +167,50 @@ def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None
     made = make("file")
     lines = parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl")
     sent = [made.prompt(session, 0, "measure", ()) for session in range(5)]
-    assert [prompt.flat() for prompt in sent] == [lines[at].text for at in (0, 1, 2, 0, 1)]
+    assert [prompt.messages for prompt in sent] == [lines[at].messages for at in (0, 1, 2, 0, 1)]
     assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, "nobody counted them"
     assert [made.output_tokens(session, 0) for session in (0, 2, 3)] == [7, 9, 7]
     assert 1 <= made.output_tokens(1, 0) <= 9, "a line that names none has the workload's"
     assert (made.mean_turns, made.sessions, made.needs_reply) == (1, False, False)
 
 
+CHAT = (
+    '{"messages": [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}, {"role": "assistant", '
+    '"content": "Yes?"}, {"role": "user", "content": [{"type": "text", "text": "W"}, {"type": "text", "text": "hy"}]}, '
+    '{"role": "assistant", "content": "Because"}], "output_tokens": 9}'
+)
+SHARE_GPT = [
+    [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "What?"}],
+    [{"from": "gpt", "value": "I"}, {"from": "system", "value": "Be kind"}, {"from": "user", "value": "Ho"}],
+    [{"from": "gpt", "value": "nobody asked"}],
+    [],
+]
+SHARED = [json.dumps({"id": "a", "conversations": one}) for one in SHARE_GPT]
+SENT = [line("Hi"), line("system:Be kind", "Ho")]
+TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 9]}'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "lines"),
     [
-        ("a.txt", "one\r\n\n  two {\u2028\n", [Line("one"), Line("  two {\u2028")]),
-        ("a.txt", '{"prompt": "x"}\n', [Line("x")]),
-        ("a.txt", '{"x": 1}\n', [Line('{"x": 1}')]),
-        ("a.jsonl", '{"prompt": "x\\ny", "output_tokens": 3, "id": 7}\n', [Line("x\ny", 3)]),
-        ("a.JSONL", '\ufeff{"prompt": "x"}\r\n', [Line("x")]),
-        ("a.json", '{"prompt": "x", "output_tokens": 2147483647}', [Line("x", MOST_TOKENS)]),
-        ("a.txt", "\ufeffone\rstill one\r\r\n[1] two", [Line("one\rstill one\r"), Line("[1] two")]),
+        ("a.txt", "one\r\n\n  two {\u2028\n", [line("one"), line("  two {\u2028")]),
+        ("a.txt", '{"prompt": "x"}\n', [line("x")]),
+        ("a.txt", '{"x": 1}\n', [Line((Message("user", ('{"x": 1}',), 0),))]),
+        ("a.jsonl", '{"prompt": "x\\ny", "output_tokens": 3, "id": 7}\n', [line("x\ny", answer=3)]),
+        ("a.JSONL", '\ufeff{"prompt": "x"}\r\n', [line("x")]),
+        ("a.json", '{"prompt": "x", "output_tokens": 2147483647}', [line("x", answer=MOST_TOKENS)]),
+        ("a.txt", "\ufeffone\rstill one\r\r\n[1] two", [line("one\rstill one\r"), line("[1] two")]),
+        ("a.txt", '[{"prompt": "x"}]', [line("x")]),
+        (
+            "a.json",
+            '\ufeff[\n {"prompt": "x"},\n {"prompt": "y", "output_length": 2}\n]',
+            [line("x"), line("y", answer=2)],
+        ),
+        ("a.txt", CHAT, [line("system:Be brief", "Hi", "assistant:Yes?", "Why", answer=9)]),
+        ("a.json", f"[{','.join(SHARED)}]", SENT),
+        ("a.jsonl", "\n".join(SHARED), SENT),
+        ("a.txt", TRACE, [Line((), 5, 600, (7, 9))]),
+        ("a.jsonl", '{"input_length": 3}', [Line((), None, 3)]),
     ],
 )
 def test_lines_are_text_or_json(name: str, text: str, lines: list[Line]) -> None:
@@ -178,7 +222,62 @@ def test_lines_are_text_or_json(name: str, text: str, lines: list[Line]) -> None
 )
 def test_any_text_is_sent_as_it_is(texts: list[str]) -> None:
     data = "".join(f"{text}\r\n" for text in texts).encode()
-    assert [line.text for line in parse_prompts(data, "a.txt")] == texts
+    assert [one.messages[0].text for one in parse_prompts(data, "a.txt")] == texts
+
+
+KEYS = ["prompt", "messages", "conversations", "input_length", "hash_ids", "role", "content", "from", "value"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON, min_size=1), st.booleans())
+def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bool) -> None:
+    text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
+    lines: list[Line] = []
+    said: list[str] = []
+    try:
+        lines = parse_prompts(text.encode(), "a.json")
+    except ProblemsError as error:
+        said = [str(one) for one in error.problems]
+    assert bool(lines) != bool(said)
+    assert all(one.startswith("prompts 'a.json'") for one in said)
+    assert len(lines) <= len(values)
+    assert all(one.input_tokens or one.messages[-1].text for one in lines), "each has something to send"
+
+
+def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike(tmp_path: Path) -> None:
+    trace = [
+        {"timestamp": 0, "input_length": 1200, "output_length": 5, "hash_ids": [3, 8, 1]},
+        {"timestamp": 1, "input_length": 1030, "output_length": 6, "hash_ids": [3, 8, 2]},
+        {"timestamp": 2, "input_length": 40, "output_length": 7},
+        {"timestamp": 3, "input_length": 40, "output_length": 8},
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, trace)))
+    one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "t.jsonl")).resolved(str)
+    assert one.token_bounds() == (47, 1205)
+    made = one.requests(IDS, 3)
+    prompts = [ids(made.prompt(session, 0, "measure", ())) for session in range(5)]
+    assert [len(prompt) for prompt in prompts] == [1200, 1030, 40, 40, 1200]
+    assert [made.input_tokens(session, 0) for session in range(4)] == [1200, 1030, 40, 40]
+    assert [made.output_tokens(session, 0) for session in range(4)] == [5, 6, 7, 8]
+    assert prompts[0][: 2 * BLOCK_TOKENS] == prompts[1][: 2 * BLOCK_TOKENS]
+    assert prompts[0][2 * BLOCK_TOKENS :][:6] != prompts[1][2 * BLOCK_TOKENS :]
+    assert prompts[2] != prompts[3]
+    assert prompts[4] == prompts[0], "after the last the first again"
+    assert prompts != [ids(one.requests(IDS, 4).prompt(session, 0, "measure", ())) for session in range(5)]
+    text = one.requests(Words(), 3).prompt(0, 0, "measure", ()).flat()
+    assert isinstance(text, str) and len(text.split()) == 1200
+
+
+def test_a_file_whose_lines_do_not_say_how_long_answers_are_needs_a_length(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "output_tokens": 3}\n{"prompt": "y"}\n')
+    one = FileWorkload(name="w", kind="file", prompts=str(tmp_path / "a.jsonl"))
+    assert problems(one) == [f"prompts {one.prompts!r} do not all say how long the answer shall be: give output_tokens"]
+    with pytest.raises(InputError, match="give output_tokens"):
+        one.requests(IDS, 0)
 
 
 TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
@@ -195,11 +294,23 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
             "line 2: output_tokens is 3000000000; give a whole number from 1 to",
         ),
         ("a.jsonl", b'{"prompt": "x", "output_tokens": true}\n', "line 1: output_tokens is True"),
-        ("a.txt", b'[{"prompt": "x"}]', "is a JSON array; write one object per line"),
-        ("a.json", b'[\n {"prompt": "x"}\n]', "is a JSON array"),
+        ("a.json", b'[\n {"prompt": "x"},\n {"prompt": 3}]', "entry 2: \"prompt\" is '3'; give a text"),
+        ("a.json", b'[\n {"prompt": "x"}\n', "line 3: "),
+        ("a.jsonl", b'{"messages": "x"}', "line 1: \"messages\" is 'x'; give a list of objects"),
+        (
+            "a.jsonl",
+            b'{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}',
+            'line 1: message 2 of "messages": "role" is \'tool\'',
+        ),
+        ("a.jsonl", b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "and a text"),
+        ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": "x"}]}', "nowhere does the user say anything"),
+        ("a.jsonl", b'{"conversations": [{"from": "human"}]}', "\"value\" 'None'; give one of system, user,"),
+        ("a.jsonl", b'{"input_length": 0, "output_length": 1}', "line 1: input_length is 0; give a whole number"),
+        ("a.jsonl", b'{"input_length": 513, "hash_ids": [1]}', "1 hash_ids for 513 tokens; there is one for every 512"),
+        ("a.jsonl", b'{"input_length": 9, "hash_ids": [-1]}', "give a list of whole numbers"),
         (".", None, "is not a regular file"),
         ("a\0", None, "cannot be read"),
-        ("a.jsonl", b"plain\n", "line 1: 'plain' is no object with a text \"prompt\""),
+        ("a.jsonl", b"plain\n", "line 1: 'plain' is no object with \"prompt\" or"),
         ("a.jsonl", b'{"prompt": "x"}\n\n{"prompt": ""}\n', "line 3"),
         ("a.txt", b'{"prompt": "x"}\n{"prompt": "y", "output_tokens": 0}\n', "line 2: output_tokens is 0"),
         ("missing", None, "cannot be read: No such file"),
@@ -253,7 +364,7 @@ def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: 
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
-    assert (first.prompts, first.output_tokens) == (2, frozenset([4, None]))
+    assert first == Summary(first.digest, 2, frozenset([(0, 4), (0, None)]))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
         assert summary(str(file)) == first
@@ -306,7 +417,8 @@ def test_a_workload_goes_through_a_plan_and_to_a_client_unchanged(kind: str) -> 
 def test_what_a_workload_asks_is_its_identity_and_where_its_files_lie_is_not(kind: str, tmp_path: Path) -> None:
     one = workload(kind).resolved(str)
     json.dumps(one.identity())
-    assert workload(kind, api="chat").identity() != one.identity() != workload(kind, name="other").identity()
+    assert workload(kind, api="chat").identity() != one.identity()
+    assert workload(kind, name="other").resolved(str).identity() == one.identity(), "a name is not what is asked"
     moved = tmp_path / PROMPTS.name
     moved.write_bytes(PROMPTS.read_bytes())
     elsewhere = one.resolved(lambda place: str(moved))

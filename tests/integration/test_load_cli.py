@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from tests.harness import rows, wait_for
 from tests.integration.load_server import (
     DONE,
     END,
+    EVENT_S,
     HEAD,
     Behaviour,
     Request,
@@ -57,6 +59,16 @@ def refusing(status: str, when: Any, body: bytes = b"no") -> Behaviour:
             await answer_openai(request, reader, writer)
 
     return behave
+
+
+async def answer_chat(request: Request, reader: Reader, writer: Writer) -> None:
+    """A good answer of a server that counts 300 tokens in every prompt."""
+    asked = request.json["max_tokens"]
+    delta = event({"choices": [{"index": 0, "delta": {"content": " a"}, "finish_reason": None}]})
+    for part in (HEAD, *[chunk(delta)] * asked, chunk(usage(300, asked)), chunk(DONE), END):
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(EVENT_S)
 
 
 def test_json_is_one_document_with_the_promised_keys() -> None:
@@ -175,15 +187,7 @@ def test_what_the_endpoint_cannot_do_stands_in_the_table_of_one_level_and_of_sev
     """Chat without a tokenizer: the server counts twice as many tokens as were meant."""
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
-        if not request.body:
-            await answer_openai(request, reader, writer)
-            return
-        delta = event({"choices": [{"index": 0, "delta": {"content": " a"}, "finish_reason": None}]})
-        parts = [HEAD, *([chunk(delta)] * request.json["max_tokens"]), chunk(usage(300, request.json["max_tokens"]))]
-        for part in (*parts, chunk(DONE), END):
-            writer.write(part)
-            await writer.drain()
-            await asyncio.sleep(0.003)
+        await (answer_chat if request.body else answer_openai)(request, reader, writer)
 
     args = ("--api", "chat", "--requests", "6", "--input-tokens", "100", "--output-tokens", "4")
     with serving(behave) as server:
@@ -195,7 +199,7 @@ def test_what_the_endpoint_cannot_do_stands_in_the_table_of_one_level_and_of_sev
     assert several.stdout.count("they were sent as text") == 2
 
 
-def test_rate_inf_sends_all_requests_at_once() -> None:
+def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
     waiting, together = [], asyncio.Event()
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -208,11 +212,27 @@ def test_rate_inf_sends_all_requests_at_once() -> None:
         await answer_openai(request, reader, writer)
 
     with serving(behave) as server:
-        args = ("--requests", "12", "--timeout", "20s", *QUICK, "--format", "json")
-        done = load(url(server.port), "--rate", "inf", *args)
+        args = ("--requests", "12", "--timeout", "20s", *QUICK, "--results", str(tmp_path))
+        done = load(url(server.port), "--rate", "inf", *args, "--format", "json")
+        shown = load(url(server.port), "--rate", "50,inf", *args)
         refused = load(url(server.port), "--rate", "inf", "--duration", "1s", *QUICK)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["requests"]["ok"] == 12
+    found = json.loads(done.stdout)
+    assert found["requests"]["ok"] == 12
+    assert (found["control"], found["level"], found["arrivals"]) == ("request_rate", "inf", "at_once")
+    assert found["ttft_ms"]["max"] >= found["ttft_from_sent_ms"]["max"], "due at the beginning, all of them"
+    assert "all requests were due at once" in done.stdout
+    assert "inf req/s" in shown.stdout
+    assert sorted({row["level"] for row in rows(tmp_path, "points")}) == [50, math.inf]
+    infinite = {row["attempt_id"] for row in rows(tmp_path, "points") if row["level"] == math.inf}
+    due = {row["scheduled_ns"] for row in rows(tmp_path, "requests") if row["attempt_id"] in infinite}
+    assert due == {0}
+    stored = [
+        json.loads(CliRunner().invoke(cli, [command, str(tmp_path), "--format", "json", *more]).stdout)
+        for command, more in (("results", []), ("best", ["--slo", "ttft<=60s", "--per", "deployment"]))
+    ]
+    assert sorted(str(one["level"]) for one in stored[0]) == ["50.0", "inf", "inf"]
+    assert any(one["ranking"][0]["level"] == "inf" for one in stored[1]["comparisons"])
     assert refused.returncode == 2
     assert "say how many with --requests" in refused.stderr
 
@@ -261,6 +281,7 @@ def test_every_problem_is_said_at_once_and_nothing_is_sent() -> None:
         (("--rate", "1", "--prompt-file", "/nowhere"), "one of --input-tokens"),
         (("--rate", "1", "--output-tokens", "3000000000"), "--output-tokens"),
         (("--concurrency", "1", "--max-in-flight", "2"), "--max-in-flight is for --rate"),
+        (("--rate", "1", "--insecure"), "--insecure is for https"),
         (("--rate", "nan"), "--rate 'nan'"),
         (("--rate", "1,x"), "--rate '1,x'"),
         (("--rate", "-1"), "--rate '-1'"),
@@ -307,6 +328,75 @@ def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path
     assert found["validity"] in ("valid", "client_bound")  # a busy test machine may well be too slow
     assert any("3 requests of 2 prompts" in note for note in found["notes"])
     assert "3 requests of 2 prompts" in done.stderr
+
+
+def test_a_trace_is_sent_at_its_times_in_its_lengths(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    lines = [(1000, 30, 3), (1400, 600, 2), (1400, 601, 4), (2000, 5, 1)]
+    text = '{"timestamp": %d, "input_length": %d, "output_length": %d, "hash_ids": [7%s]}\n'
+    file.write_text("".join(text % (*line, ", 8" * (line[1] // 512)) for line in lines))
+    with serving(answer_openai) as server:
+        args = ("--trace", str(file), "--speed-up", "1000", "--results", str(tmp_path / "out"))
+        done = load(url(server.port), *args)
+        sent = [request.json for request in server.requests if request.body][1:]
+    assert done.returncode == 0, done.stderr
+    assert "the trace has 4 requests in 1.0 s" in done.stdout
+    assert "3 requests/s, trace" in done.stdout
+    assert sorted((len(one["prompt"]), one["max_tokens"]) for one in sent) == sorted(line[1:] for line in lines)
+    first, second = sorted((one["prompt"] for one in sent if len(one["prompt"]) > 512), key=len)
+    assert first[:512] == second[:512]
+    found = rows(tmp_path / "out", "requests")
+    assert sorted(row["scheduled_ns"] for row in found) == [0, 400_000_000, 400_000_000, 1_000_000_000]
+    assert {row["scheduled_ns"]: row["input_tokens_asked"] for row in found}[1_000_000_000] == 5
+
+
+def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everything(tmp_path: Path) -> None:
+    file = tmp_path / "share.json"
+    talk = [{"from": "system", "value": "Be kind"}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]
+    file.write_text(json.dumps([{"conversations": talk}]))
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await (answer_chat if request.body else answer_openai)(request, reader, writer)
+
+    args = ("--api", "chat", "--prompt-file", str(file), "--output-tokens", "2", "--rate", "9", "--requests", "1")
+    with serving(behave) as server:
+        done = load(url(server.port), *args)
+        sent = server.requests[-1].json
+        file.write_text(json.dumps([{"conversations": talk}, {"conversations": [{"from": "x"}]}, {"text": 1}]))
+        refused = load(url(server.port), *args)
+    assert done.returncode == 0, done.stderr
+    assert sent["messages"] == [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Hi"}]
+    assert refused.returncode == 2
+    assert all(f"{str(file)!r}, entry {at}: " in refused.stderr for at in (2, 3))
+
+
+@pytest.mark.parametrize("loop", [("--rate", "40"), ("--concurrency", "4")], ids=lambda loop: loop[0])
+def test_too_many_errors_end_it_and_keep_what_was_measured(loop: tuple[str, str], tmp_path: Path) -> None:
+    args = (*loop, "--duration", "60s", "--max-errors", "5", "--results", str(tmp_path), *QUICK, "--format", "json")
+    with serving(refusing("500 No", lambda request: request.number > 30 and request.number % 2)) as server:
+        began = time.monotonic()
+        done = load(url(server.port), *args)
+    assert done.returncode == 3, done.stderr
+    assert time.monotonic() - began < 40
+    found = json.loads(done.stdout)
+    assert found["requests"]["failed"] >= 5
+    assert found["requests"]["ok"] > 20
+    assert found["errors"].keys() == {"http_5xx"}
+    assert found["validity"] == "interrupted"
+    said = f"{found['requests']['failed']} requests failed: the rest was not sent (--max-errors 5)"
+    assert said in done.stderr
+    (stored,) = rows(tmp_path, "points")
+    assert stored["validity_reasons"][0] == said
+    assert stored["requests_scheduled"] == len(rows(tmp_path, "requests"))
+
+
+def test_too_many_errors_keep_later_levels_from_being_measured() -> None:
+    args = ("--concurrency", "1,2,3", "--requests", "4", "--max-errors", "2", *QUICK)
+    with serving(refusing("500 No", lambda request: request.number > 2)) as server:
+        done = load(url(server.port), *args)
+    assert done.returncode == 3, done.stderr
+    assert "2 more levels are not measured (--max-errors)" in done.stderr
+    assert "1 in flight" in done.stdout
 
 
 def test_an_endpoint_that_is_not_there_is_bad_input() -> None:

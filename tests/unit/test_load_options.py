@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.load import load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.workloads.content import draw, stream
+from orchestrator.plan.model import Plan
+from orchestrator.runner.endpoint import plan_of
 from orchestrator.spec.load import MOST_TOKENS, Lengths
 
 URL = "https://host"
@@ -27,7 +30,8 @@ def parsed(*args: str) -> dict[str, Any]:
 def experiment(*args: str) -> tuple[dict[str, Any], list[str]]:
     """The experiment, and what is wrong with the options."""
     problems: list[Problem] = []
-    made = experiment_of(URL, parsed("--rate", "1", "--requests", "9", *args), problems)
+    loop = () if {"--rate", "--trace"} & {*args} else ("--rate", "1", "--requests", "9")
+    made = experiment_of(URL, parsed(*loop, *args), problems)
     return made, [problem.message for problem in problems]
 
 
@@ -74,6 +78,60 @@ def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
     assert spoken == {"kind": "conversations", "input_tokens": 8, "output_tokens": 4, "turns": 3, "think_time": "0.5s"}
 
 
+def test_an_infinite_rate_is_a_rate() -> None:
+    made, problems = experiment(*LENGTHS, "--rate", "4,inf,4", "--requests", "9", "--max-in-flight", "3")
+    assert problems == []
+    assert (made["load"]["levels"], made["load"]["max_in_flight"]) == ({"request_rate": [4, "inf"]}, 3)
+    assert [point.level.value for point in planned(made).points] == [4, math.inf]
+    assert experiment(*LENGTHS, "--rate", "inf", "--duration", "5s")[1][0].startswith("--rate inf sends all")
+    assert experiment(*LENGTHS, "--rate", "1e999", "--requests", "2")[1][0].startswith("--rate '1e999': give a number")
+
+
+def planned(made: dict[str, Any]) -> Plan:
+    made["model"] = {"id": "m"}
+    return plan_of(made)
+
+
+TRACE = "".join(f'{{"timestamp": {at}, "input_length": 30, "output_length": 5}}\n' for at in (1000, 2000, 2500, 5000))
+
+
+def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(TRACE)
+    made, problems = experiment("--trace", str(file), "--speed-up", "1000")
+    assert problems == []
+    (load,) = planned(made).loads
+    assert (load.levels[0].value, load.requests, load.arrivals.process) == (pytest.approx(3 / 4), 4, "trace")
+    assert (load.workload.kind, load.workload.token_bounds()) == ("file", (35, 35))
+    drawn, problems = experiment("--trace", str(file), *LENGTHS, "--duration", "9s")
+    assert problems == []
+    assert (drawn["workloads"][0]["kind"], drawn["load"].get("requests")) == ("random", None)
+    assert experiment("--trace", str(file), "--requests", "5")[1] == ["--requests 5: the trace has 4"]
+    assert "--speed-up is for --trace" in experiment(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
+
+
+def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n')
+    made, problems = experiment("--trace", str(file), "--output-tokens", "4")
+    assert problems == []
+    with pytest.raises(ProblemsError) as error:
+        planned(made)
+    said = "\n".join(one.message for one in error.value.problems)
+    assert "line 5: 4000 is before the 5000" in said
+    assert "line 6: input_length is 0" in said
+
+
+@pytest.mark.parametrize("text", ["1\n2\n", "1.5"])
+def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text(text)
+    made, problems = experiment("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
+    assert made["workloads"] == []
+    assert problems == [
+        "give one of --input-tokens (random prompts) and --prompt-file (a trace of times alone says nothing of them)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -81,6 +139,8 @@ def test_prefixes_and_turns_are_the_kinds_of_an_experiment_file() -> None:
         ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
         (("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"), "--turns is for --input-tokens"),
         (("--output-tokens", "4"), "give one of --input-tokens"),
+        (("--input-tokens", "4"), "give --output-tokens"),
+        ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], said: str) -> None:

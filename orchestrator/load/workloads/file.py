@@ -1,7 +1,11 @@
-"""Prompts from a file: one per line as text, or JSON lines ``{"prompt": "…", "output_tokens": 128}``.
+"""Requests from a file: one prompt per line as text, or JSON, one object per line or all in one array.
 
-Request i sends prompt i as the file has it, and after the last the first again. Nobody counts its tokens beforehand:
-the length asked for is 0, and the rows have what the engine counted.
+An object has ``prompt`` (a text), ``messages`` (OpenAI's; sent up to the last one of the user), ``conversations``
+(ShareGPT's; what the user says first is sent) or ``input_length`` (a trace's, with ``hash_ids`` perhaps; that many
+tokens are made), and may say how long the answer shall be.
+
+Request i sends entry i as the file has it, and after the last the first again. Nobody counts the tokens of a text
+beforehand: the length asked for is 0, and the rows have what the engine counted.
 """
 
 from __future__ import annotations
@@ -10,18 +14,27 @@ import codecs
 import os
 import platform
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import orjson
 from pydantic import Field
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, SessionLengths
+from orchestrator.load.workloads.content import (
+    PROMPT_STREAM,
+    Content,
+    Kind,
+    Message,
+    Prompt,
+    Prompter,
+    SessionLengths,
+    stream,
+)
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 
@@ -29,42 +42,59 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 MOST_PROBLEMS = 20  # said of one file; the others are counted
 
 
+BLOCK_TOKENS = 512  # that one of a trace's hash_ids stands for, as Mooncake publishes them
+ROLES = {name: name for name in ("system", "user", "assistant")}
+SPEAKERS = {**ROLES, "human": "user"} | dict.fromkeys(("gpt", "chatgpt", "bing", "bard"), "assistant")
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One prompt. ``output_tokens``: None where the line names none; then the workload's."""
+    """One request. ``messages``: what it says; a trace's says nothing, and ``input_tokens`` are made for it, of which
+    equal ``blocks`` are alike. ``output_tokens``: None where the line names none; then the workload's."""
 
-    text: str
+    messages: tuple[Message, ...]
     output_tokens: int | None = None
+    input_tokens: int = 0
+    blocks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a plan needs of a file. ``output_tokens``: the numbers its lines name, with None where some name none."""
+    """What a plan needs of a file. ``lengths``: input (0: nobody counted it) and output (None: not named) of lines."""
 
     digest: str
     prompts: int
-    output_tokens: frozenset[int | None]
+    lengths: frozenset[tuple[int, int | None]]
+
+    @classmethod
+    def of(cls, data: bytes, lines: Sequence[Line]) -> Summary:
+        lengths = frozenset((line.input_tokens, line.output_tokens) for line in lines)
+        return cls(content_digest(data), len(lines), lengths)
 
 
 class FileWorkload(Workload):
     """``kind: file``: its lines in their order, and after the last the first again."""
 
     kind: Literal["file"]
-    prompts: str  # a prompt per line as text, or JSONL with "prompt" and perhaps "output_tokens"
-    output_tokens: Lengths  # of lines that name no number
+    prompts: str
+    output_tokens: Lengths | None = None  # of lines that name no number
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Every client sends the prompts that were planned, or none. Raises ProblemsError as ``summary`` does."""
         place = path(self.prompts)
-        found = summary(place).digest
+        found = summary(place)
         self.check(found)
-        return self.model_copy(update={"prompts": place, "prompts_digest": found})
+        return self.model_copy(update={"prompts": place, "prompts_digest": found.digest})
 
     def token_bounds(self) -> tuple[int, int | None]:
-        """Nobody counted the prompts; the shortest answer is the least that any line asks for."""
-        named = summary(self.prompts).output_tokens
-        return 1 + min(self.output_tokens.bounds[0] if tokens is None else tokens for tokens in named), None
+        """Of a text nobody counted the tokens."""
+        own, lengths = self.output_tokens.bounds if self.output_tokens else (1, 1), summary(self.prompts).lengths
+        least = min(max(asked, 1) + (answered or own[0]) for asked, answered in lengths)
+        if own[1] is None or any(not asked for asked, _ in lengths):
+            return least, None
+        return least, max(asked + (answered or own[1]) for asked, answered in lengths)
 
     def distinct_requests(self) -> int:
         return summary(self.prompts).prompts
@@ -72,19 +102,23 @@ class FileWorkload(Workload):
     def identity(self) -> dict[str, Any]:
         """With the content of its file in place of its path."""
         content = self.prompts_digest or summary(self.prompts).digest
-        return self.model_dump(mode="json", exclude={"prompts_digest"}) | {"prompts": content}
+        return super().identity() | {"prompts": content, "prompts_digest": None}
 
     def requests(self, prompter: Prompter, seed: int) -> File:
         return File(self, prompter, seed)
 
-    def check(self, digest: str) -> None:
-        """Raises ProblemsError when the file's content is not what the workload was planned with."""
-        if self.prompts_digest not in (None, digest):
-            said = (
-                f"prompts {self.prompts!r} on {platform.node()} are not those that were planned (digest {digest} "
+    def check(self, found: Summary) -> None:
+        """Raises ProblemsError for a file that is not what the workload was planned with, or that lacks lengths."""
+        said = []
+        if self.prompts_digest not in (None, found.digest):
+            said.append(
+                f"prompts {self.prompts!r} on {platform.node()} are not those that were planned (digest {found.digest} "
                 f"instead of {self.prompts_digest}): the file has changed since, or differs on this node"
             )
-            raise ProblemsError([Problem(said)])
+        if self.output_tokens is None and any(answered is None for _, answered in found.lengths):
+            said.append(f"prompts {self.prompts!r} do not all say how long the answer shall be: give output_tokens")
+        if said:
+            raise ProblemsError([Problem(text) for text in said])
 
 
 class File(Kind):
@@ -93,12 +127,27 @@ class File(Kind):
     def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int) -> None:
         """Raises ProblemsError for a file that cannot be sent, or that is not the one that was planned."""
         data = read_file("prompts", workload.prompts)
-        workload.check(content_digest(data))
         self._lines = parse_prompts(data, workload.prompts)
-        self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens, 1, seed)
+        workload.check(Summary.of(data, self._lines))
+        self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens or Lengths(fixed=1), 1, seed)
+        self._prompter, self._seed = prompter, seed
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        return Prompt((Message("user", (self._line(session).text,), 0),), 0)
+        line = self._line(session)
+        made = line.messages or (Message("user", self._made(session % len(self._lines), line), line.input_tokens),)
+        return Prompt(made, line.input_tokens)
+
+    def _made(self, at: int, line: Line) -> Content:
+        """Content of a trace's length: wherever a block comes back, its tokens do."""
+        if not line.blocks:
+            return (self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, at), line.input_tokens),)
+        last = line.input_tokens - BLOCK_TOKENS * (len(line.blocks) - 1)
+        sizes = [BLOCK_TOKENS] * (len(line.blocks) - 1) + [last]
+        each = zip(line.blocks, sizes, strict=True)
+        return tuple(self._prompter.make(stream(self._seed, PROMPT_STREAM, 1, block), size) for block, size in each)
+
+    def input_tokens(self, session: int, turn: int) -> int:
+        return self._line(session).input_tokens
 
     def output_tokens(self, session: int, turn: int) -> int:
         return self._line(session).output_tokens or self._lengths.output_tokens(session, 0)
@@ -116,29 +165,47 @@ def summary(path: str) -> Summary:
 @lru_cache(maxsize=64)
 def _summary(path: str, mtime_ns: int, size: int) -> Summary:
     data = read_file("prompts", path)
-    lines = parse_prompts(data, path)
-    return Summary(content_digest(data), len(lines), frozenset(line.output_tokens for line in lines))
+    return Summary.of(data, parse_prompts(data, path))
 
 
 def parse_prompts(data: bytes, path: str) -> list[Line]:
-    """Every line that is not blank. Raises ProblemsError with the file, the lines and what is wrong there.
+    """Every line that is not blank, or every entry of an array; without conversations in which the user says nothing.
 
-    JSON lines are told by the file's name, or by a first line that is an object with ``prompt``. Lines end with a line
-    feed, or a carriage return before it; a byte order mark is no part of the first.
+    Raises ProblemsError with the file, the lines (entries) and what is wrong there. JSON is told by the file's name, or
+    by a first line that is an object with one of the keys. Lines end with a line feed, or a carriage return before it;
+    a byte order mark is no part of the first.
     """
-    named, lines = f"prompts {path!r}", lines_of(data, "prompts", path)
-    first, named_json = lines[0][1].lstrip(), path.lower().endswith(JSON_LINES)
-    if first.startswith(b"[{") or (named_json and first.startswith(b"[")):
-        raise ProblemsError([Problem(f"{named} is a JSON array; write one object per line (JSONL)")])
-    is_json = named_json or (isinstance(head := _json(lines[0][1]), dict) and "prompt" in head)
-    out, wrong = [], []
-    for at, line in lines:
+    lines, is_json = lines_of(data, "prompts", path), path.lower().endswith(JSON_LINES)
+    first = lines[0][1].lstrip()
+    if first.startswith(b"[{") or (is_json and first.startswith(b"[")):
+        entries = ((f"entry {at}", entry) for at, entry in enumerate(_array(data, path), start=1))
+        found = read_each("prompts", path, entries, lambda entry: _entry(entry, str(entry)))
+    else:
+        is_json = is_json or (isinstance(head := _json(lines[0][1]), dict) and not _ENTRIES.keys().isdisjoint(head))
+        numbered = ((f"line {at}", line) for at, line in lines)
+        found = read_each("prompts", path, numbered, _json_line if is_json else lambda line: Line(_says(line.decode())))
+    if not any(found):
+        raise ProblemsError([Problem(f"prompts {path!r}: nowhere does the user say anything")])
+    return [line for line in found if line]
+
+
+def _array(data: bytes, path: str) -> list[Any]:
+    try:
+        return list(orjson.loads(data.removeprefix(codecs.BOM_UTF8)))
+    except orjson.JSONDecodeError as error:
+        raise ProblemsError([Problem(f"prompts {path!r}, line {error.lineno}: {error.msg}")]) from None
+
+
+def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]) -> list[_T]:
+    """Of each entry what ``read`` makes of it. Raises ProblemsError with all for which it raises ValueError."""
+    named, out, wrong = f"{what} {path!r}", [], []
+    for place, entry in entries:
         try:
-            out.append(_object(line.decode()) if is_json else Line(line.decode()))
+            out.append(read(entry))
         except UnicodeDecodeError:
-            wrong.append(f"{named}, line {at}: not UTF-8")
+            wrong.append(f"{named}, {place}: not UTF-8")
         except ValueError as error:
-            wrong.append(f"{named}, line {at}: {error}")
+            wrong.append(f"{named}, {place}: {error}")
     if wrong:
         more = [f"{named}: and {len(wrong) - MOST_PROBLEMS} more"] if len(wrong) > MOST_PROBLEMS else []
         raise ProblemsError([Problem(text) for text in wrong[:MOST_PROBLEMS] + more])
@@ -179,14 +246,83 @@ def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
     return lines
 
 
-def _object(line: str) -> Line:
-    found = _json(line)
-    if not isinstance(found, dict) or not isinstance(found.get("prompt"), str) or not found["prompt"]:
-        raise ValueError(f'{line[:60]!r} is no object with a text "prompt"')
-    tokens = found.get("output_tokens")
-    if tokens is None or (type(tokens) is int and 1 <= tokens <= MOST_TOKENS):
-        return Line(found["prompt"], tokens)
-    raise ValueError(f"output_tokens is {tokens!r}; give a whole number from 1 to {MOST_TOKENS}")
+def _json_line(line: bytes) -> Line | None:
+    return _entry(_json(text := line.decode()), text)
+
+
+def _entry(found: Any, shown: str) -> Line | None:
+    """None: its user says nothing. Raises ValueError with what is wrong with it."""
+    name = next((name for name in _ENTRIES if name in found), None) if isinstance(found, dict) else None
+    if name is None:
+        raise ValueError(f"{shown[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
+    named = [_whole(found, name) for name in ("output_tokens", "output_length") if found.get(name) is not None]
+    return _ENTRIES[name](found, named[0] if named else None)
+
+
+def _prompt(found: dict[str, Any], answer: int | None) -> Line:
+    if not isinstance(found["prompt"], str) or not found["prompt"]:
+        raise ValueError(f'"prompt" is {str(found["prompt"])[:60]!r}; give a text')
+    return Line(_says(found["prompt"]), answer)
+
+
+def _chat(found: dict[str, Any], answer: int | None) -> Line | None:
+    """Up to the user's last message: what comes after it is the answer that somebody gave."""
+    messages = _messages(found, "messages", "role", "content", ROLES)
+    asked = [at for at, one in enumerate(messages) if one.role == "user" and one.text]
+    return Line(tuple(messages[: asked[-1] + 1]), answer) if asked else None
+
+
+def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
+    """The user's first message, with the system's."""
+    messages = _messages(found, "conversations", "from", "value", SPEAKERS)
+    asked = [one for one in messages if one.role == "user" and one.text]
+    return Line((*(one for one in messages if one.role == "system"), asked[0]), answer) if asked else None
+
+
+def _sizes(found: dict[str, Any], answer: int | None) -> Line:
+    asked, blocks = _whole(found, "input_length"), found.get("hash_ids") or []
+    if not isinstance(blocks, list) or not all(type(block) is int and block >= 0 for block in blocks):
+        raise ValueError(f"hash_ids are {str(blocks)[:60]!r}; give a list of whole numbers")
+    if blocks and len(blocks) != -(-asked // BLOCK_TOKENS):
+        raise ValueError(f"{len(blocks)} hash_ids for {asked} tokens; there is one for every {BLOCK_TOKENS}")
+    return Line((), answer, asked, tuple(blocks))
+
+
+_ENTRIES: dict[str, Callable[[dict[str, Any], int | None], Line | None]] = {
+    "prompt": _prompt,
+    "messages": _chat,
+    "conversations": _share_gpt,
+    "input_length": _sizes,
+}
+
+
+def _says(text: str) -> tuple[Message, ...]:
+    return (Message("user", (text,), 0),)
+
+
+def _messages(found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, str]) -> list[Message]:
+    entries = found[name]
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
+    out = []
+    for at, one in enumerate(entries, start=1):
+        who, said = roles.get(str(one.get(role))), one.get(text)
+        if isinstance(said, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in said):
+            said = "".join(str(part.get("text")) for part in said)
+        if who is None or not isinstance(said, str):
+            raise ValueError(
+                f'message {at} of "{name}": "{role}" is {str(one.get(role))[:60]!r} and "{text}" {str(said)[:60]!r}; '
+                f"give one of {', '.join(roles)} and a text"
+            )
+        out.append(Message(who, (said,), 0))  # type: ignore[arg-type]
+    return out
+
+
+def _whole(found: dict[str, Any], name: str) -> int:
+    value = found[name]
+    if type(value) is int and 1 <= value <= MOST_TOKENS:
+        return value
+    raise ValueError(f"{name} is {value!r}; give a whole number from 1 to {MOST_TOKENS}")
 
 
 def _json(line: str | bytes) -> Any:

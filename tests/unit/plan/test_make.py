@@ -31,16 +31,30 @@ def only_problem(**changes: Any) -> tuple[int | None, str, str | None]:
 
 
 def test_every_deployment_gets_every_workload_at_every_level() -> None:
-    workloads = [{"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")]
+    workloads = [{"name": name, "input_tokens": 10, "output_tokens": len(name)} for name in ("short", "others")]
     plan = planned(
         deployments=grid(tensor_parallel_size=[1, 2]), workloads=workloads, load={"levels": {"request_rate": [1, 2, 4]}}
     )
     assert len(plan.points) == 2 * 2 * 3
     first = plan.points_of(plan.deployments[0].id)
     assert [(point.workload.name, point.level.value) for point in first] == [
-        ("short", 1.0), ("short", 2.0), ("short", 4.0), ("other", 1.0), ("other", 2.0), ("other", 4.0),
+        ("short", 1.0), ("short", 2.0), ("short", 4.0), ("others", 1.0), ("others", 2.0), ("others", 4.0),
     ]  # fmt: skip
     assert len({point.point_id for point in plan.points}) == 12
+
+
+def test_two_names_make_no_two_workloads() -> None:
+    workloads = [{"name": name, "input_tokens": 10, "output_tokens": 5} for name in ("short", "other")]
+    assert only_problem(workloads=workloads)[1] == "'other' asks for the same as 'short'"
+
+
+def test_an_infinite_rate_needs_a_number_of_requests_and_goes_through_a_plan() -> None:
+    plan = planned(load={"levels": {"request_rate": [2, "inf"]}, "requests": 50})
+    again = Plan.from_json(plan.to_json())
+    assert [point.level.value for point in again.points] == [2.0, float("inf")]
+    assert [one.measurement_id for one in again.measurements()] == [one.measurement_id for one in plan.measurements()]
+    assert plan.points[1].load.estimated_s(plan.points[1].level) == 10.0  # the warm-up
+    assert "all requests are due at once" in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
 
 
 def test_a_point_holds_all_that_the_load_says() -> None:

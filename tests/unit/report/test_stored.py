@@ -25,14 +25,22 @@ version: 1
 name: {name}
 model: some-org/{model}
 deployments: {{engine: emulator, hardware: cpu, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]}}
-workloads: [{{name: chat, input_tokens: 16, output_tokens: {tokens}}}]
+workloads: [{{name: {workload}, input_tokens: 16, output_tokens: {tokens}}}]
 load: {{levels: {{concurrency: {levels}}}, duration: {duration}, warmup: 0s, request_timeout: {timeout}}}
 slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attainment: 0.9}}}}
 """
 
 
 def planned(**given: Any) -> Plan:
-    values = {"name": "exp", "model": "m", "tokens": 8, "levels": [2], "duration": "10s", "timeout": "600s"}
+    values = {
+        "name": "exp",
+        "model": "m",
+        "workload": "chat",
+        "tokens": 8,
+        "levels": [2],
+        "duration": "10s",
+        "timeout": "600s",
+    }
     return make_plan(parse_experiment(FILE.format(**values | given)))
 
 
@@ -102,6 +110,16 @@ def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]
     assert [len(one) for one in levels(store)] == [2, 2]
     run(store, planned())  # and back: nothing is measured again
     assert levels(store)[0] == [2, 2]
+
+
+def test_a_workload_that_got_another_name_is_shown_under_it_and_not_measured_again(store: Store) -> None:
+    run(store, planned(levels=[2]))
+    run(store, planned(levels=[2, 4], workload="talk"))  # the rows of level 2 say chat
+    found = Experiment(store).points()
+    assert [(one.head.workload, one.head.level) for one in found.current] == [("talk", 2), ("talk", 4)] * 2
+    assert not found.superseded
+    done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
+    assert [one["workload"] for one in json.loads(done.stdout)["comparisons"]] == ["talk"]
 
 
 def tables_of_superseded(store: Store) -> int:
