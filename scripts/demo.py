@@ -1,7 +1,7 @@
 """make demo: real engines, a two-node Ray cluster on this machine, a sweep, and its answer.
 
-Installs vLLM for the CPU and transformers serve into .engines/, makes a tiny model in .demo/model. Where these engines
-cannot be installed it says so and runs the same questions against the emulator.
+Installs vLLM and SGLang for the CPU and transformers serve into .engines/, makes a tiny model in .demo/model. Where
+SGLang cannot be installed it is left out; where the others cannot be, the emulator is asked the same questions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import yaml
 from ray_on_this_machine import RayOnThisMachine
 from rich.console import Console
 
@@ -25,23 +26,32 @@ def run(*argv: str) -> int:
     return subprocess.run([sys.executable, *argv], cwd=ROOT, check=False).returncode
 
 
-def install() -> int:
-    """Both real engines. NO_BUILD when this machine cannot have them; the script said why."""
-    for engine in ("vllm", "transformers"):
-        CONSOLE.print(f"installing {engine} into .engines/{engine} (first time: minutes)", highlight=False)
-        if status := run("scripts/install_engines.py", engine, "--into", f".engines/{engine}"):
-            return status
-    return 0
+def install(engine: str) -> int:
+    """0; NO_BUILD when this machine cannot have it, and the script said why."""
+    CONSOLE.print(f"installing {engine} into .engines/{engine} (first time: minutes)", highlight=False)
+    return run("scripts/install_engines.py", engine, "--into", f".engines/{engine}")
+
+
+def without(engine: str, experiment: str) -> str:
+    """The same experiment without one engine, as another file beside the engines: its paths hold there."""
+    document = yaml.safe_load((ROOT / experiment).read_text())
+    document["deployments"] = [one for one in document["deployments"] if one["engine"] != engine]
+    path = ROOT / ".demo" / Path(experiment).name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
 
 
 def main() -> int:
     """Exit status of the sweep."""
     experiment = "experiments/quickstart.yaml"
-    installed = install()
-    if installed not in (0, NO_BUILD):
+    installed = {engine: install(engine) for engine in ("vllm", "transformers", "sglang")}
+    if set(installed.values()) - {0, NO_BUILD}:
         CONSOLE.print("[red]The installation failed half way; run make demo again to go on.[/]")
         return 1
-    if installed == NO_BUILD:
+    if installed["sglang"] == NO_BUILD:
+        experiment = without("sglang", experiment)
+    if NO_BUILD in (installed["vllm"], installed["transformers"]):
         CONSOLE.print("[yellow]Real engines cannot be installed here: what follows is EMULATED, not measured.[/]")
         experiment = "experiments/quickstart-emulated.yaml"
     if run("scripts/make_tiny_model.py", ".demo/model") != 0:

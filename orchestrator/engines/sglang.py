@@ -32,6 +32,12 @@ LOAD_FORMATS = (
     *("expert_pack", "flash_rl"),
 )
 ALGORITHMS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
+# A chat's stream refuses return_token_ids; it has running counts instead.
+DIALECTS = {
+    "completions": openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)["completions"],
+    "chat": openai(continuous_usage=True, cache_salt=True)["chat"],
+    "native": SGLANG_GENERATE,
+}
 # "[2026-11-21 18:12:51 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 9, K size: 1.00 GB, V size: 1.00 GB"
 CACHE = re.compile(r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M)
 SAID = command.reading(
@@ -137,10 +143,7 @@ ENGINE = Engine(
         "prompt_tokens_total": "sglang:prompt_tokens_total",
         "generation_tokens_total": "sglang:generation_tokens_total",
     },
-    dialects=lambda settings: {
-        **openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
-        "native": SGLANG_GENERATE,
-    },
+    dialects=lambda settings: DIALECTS,
     served_name=_served_name,
     flags={
         "revision": Flag("--revision"),

@@ -15,7 +15,9 @@ from safetensors.numpy import load_file, save_file
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import ROOT, assert_nothing_left, assert_rows_equal_schedule, manifests, orchestrator, rows
 
-pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.transformers, pytest.mark.timeout(1500)]
+pytestmark = [
+    *(pytest.mark.cluster, pytest.mark.vllm, pytest.mark.sglang, pytest.mark.transformers, pytest.mark.timeout(1500)),
+]
 
 VLLM = {"engine": "vllm", "hardware": "cpu", "dtype": "float32", "max_model_len": 1024}
 # checkpoints of the same shape: the rows of every down_proj in another order; no number at all before the output
@@ -77,9 +79,9 @@ def of(results: Path, table: str, **settings: Any) -> list[dict[str, Any]]:
     return [row for row in rows(results, table) if row["deployment_id"] in ids]
 
 
-def test_seven_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
+def test_nine_real_deployments_serve_at_two_levels_each(swept: Path) -> None:
     ok = [one for one in manifests(swept) if one["status"] == "ok"]
-    assert len(ok) == 7 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
+    assert len(ok) == 9 * 2, [one["reason"] for one in manifests(swept) if one["status"] != "ok"]
     assert not any(row["emulated"] for row in rows(swept, "points"))
     counts = assert_rows_equal_schedule(swept)
     assert all(counts[one["attempt_id"]] > 5 for one in ok)
@@ -98,7 +100,7 @@ def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept:
     spoiled = {name: next(one for label, one in points.items() if name in label) for name in SPOILED}
     good = [one for one in points.values() if one not in spoiled.values()]
     (reference,) = {one["agreement_reference"] for one in points.values()}
-    assert len(good) == 5
+    assert len(good) == 7
     for one in good:
         known = (None, 0) if one["label"] == reference else (one["agreement"], one["agreement_n"])
         assert known == (None, 0) or (one["agreement"] >= 0.95 and one["agreement_n"] >= 256), one["label"]
@@ -107,16 +109,21 @@ def test_answers_agree_however_the_model_is_cut_and_a_spoiled_one_is_told(swept:
     assert "log-probability is NaN" in str(spoiled["nan"]["validity_reasons"])
 
 
-def test_vllm_counted_the_tokens_that_we_counted(swept: Path) -> None:
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_counted_the_requests_and_tokens_that_we_counted(swept: Path, engine: str) -> None:
+    """Of SGLang with two ranks each tells of every request."""
     told = json.loads(orchestrator("results", str(swept), "--format", "json").stdout)
-    sides = [repeat["engine_side"] for one in told if one["engine"] == "vllm" for repeat in one["repeats"]]
-    for point in of(swept, "points", engine="vllm"):
+    sides = [repeat["engine_side"] for one in told if one["engine"] == engine for repeat in one["repeats"]]
+    for point in of(swept, "points", engine=engine):
         if point["status"] != "ok":
             continue
         readings = [row for row in rows(swept, "engine_metrics") if row["attempt_id"] == point["attempt_id"]]
-        counters = [row["generation_tokens_total"] for row in sorted(readings, key=lambda row: row["unix_ns"])]
+        readings.sort(key=lambda row: row["unix_ns"])
+        counters = [row["generation_tokens_total"] for row in readings]
         requests = [row for row in rows(swept, "requests") if row["attempt_id"] == point["attempt_id"]]
         assert counters[-1] - counters[0] == sum(row["output_tokens"] or 0 for row in requests)
+        queued = readings[-1]["queue_time_count"] - readings[0]["queue_time_count"]
+        assert queued == sum(row["status"] == "ok" for row in requests)
         assert counters[-1] - counters[0] in [side["generation_tokens"] for side in sides if side]
 
 

@@ -26,6 +26,7 @@ from orchestrator.engines.engine import Engine
 from orchestrator.engines.ports import Ports
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
+from orchestrator.engines.shared_memory import mapped
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ class Running:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.node.port}"
 
-    def wait(self, timeout_s: float = 180.0) -> Ready:
+    def wait(self, timeout_s: float = 300.0) -> Ready:
         expected = Expected(self.engine, self.settings, self.node, self.base_url, self.key, self.processes[0])
         return wait_ready(expected, timeout_s)
 
@@ -131,9 +132,12 @@ def running(
             process.start()
         yield found
     finally:
+        ours = ownership.tagged({ownership.LAUNCH: launch_id})
+        segments = mapped(process.pid for process, _ in ours)
         for process in found.processes:
             process.stop()
         ports.release()
+        assert not [path for path, _ in segments if Path(path).exists()], "its shared memory is left"
         assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], "processes of the engine are left"
 
 

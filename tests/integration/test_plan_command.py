@@ -172,9 +172,11 @@ def test_the_quickstart_runs_everything_it_names() -> None:
         ("vllm", 2, 1, 1),
         ("vllm", 1, 2, 1),
         ("vllm", 2, 1, 2),
+        ("sglang", 1, 1, 1),
+        ("sglang", 2, 1, 1),
         ("transformers", 1, 1, 1),
     ]
-    assert found["points"] == 10
+    assert found["points"] == 14
     assert all(one["settings"]["model"] == str(ROOT / ".demo" / "model") for one in found["deployments"])
 
 

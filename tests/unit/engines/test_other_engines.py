@@ -68,6 +68,12 @@ def test_golden_sglang_speculation_without_chunks() -> None:
     }
 
 
+def test_a_chat_with_sglang_asks_for_running_counts_since_its_stream_refuses_token_ids() -> None:
+    dialects = ENGINES["sglang"].dialects(settings("sglang"))
+    assert (dialects["chat"].return_token_ids, dialects["chat"].continuous_usage) == (False, True)
+    assert dialects["completions"].return_token_ids
+
+
 def test_sglang_on_a_cpu_takes_its_cpu_engine_and_every_rank_its_cores() -> None:
     made = command("sglang", CPU, {"cores": (0, 1, 2, 3)}, tensor_parallel_size=2, kv_cache_tokens=8192)
     assert by_flag(made.argv)["--device"] == ["cpu"]

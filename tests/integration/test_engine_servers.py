@@ -1,0 +1,280 @@
+"""Real vLLM and SGLang on the CPU: they start, are proven ours, serve, stop, and fail in the ways they really fail.
+
+Every engine is started once; the tests of one run after the other, the last of which ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from orchestrator.engines import ownership
+from orchestrator.engines.failures import LastWords, classify
+from orchestrator.engines.readiness import LOG_LINES
+from orchestrator.errors import EngineFailure, Failure, FailureClass
+from orchestrator.load.wire import WIRES, Parsed
+from orchestrator.load.workloads.content import Message, Prompt
+from orchestrator.spec.settings import EngineSettings
+from orchestrator.telemetry.engine_metrics import normalize
+from tests.harness import wait_for
+from tests.integration.engine_real import CORES, ROOT, Running, died, home_of, running, script, settings
+
+pytestmark = pytest.mark.timeout(400)
+TOKENS = 16
+PROMPT = list(range(10, 30))
+
+
+class Facts(NamedTuple):
+    """What differs: settings beside the usual, version, the part of it that is killed last and how it then ends."""
+
+    given: dict[str, Any]
+    version: str
+    part: str
+    status: int | None  # None: it lives on, and answers nothing
+    reset: str  # what it answers when its prefix cache is emptied
+    untold: set[str]  # columns of metrics that it tells only when it happens
+
+
+ENGINES = {
+    "vllm": Facts(
+        {"enforce_eager": True},
+        "0.32.0",
+        "VLLM::EngineCor",
+        0,  # it ends with status 0 when it dies while serving
+        '{"success":true}',
+        {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
+    ),
+    "sglang": Facts({}, "0.5.23", "sglang::detoken", None, "Cache flushed", {"preemptions_total"}),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    script("make_tiny_model").make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in ENGINES])
+def engine(request: pytest.FixtureRequest) -> str:
+    home_of(request.param)
+    return str(request.param)
+
+
+VLLM = [pytest.param("vllm", marks=pytest.mark.vllm)]
+
+
+def usual(engine: str, **given: Any) -> EngineSettings:
+    sizes = {"max_model_len": 1024, "kv_cache_tokens": 8192, "max_num_seqs": 8}
+    return settings(engine, **(sizes | ENGINES[engine].given | given))
+
+
+@pytest.fixture(scope="module")
+def broken(engine: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
+    """Engines that cannot start, started on the other core beside the one that can. On the port of one of them somebody
+    takes connections and never says a word."""
+    flag, nowhere = usual(engine, extra_args={"--no-such-flag": True}), Path("/nowhere/model")
+    folder, cores = tmp_path_factory.mktemp("broken"), (CORES[-1:],)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        running(flag, folder / "flag", model, cores=cores) as unknown_flag,
+        running(usual(engine), folder / "model", nowhere, cores=cores) as no_model,
+        running(usual(engine), folder / "port", model, cores=cores, port=silent.getsockname()[1]) as port_taken,
+    ):
+        yield {"flag": unknown_flag, "model": no_model, "port": port_taken}
+
+
+@pytest.fixture(scope="module")
+def server(
+    engine: str, model: Path, broken: dict[str, Running], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    with running(usual(engine), tmp_path_factory.mktemp(engine), model) as found:
+        found.ready = found.wait()
+        yield found
+
+
+def completion(**changes: object) -> dict[str, object]:
+    usual = {"prompt": PROMPT, "max_tokens": TOKENS, "min_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+    return usual | {"stream_options": {"include_usage": True}} | changes
+
+
+def failure_of(found: Running) -> Failure:
+    with pytest.raises(EngineFailure) as caught:
+        found.wait()
+    return caught.value.failure
+
+
+def test_it_is_ready_and_proven_to_be_ours(server: Running) -> None:
+    assert server.ready is not None
+    assert server.ready.proofs == ("socket", "key", "name")
+    assert server.ready.engine_version == ENGINES[server.engine.name].version
+    assert server.ready.max_model_len == 1024
+    assert server.ready.reported["kv_cache_tokens"] == 8192
+
+
+def test_it_refuses_requests_without_our_key(server: Running) -> None:
+    assert server.ask("POST", "/v1/completions", completion(), key=None)[0] == 401
+    assert server.ask("POST", "/v1/completions", completion(), key="wrong")[0] == 401
+
+
+def test_a_completion_streams_exactly_the_tokens_that_were_asked_for(server: Running) -> None:
+    *chunks, last = server.stream("/v1/completions", completion())
+    ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
+    assert len(ids) == TOKENS
+    assert last["usage"]["completion_tokens"] == TOKENS
+    assert last["usage"]["prompt_tokens"] == len(PROMPT)
+    assert "cached_tokens" in last["usage"]["prompt_tokens_details"]
+    assert all(chunk["choices"][0]["text"] for chunk in chunks), "the tiny model speaks whole texts only"
+
+
+def test_a_chat_as_the_load_client_asks_for_it_streams_too(server: Running) -> None:
+    dialect, parsed = server.engine.dialects(server.settings)["chat"], Parsed()
+    wire, question = WIRES[dialect.wire], Prompt((Message("user", ("Kalomi ne ru?",), 0),), 0)
+    status, text = server.ask("POST", dialect.path, json.loads(wire.body(question, TOKENS, server.name, dialect)))
+    assert status == 200, text
+    wire.read([event.encode() for event in text.split("data: ")[1:-1]], parsed)
+    assert (parsed.error, sum(parsed.tokens), parsed.output_tokens) == (None, TOKENS, TOKENS)
+    assert parsed.source in ("token_ids", "continuous_usage")
+
+
+def test_the_prefix_cache_is_emptied_on_demand(server: Running) -> None:
+    long = completion(prompt=list(range(100, 500)))
+    cached, reset = [], ENGINES[server.engine.name].reset
+    for emptied in (True, False, True):
+        if emptied:
+            assert server.ask("POST", server.engine.reset_path or "")[1].startswith(reset)
+        last = server.stream("/v1/completions", long)[-1]
+        cached.append(last["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached[0] == cached[2] == 0
+    assert cached[1] > 0
+
+
+def test_every_metric_that_we_read_is_there(server: Running) -> None:
+    text = server.ask("GET", server.engine.metrics_path or "")[1]
+    told = set(normalize(text, server.engine.metrics))
+    assert set(server.engine.metrics) - told <= ENGINES[server.engine.name].untold
+
+
+@pytest.mark.parametrize("engine", VLLM, indirect=True)
+def test_vllms_own_client_counts_and_times_the_same(
+    server: Running, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreement = script("run", "benchmarks/agreement")
+    monkeypatch.setitem(agreement.ENV, agreement.KEY, server.key)
+    args = agreement.parse(["--model", str(model), "--served", server.name, "--requests", "40"])
+    theirs = agreement.vllm_bench(server.base_url, args, 1, tmp_path)
+    ours = agreement.ours(server.base_url, args, 2, tmp_path)
+    assert ours["output_tokens"] == theirs["output_tokens"] == args.output_tokens
+    assert ours["input_tokens"] == args.input_tokens
+    assert theirs["input_tokens"] == pytest.approx(args.input_tokens, rel=0.01)
+    # Far apart, for a machine that does other things: benchmarks/agreement measures how near they are.
+    for name in agreement.LIMITS:
+        assert 0.4 < ours[name] / theirs[name] < 2.5, (name, ours, theirs)
+
+
+def test_the_key_is_in_no_command_line_and_not_in_the_log(server: Running) -> None:
+    pid = server.processes[0].pid
+    assert pid is not None
+    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    assert len(tree) >= 3, "a server, and what computes"
+    assert not any(server.key in " ".join(process.cmdline()) for process in tree)
+    assert server.key not in server.processes[0].log_tail(), "SGLang prints it"
+
+
+def test_every_process_of_it_carries_the_mark_though_it_renames_itself(server: Running) -> None:
+    pid = server.processes[0].pid
+    assert pid is not None
+    tree = {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    assert tree <= {process.pid for process, _ in ownership.tagged({ownership.LAUNCH: server.node.launch_id})}
+    part = ENGINES[server.engine.name].part
+    assert any(process.name().startswith(part) for process in map(psutil.Process, tree))
+
+
+def test_a_second_engine_on_its_port_is_told_that_it_is_taken(server: Running, model: Path, tmp_path: Path) -> None:
+    with running(usual(server.engine.name), tmp_path, model, port=server.node.port) as second:
+        failure = failure_of(second)
+    assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
+    assert str(server.node.port) in failure.sentence
+
+
+def test_one_whose_port_is_held_by_somebody_silent_is_told_so_too(broken: dict[str, Running]) -> None:
+    """SGLang then waits for ever."""
+    failure = failure_of(broken["port"])
+    assert (failure.kind, failure.failure_class) == ("port_taken", FailureClass.INFRA)
+    assert str(broken["port"].node.port) in failure.sentence
+
+
+def test_an_unknown_flag_is_bad_config(broken: dict[str, Running]) -> None:
+    failure = failure_of(broken["flag"])
+    assert (failure.kind, failure.failure_class) == ("bad_flag", FailureClass.BAD_CONFIG)
+    assert "--no-such-flag" in failure.sentence
+
+
+def test_a_model_that_is_not_there_is_bad_config(broken: dict[str, Running]) -> None:
+    failure = failure_of(broken["model"])
+    assert (failure.kind, failure.failure_class) == ("no_model", FailureClass.BAD_CONFIG)
+    assert "/nowhere/model" in failure.sentence
+
+
+@pytest.mark.vllm
+def test_nothing_is_left_of_it_when_its_owner_is_killed(model: Path, tmp_path: Path) -> None:
+    launch_id = f"test-{time.monotonic_ns()}"
+    given = settings("vllm", max_model_len=1024, enforce_eager=True)
+    argv = [f"{given.executable}/bin/vllm", "serve", str(model), "--port", "21999", "--dtype", "float32"]
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            ROOT / "tests/integration/engine_owner.py",
+            tmp_path,
+            launch_id,
+            "10",
+            *argv,
+            "--enforce-eager",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert len(list(ownership.tagged({ownership.LAUNCH: launch_id}))) >= 3, "server and engine core are up"
+        owner.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while list(ownership.tagged({ownership.LAUNCH: launch_id})) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == []
+    finally:
+        owner.kill()
+        owner.communicate()
+        ownership.kill_tagged({ownership.LAUNCH: launch_id})
+
+
+def test_an_engine_a_part_of_which_dies_while_it_serves_has_crashed_whatever_its_server_does(server: Running) -> None:
+    """The last test: nothing serves after it."""
+    process, facts = server.processes[0], ENGINES[server.engine.name]
+    assert process.pid is not None
+    process.mark_ready()
+    heard = LastWords(server.engine.log)
+    tree = psutil.Process(process.pid).children(recursive=True)
+    next(one for one in tree if one.name().startswith(facts.part)).kill()
+    if facts.status is None:
+        wait_for(lambda: heard.spoken("run", process.news()), 20, "its last words")
+    else:
+        status, text = server.ask("POST", "/v1/completions", {"model": server.name, "stream": True} | completion())
+        assert "error" in text or status == 500
+        assert died(process, limit_s=30)
+    assert process.poll() == facts.status
+    failure = classify(server.engine.log, "run", process.log_tail(LOG_LINES), facts.status)
+    assert (failure.kind, failure.failure_class) == ("engine_dead", FailureClass.ENGINE_CRASH)
