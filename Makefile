@@ -1,8 +1,8 @@
-# make demo | make test | make lint; each installs what it needs and nothing outside this folder.
+# make demo | make demo-quantization | make test | make lint; each installs what it needs and nothing outside this folder.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint install engines compiled model lock clean
+.PHONY: demo demo-quantization test lint install engines compiled model lock clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -34,6 +34,9 @@ model: install
 
 demo: install
 	$(BIN)/python scripts/demo.py
+
+demo-quantization: install
+	$(BIN)/python scripts/demo_quantization.py
 
 test: install compiled engines model .engines/tgi-client/installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

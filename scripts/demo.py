@@ -42,6 +42,20 @@ def without(engine: str, experiment: str) -> str:
     return str(path)
 
 
+def measure(experiment: str) -> int:
+    """Runs an experiment on two nodes and shows its points and its answer. Exit status of the sweep."""
+    results = f".demo/results-{time.strftime('%Y%m%d-%H%M%S')}"
+    CONSOLE.print("starting a two-node Ray cluster on this machine", highlight=False)
+    with RayOnThisMachine(nodes=2) as cluster:
+        status = run("-m", "orchestrator", "run", experiment, "--results", results, "--address", cluster.address)
+    if status not in (0, 3):
+        return status
+    run("-m", "orchestrator", "results", results)
+    run("-m", "orchestrator", "best", results, "--slo", SLO, "--per", "gpu")
+    print(f"\nParquet: {ROOT / results}")
+    return status
+
+
 def main() -> int:
     """Exit status of the sweep."""
     experiment = "experiments/quickstart.yaml"
@@ -56,16 +70,7 @@ def main() -> int:
         experiment = "experiments/quickstart-emulated.yaml"
     if run("scripts/make_tiny_model.py", ".demo/model") != 0:
         return 1
-    results = f".demo/results-{time.strftime('%Y%m%d-%H%M%S')}"
-    CONSOLE.print("starting a two-node Ray cluster on this machine", highlight=False)
-    with RayOnThisMachine(nodes=2) as cluster:
-        status = run("-m", "orchestrator", "run", experiment, "--results", results, "--address", cluster.address)
-    if status not in (0, 3):
-        return status
-    run("-m", "orchestrator", "results", results)
-    run("-m", "orchestrator", "best", results, "--slo", SLO, "--per", "gpu")
-    print(f"\nParquet: {ROOT / results}")
-    return status
+    return measure(experiment)
 
 
 if __name__ == "__main__":

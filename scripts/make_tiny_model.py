@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 2048
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
-CONFIG = {
+Config = Mapping[str, object]
+CONFIG: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "vocab_size": VOCABULARY,
@@ -86,14 +88,15 @@ def unprintable(made: Tokenizer) -> list[int]:
     return [token for token in range(VOCABULARY) if not (piece := made.decode([token])) or "\ufffd" in piece]
 
 
-def weights(rng: np.random.Generator, never: list[int]) -> dict[str, NDArray[np.float32]]:
+def weights(rng: np.random.Generator, never: list[int], config: Config = CONFIG) -> dict[str, NDArray[np.float32]]:
     """Random weights in the names of LlamaForCausalLM; greedy or sampled, the tokens ``never`` do not come.
 
     Channel 0 of the residual stream is a constant that no layer writes to, and the output head reads it with a large
     negative weight for those tokens. So every answer has the length that was asked for, and every token is a text.
     """
-    hidden, inner = int(str(CONFIG["hidden_size"])), int(str(CONFIG["intermediate_size"]))
-    kv = int(str(CONFIG["num_key_value_heads"])) * int(str(CONFIG["head_dim"]))
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_key_value_heads", "head_dim")
+    hidden, inner, layers, kv_heads, head_dim = (int(str(config[name])) for name in names)
+    kv = kv_heads * head_dim
 
     def matrix(rows: int, columns: int, silent_channel: bool = False) -> NDArray[np.float32]:
         made = rng.normal(0, 0.05, size=(rows, columns)).astype(np.float32)
@@ -102,7 +105,7 @@ def weights(rng: np.random.Generator, never: list[int]) -> dict[str, NDArray[np.
         return made
 
     out = {"model.norm.weight": np.ones(hidden, np.float32)}
-    for layer in range(int(str(CONFIG["num_hidden_layers"]))):
+    for layer in range(layers):
         name = f"model.layers.{layer}."
         out |= {
             name + "input_layernorm.weight": np.ones(hidden, np.float32),
@@ -122,16 +125,16 @@ def weights(rng: np.random.Generator, never: list[int]) -> dict[str, NDArray[np.
     return out | {"model.embed_tokens.weight": embeddings, "lm_head.weight": head}
 
 
-def make(folder: Path, seed: int = 0) -> None:
-    """Writes the whole model into ``folder``."""
+def make(folder: Path, seed: int = 0, config: Config = CONFIG) -> None:
+    """Writes the whole model into ``folder``; ``config``: CONFIG, with other widths where they are wanted."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     made = tokenizer(rng)
     made.save(str(folder / "tokenizer.json"))
-    save_file(weights(rng, unprintable(made)), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights(rng, unprintable(made), config), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     documents = {
-        "config.json": CONFIG,
+        "config.json": config,
         "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "do_sample": True},
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",

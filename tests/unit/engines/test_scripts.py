@@ -1,4 +1,4 @@
-"""scripts/install_engines.py without installing anything, and scripts/make_tiny_model.py as it is."""
+"""scripts/install_engines.py without installing anything, and what the other scripts make of models as it is."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig
 
+from orchestrator.catalog.models import model_facts
+from orchestrator.plan.feasibility import assess
+from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.integration.engine_real import script
 
 install = script("install_engines")
 tiny = script("make_tiny_model")
+quantized = script("make_quantized_models")
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -239,3 +245,41 @@ def test_it_never_says_half_a_character_or_the_end(model: Path, made: Tokenizer)
     head = load_file(model / "model.safetensors")["lm_head.weight"]
     assert (head[never, 0] == -100).all()
     assert (head[:, 0] == -100).sum() == len(never)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kind", "error"),
+    [
+        ("int8", "int8", 0.01),
+        ("fp8", "fp8 per channel", 0.05),
+        ("int4", "int4 weights", 0.15),
+        ("gptq4", "int4 weights", 0.15),
+        ("awq4", "int4 weights", 0.15),
+    ],
+)
+def test_a_quantized_checkpoint_is_what_its_configuration_says(
+    quantized_models: Path, scheme: str, kind: str, error: float
+) -> None:
+    """``error``: mean distance from the weights it was made of, in their standard deviations."""
+    found = model_facts(str(quantized_models / scheme))
+    assert found is not None
+    assert found.quantization is not None
+    assert found.quantization.scheme == kind
+    for size in (1, 2):
+        asked = EngineSettings(engine="vllm", model="m", dtype="bfloat16", tensor_parallel_size=size)
+        assert assess(asked, found, Hardware(name="cpu")).status == "fits"
+    file = quantized_models / scheme / "model.safetensors"
+    with safe_open(file, "np") as stored:  # it refuses a file whose blocks do not lie where the header says
+        assert len(list(stored.keys())) > 3 + 9 * 4
+    same, before = (load_file(quantized_models / name / "model.safetensors") for name in (f"{scheme}-dequantized", "f"))
+    name = "model.layers.2.mlp.down_proj.weight"
+    assert 0 < np.abs(same[name] - before[name]).mean() / before[name].std() < error
+    assert (same[name][0] == 0).all(), "the channel that no layer writes to"
+
+
+@pytest.fixture(scope="module")
+def quantized_models(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quantized")
+    quantized.make(folder, size="tiny", dequantized=True)
+    (folder / "f").symlink_to(model)
+    return folder
