@@ -3,9 +3,9 @@
     python benchmarks/results/make_store.py /tmp/large
     python benchmarks/results/answers.py /tmp/large [--sample 300] [--limit-s 10] [--limit-mb 400] [--resume-limit-s 3]
 
-Prints one JSON document: ``results`` and ``best`` with limits that no file names, resume (what ``run`` asks of the
-store before it starts), and how long reading the requests would take instead, from a sample of attempts. Exit status 1
-when a limit is not held.
+Prints one JSON document: ``results`` and ``best`` with limits that no file names, resume (the sweep itself, which looks
+whether every part is there and finds nothing left to do), and how long reading the requests would take instead, from a
+sample of attempts. Exit status 1 when a limit is not held.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from orchestrator.results.root import open_results
 SLO = "ttft<=137ms,tpot<=21.3ms,itl_p99<=61ms,attainment>=0.9"
 RESUME = """
 import sys
+from orchestrator.load.rows import leave_pandas_out
+leave_pandas_out()
+from orchestrator.cluster.local import LocalCluster
 from orchestrator.plan.model import Plan
 from orchestrator.results.root import open_results
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.sweep import Sweep
 results = open_results(sys.argv[1])
 for name in results.experiments:
     store = results.store(name)
-    done = store.winners()
-    open_ = [one for one in Plan.from_json(store.plan()).measurements() if one.measurement_id not in done]
-    print(len(done), "done,", len(open_), "open")
+    counts = Sweep(SweepContext(Plan.from_json(store.plan()), LocalCluster(store), store)).run().counts
+    assert counts.skipped and not counts.measured + counts.failed, counts
 """
 COMMANDS = {
     "results": ["-m", "orchestrator", "results", "{}"],

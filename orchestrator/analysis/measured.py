@@ -171,10 +171,9 @@ def _order(point: Point) -> tuple[str, str, str, float]:
 
 
 def _points_of(store: Store, slo: Slo | None) -> list[Point]:
-    committed = store.commits()  # oldest first
-    counting = {one.measurement_id: one for one in committed} | first_ok(committed)
-    attempts = _Attempts(slo, Counter(one.measurement_id for one in committed))
-    for rows in computed(store, sorted(one.ids for one in counting.values()), attempts.columns):
+    counting, tries = _counting(store)
+    attempts = _Attempts(slo, tries)
+    for rows in computed(store, counting, attempts.columns):
         attempts.add(rows)
     if unknown := attempts.undescribed():  # versions that wrote a deployment with its launch alone
         launched = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
@@ -188,6 +187,13 @@ def _points_of(store: Store, slo: Slo | None) -> list[Point]:
         Point(attempts.deployment(group[0].point), tuple(group), some, figures)
         for group, some, figures in zip(groups.values(), used, together, strict=True)
     ]
+
+
+def _counting(store: Store) -> tuple[list[tuple[str, str]], Counter[str]]:
+    """Ids of the attempts that count, and how many each measurement had."""
+    committed = store.commits()  # oldest first
+    counting = {one.measurement_id: one for one in committed} | first_ok(committed)
+    return sorted(one.ids for one in counting.values()), Counter(one.measurement_id for one in committed)
 
 
 class _Attempts:
@@ -204,7 +210,7 @@ class _Attempts:
         self.columns = [*arrow_schema(Committed).names, *needed]
         self.deployments: dict[str, DeploymentRow] = {}
         self._described: dict[str, int] = {}  # when the attempt was made that a deployment's row came with
-        self._rows: list[tuple[Committed, PointHead, Batches, Verdicts | None]] = []
+        self._rows: list[tuple[PointHead, Batches, Verdicts | None]] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
     def add(self, rows: pa.Table) -> None:
@@ -212,7 +218,7 @@ class _Attempts:
         points = rows_of(_unnested(rows["point"]), PointHead)
         batches = map(Batches, _split(rows["batch_tokens"]), _split(rows["batch_s"]))
         committed = rows_of(rows, Committed)
-        self._rows += zip(committed, points, batches, self._verdicts(rows), strict=True)
+        self._rows += zip(points, batches, self._verdicts(rows), strict=True)
         self._figures.append(rows.select(["figures", "engine_side"]))
         there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
         for at, (one, point) in enumerate(zip(committed, points, strict=True)):
@@ -226,7 +232,7 @@ class _Attempts:
 
     def undescribed(self) -> set[str]:
         """Deployments of which no row came with an attempt."""
-        return {point.deployment_id for _, point, _, _ in self._rows} - set(self.deployments)
+        return {point.deployment_id for point, _, _ in self._rows} - set(self.deployments)
 
     def deployment(self, point: PointHead) -> DeploymentRow:
         """That of a point; one with nothing but its id where nobody described it."""
@@ -241,12 +247,12 @@ class _Attempts:
         counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), Counts)
         rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
         return [
-            Measurement(point, batches, verdicts, self._tries[one.measurement_id], count, made, side)
-            for (one, point, batches, verdicts), count, made, side in rows
+            Measurement(point, batches, verdicts, self._tries[point.measurement_id], count, made, side)
+            for (point, batches, verdicts), count, made, side in rows
         ]
 
     def _order(self, at: int) -> tuple[str, str, float, str, int]:
-        _, point, _, _ = self._rows[at]
+        point, _, _ = self._rows[at]
         return self.deployment(point).label, point.workload, point.level, point.point_id, point.repeat
 
     def _verdicts(self, rows: pa.Table) -> list[Verdicts | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
+    gc.disable()  # records by the hundred thousand and no cycles: looking for some would take a third of the time
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     found = experiments(open_results(uri), experiment)

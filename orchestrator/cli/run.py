@@ -47,6 +47,9 @@ def run(
     retry_failed: bool,
 ) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
+    from orchestrator.load.rows import leave_pandas_out
+
+    leave_pandas_out()
     from orchestrator.plan.make import load_plan
     from orchestrator.plan.model import Estimate
     from orchestrator.results.store import Store

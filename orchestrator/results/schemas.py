@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -45,9 +46,11 @@ def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
     What an older version did not write has the record's default.
     """
     hints, absent = _hints(cast(type, record)), _defaults(cast(type, record))
-    columns = {name: table[name].fill_null(absent[name]) if name in absent else table[name] for name in hints}
-    rows = zip(*(_values(columns[name], hint) for name, hint in hints.items()), strict=True)
-    return [record(**dict(zip(hints, row, strict=True))) for row in rows]
+    made = [object.__new__(record) for _ in range(table.num_rows)]
+    for name, hint in hints.items():  # by column and not by __init__, which of a frozen record takes three times as long
+        column = table[name].fill_null(absent[name]) if name in absent else table[name]
+        deque(map(getattr(record, name).__set__, made, _values(column, hint)), maxlen=0)
+    return made
 
 
 def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:

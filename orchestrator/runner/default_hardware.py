@@ -9,14 +9,14 @@ committed with each of its points.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine
 from orchestrator.engines import ENGINES
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.plan.make import ANY
 from orchestrator.plan.model import Deployment
-from orchestrator.results.records import DeploymentRow
+from orchestrator.results.records import Committed, DeploymentRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
@@ -51,7 +51,7 @@ def _on(deployment: Deployment, accelerator: str) -> Deployment:
     return deployment.model_copy(update={"hardware": hardware})
 
 
-def check_same(store: Store, deployments: Collection[Deployment]) -> None:
+def check_same(store: Store, deployments: Collection[Deployment], committed: Iterable[Committed]) -> None:
     """See that what is committed of deployments as they would run here was measured on the same accelerator.
 
     Raises ProblemsError with every one that was not.
@@ -59,7 +59,7 @@ def check_same(store: Store, deployments: Collection[Deployment]) -> None:
     here = {one.id: one for one in deployments if one.hardware.name == ANY.name}
     if not here:
         return
-    first = {one.deployment_id: one for one in store.winners().values() if one.deployment_id in here}
+    first = {one.deployment_id: one for one in committed if one.deployment_id in here}
     manifests = [store.manifest(one.measurement_id, one.attempt_id) for one in first.values()]
     rows = store.read_manifests("deployments", [one for one in manifests if one])
     problems = []

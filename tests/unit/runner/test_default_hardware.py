@@ -77,11 +77,11 @@ def test_what_was_measured_elsewhere_is_not_continued(
     before: Machine, now: Machine, words: str | None, tmp_path: Path
 ) -> None:
     made, store = plan(), Store.open(str(tmp_path), "x")
-    check_same(store, [here(made, now)])  # nothing is measured yet
+    check_same(store, [here(made, now)], store.commits())  # nothing is measured yet
     (measurement,) = made.measurements()
     commit_attempt(store, AttemptRecord(here(made, before), made.points[0], measurement, Attempt()))
     if words is None:
-        check_same(store, [here(made, now)])
+        check_same(store, [here(made, now)], store.commits())
         return
     with pytest.raises(ProblemsError, match=words):
-        check_same(store, [here(made, now)])
+        check_same(store, [here(made, now)], store.commits())
