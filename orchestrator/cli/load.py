@@ -207,7 +207,7 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
     point = loaded.cut(run.load)
     found = run_document(point, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
     found |= limits_document(point, loaded.requests, loaded.token_events, run.plan.slos)
-    return found | {"seed": run.plan.seed}
+    return found | {"seed": run.plan.seed, "emulated": run.emulated}
 
 
 def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[str]]:

@@ -12,7 +12,7 @@ from functools import partial
 
 import orjson
 
-from orchestrator import __version__
+from orchestrator.emulator import VERSION
 from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi, sse
 from orchestrator.emulator.batch import Batch, PrefixCache, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
@@ -253,7 +253,7 @@ def _answer_with(content: object, _request: HttpRequest, connection: ClientConne
 
 def _pages(serving: Serving) -> dict[str, object]:
     """What the server says of itself, by path: vLLM's version and models, TGI's info."""
-    limits, version = serving.replica.limits, f"{__version__}+emulator"
+    limits = serving.replica.limits
     card = {
         "id": serving.options.model,
         "object": "model",
@@ -268,10 +268,10 @@ def _pages(serving: Serving) -> dict[str, object]:
         "max_input_tokens": limits.max_model_len - 1,
         "max_total_tokens": limits.max_model_len,
         "router": "emulator",
-        "version": version,
+        "version": VERSION,
     }
     models = {"object": "list", "data": [card]}
-    return {"/version": {"version": version, "emulator": True}, "/v1/models": models, "/info": info}
+    return {"/version": {"version": VERSION, "emulator": True}, "/v1/models": models, "/info": info}
 
 
 def exposition(model: str, values: Mapping[str, float]) -> str:

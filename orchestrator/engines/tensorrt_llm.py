@@ -9,6 +9,7 @@ Those of 1.3 are asked for as well: what a release does not have stays null.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
-from orchestrator.spec.dialect import openai
+from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 CONFIG = "trtllm.yaml"
@@ -59,6 +60,11 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     ]
     text = json.dumps(configuration(settings), indent=1, sort_keys=True)  # is YAML
     return Command(tuple(argv), files={CONFIG: text})
+
+
+def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
+    found = openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True)
+    return found | {"chat": replace(found["chat"], cache_salt=True)}  # ChatCompletionRequest alone has the field
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -104,7 +110,7 @@ ENGINE = Engine(
         "prefix_query_tokens_total": "trtllm_prompt_tokens_total",
         "prefix_hit_tokens_total": "trtllm_prompt_cached_tokens_total",
     },
-    dialects=lambda settings: openai(prompt_token_ids=True, allowed_fields=FIELDS, continuous_usage=True),
+    dialects=_dialects,
     served_name=_served_name,
     taken=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
     refused={

@@ -15,7 +15,7 @@ from orchestrator.analysis.metrics import few, figures, observe, steady_window_n
 from orchestrator.analysis.requests import WindowNs
 from orchestrator.analysis.slo import format_slo, judge, limit_values
 from orchestrator.report.documents import Document, metrics
-from orchestrator.report.text import Column, figure, percentile, plain, say, table
+from orchestrator.report.text import EMULATED, Column, figure, percentile, plain, say, table
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import Slo, in_json, load_text
 
@@ -121,6 +121,8 @@ def run_text(found: Document) -> Iterator[str]:
     yield say(f"validity: {one['validity']}", "green" if one["validity"] == "valid" else "yellow")
     yield from (say(f"  {reason}", "yellow") for reason in one["validity_reasons"])
     yield from (say(f"note: {plain(note)}", "yellow") for note in one.get("notes", ()))
+    if one.get("emulated"):
+        yield say(EMULATED, "yellow")
     yield say(f"seed: {one['seed']} (--seed {one['seed']} sends the same requests again)", "dim")
 
 
@@ -144,6 +146,8 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
             yield say(f"{load}: {one['validity']}: {'; '.join(one['validity_reasons'])}", "yellow")
     notes = dict.fromkeys(note for one in every for note in one.get("notes", ()))
     yield from (say(f"note: {plain(note)}", "yellow") for note in notes)
+    if first.get("emulated"):
+        yield say(EMULATED, "yellow")
     yield say(f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim")
 
 

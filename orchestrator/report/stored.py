@@ -138,11 +138,12 @@ class Experiment:
         """What the plan asks for and nobody measured. Of a search the first levels are known, until it has begun."""
         stored = {one.head.point_id for one in current}
         begun = {(one.head.deployment_id, one.head.workload) for one in current}
+        emulators = {one.head.deployment_id for one in current if one.emulated}
         for point in plan.points:
             name, one = point.workload.name, plan.deployment(point.deployment_id)
             if point.point_id in stored or (point.load.search != "levels" and (one.id, name) in begun):
                 continue
-            emulated = ENGINES[one.settings.engine].emulated
+            emulated = one.id in emulators or ENGINES[one.settings.engine].emulated
             group = Group(self.name, name, one.settings.model, one.hardware.name, emulated)
             yield Missing(group, one.id, one.label, point.level)
 

@@ -73,6 +73,7 @@ class EndpointRun:
         (self.deployment,) = plan.deployments
         self.plan, self.point = plan, point
         self.measurement = plan.measurement(point, 0)
+        self.emulated = probed.emulated
         tokenizer = self.deployment.settings.tokenizer
         self.load = LoadPoint(
             targets=(target,),
@@ -99,8 +100,10 @@ class EndpointRun:
         assert attempt.loaded
         store.write_plan(self.plan.to_json())
         launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
+        launch = replace(launch, emulated=self.emulated)
         commit_launch(store, self.deployment, launch)
-        ids = self.load.attempt_id, launch.launch_id
         rules = {"duration_s": attempt.loaded.cut(self.load).duration_s}
         point = replace(self.point, load=self.point.load.model_copy(update=rules))
-        commit_attempt(store, AttemptRecord(self.deployment, point, self.measurement, attempt, *ids))
+        commit_attempt(
+            store, AttemptRecord(self.deployment, point, self.measurement, attempt, self.load.attempt_id, launch)
+        )

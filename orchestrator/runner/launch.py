@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.accelerators import find
 from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
+from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, random_key
 from orchestrator.engines.readiness import Expected, wait_ready
@@ -88,7 +89,9 @@ class Launch:
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
         ready = wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
-        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=ready.engine_version)
+        version = ready.engine_version
+        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=version)
+        self._note(emulated=is_emulator(version))
         target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.emulator import is_emulator
 from orchestrator.errors import InputError
 from orchestrator.http_control import Answer, ask
 from orchestrator.load.client import LoadClient
@@ -37,6 +38,7 @@ class Probed:
     vocabulary: tuple[int, int] | None
     notes: tuple[str, ...] = ()
     counts: bool = True  # the endpoint tells how many tokens it gave
+    emulated: bool = False  # it is an emulator of ours
 
 
 def dialects(api: str) -> list[Dialect]:
@@ -60,12 +62,7 @@ def dialects(api: str) -> list[Dialect]:
 def list_models(target: Target) -> list[str] | None:
     """The models an endpoint says it serves; None when it has no such list. Raises InputError: nobody answers."""
     parse_url(target.url)  # says what is wrong with it
-    answer = ask(
-        f"{target.url.rstrip('/')}/v1/models",
-        api_key=target.api_key or "",
-        more_headers=target.headers,
-        verify_tls=target.verify_tls,
-    )
+    answer = _ask(target, "/v1/models")
     if answer.status == 0:
         hint = "--insecure does without" if "certificate" in answer.error else "is the server up?"
         raise InputError(f"nobody answers at {target.url}: {answer.error}; {hint}")
@@ -94,7 +91,7 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) 
                 if not counts:
                     how = "the tokenizer counts its replies" if tokenizer else "one per streamed event is assumed"
                     notes.append(f"the endpoint reports no token counts: {how}")
-                return Probed(dialect, vocabulary, tuple(notes), counts)
+                return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             said = str(row["error"])
             refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
             if not refused:  # vLLM refuses token ids within a stream of status 200
@@ -102,6 +99,16 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) 
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break
     raise InputError(f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}")
+
+
+def _is_emulator(target: Target) -> bool:
+    said = _ask(target, "/version").json()
+    return isinstance(said, dict) and is_emulator(str(said.get("version")))
+
+
+def _ask(target: Target, path: str) -> Answer:
+    url = target.url.rstrip("/") + path
+    return ask(url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls)
 
 
 def _try(target: Target, dialect: Dialect, tokenizer: str | None, vocabulary: tuple[int, int] | None) -> dict[str, Any]:

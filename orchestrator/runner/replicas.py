@@ -53,7 +53,7 @@ class Replicas:
         """See to it that an attempt finds nothing of earlier ones in the prefix caches; what came of it."""
         if self._cache != "unknown":
             return self._cache
-        if "cache_salt" in dialect.extra_body:
+        if dialect.cache_salt and "cache_salt" in dialect.extra_body:  # one that the user sends is the same every time
             return "salted"
         emptied = []
         for placement in self._placements:

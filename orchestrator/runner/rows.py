@@ -32,14 +32,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt and what it was an attempt at. ``measurement``: its seed is the one that this attempt used."""
+    """One attempt and what it was an attempt at. ``measurement``: its seed is the one that this attempt used.
+
+    ``launch``: None where none was reached.
+    """
 
     deployment: Deployment
     point: Point
     measurement: Measurement
     attempt: Attempt
     attempt_id: str = field(default_factory=new_ulid)
-    launch_id: str = ""  # empty: no launch was reached
+    launch: LaunchRow | None = None
 
     def row(self, experiment: str) -> PointRow:
         """Its row in ``points``."""
@@ -49,7 +52,7 @@ class AttemptRecord:
         return PointRow(
             **asdict(self.measurement),
             attempt_id=self.attempt_id,
-            launch_id=self.launch_id,
+            launch_id=self.launch.launch_id if self.launch else "",
             experiment=experiment,
             workload=point.workload.name,
             workload_json=point.workload.model_dump_json(exclude_defaults=True),
@@ -67,7 +70,7 @@ class AttemptRecord:
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
-            emulated=ENGINES[self.deployment.settings.engine].emulated,
+            emulated=self.launch.emulated if self.launch else ENGINES[self.deployment.settings.engine].emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),
         )

@@ -14,7 +14,7 @@ from orchestrator.load.workloads.content import ids_within
 from orchestrator.plan.model import Measurement, Point
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.records import AnswerRow, Committed
+from orchestrator.results.records import AnswerRow, Committed, LaunchRow
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
@@ -62,7 +62,7 @@ class LaunchRun:
         over = failure is not None and failure is not self._counted and not self._again(failure)
         try:
             if failure is not None and over:
-                give_up(self._context, self._todo, failure, launch_id)
+                give_up(self._context, self._todo, failure, self._launch.row)
         finally:
             self._launch.commit(failure)
             self._context.tell(Phase(self._deployment.label, "ended"))
@@ -119,7 +119,7 @@ class LaunchRun:
                 return None
             self._context.tell(Phase(self._deployment.label, "store", level_words(load)))
             done = replace(measurement, seed=load.seed)
-            record = AttemptRecord(self._deployment, point, done, attempt, load.attempt_id, self._launch.row.launch_id)
+            record = AttemptRecord(self._deployment, point, done, attempt, load.attempt_id, self._launch.row)
             committed = commit_attempt(self._context.store, record)
             self._context.state.took(expected_s(point), self._context.clock.now_s() - began_s)
             self._after(attempt, committed, measurer)
@@ -194,11 +194,11 @@ class LaunchRun:
         self._context.tell(Event(kind, text, self._deployment.label, launch_id, measurement_id))
 
 
-def give_up(context: SweepContext, todo: Todo, failure: Failure, launch_id: str = "") -> None:
+def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
     """Its engine does not come to serve: every open measurement is a failed row."""
     while (found := todo.next()) is not None:
         point, measurement = found
-        record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch_id=launch_id)
+        record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
         close(context, todo, commit_attempt(context.store, record), failure)
 
 

@@ -232,7 +232,7 @@ class Sweep:
         launch = Launch(self._context, todo.deployment, ())
         self._context.tell(Event("gave_up", failure.sentence, todo.deployment.label, launch.row.launch_id))
         try:
-            give_up(self._context, todo, failure, launch.row.launch_id)
+            give_up(self._context, todo, failure, launch.row)
         finally:
             launch.commit(failure)
             self._context.tell(Phase(todo.deployment.label, "ended"))

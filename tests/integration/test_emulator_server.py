@@ -21,6 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.harness import orchestrator, rows, write_experiment
+
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT_VENV = ROOT / ".engines" / "tgi-client" / "bin" / "python"
 # 10 ms a step whatever is in it: the stated timing is easy to compute.
@@ -139,6 +141,29 @@ def test_everything_it_says_of_itself_says_emulator(tmp_path: Path) -> None:
         assert server.send("POST", "/v1/completions", completion())[0] == 404  # "m" is not served here
         assert server.get("/nothing")[0] == 404
         assert server.send("PUT", "/health")[0] == 405
+
+
+def test_who_loads_it_as_an_endpoint_is_told_and_every_row_says_so(tmp_path: Path) -> None:
+    text = """
+version: 1
+name: swept
+model: m
+deployments: {engine: endpoint, url: "%s"}
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [1]}, requests: 3}
+"""
+    there = tmp_path / "results"
+    with serving(tmp_path) as server:
+        url, results = f"http://127.0.0.1:{server.port}", ("--results", str(there))
+        length = ("--concurrency", "1", "--requests", "3", "--input-tokens", "4", "--output-tokens", "2")
+        loaded = orchestrator("load", url, *length, *results)
+        experiment = write_experiment(tmp_path, text % url)
+        swept = orchestrator("run", str(experiment), *results, "--address", "local")
+    assert (loaded.returncode, swept.returncode) == (0, 0), loaded.stderr + swept.stderr
+    assert "emulated" in loaded.stdout
+    assert [row["emulated"] for table in ("points", "launches") for row in rows(there, table)] == [True] * 4
+    for command, *options in (("results",), ("best", "--slo", "ttft<=9s"), ("results", "--launches")):
+        assert "emulated" in orchestrator(command, str(there), *options).stdout
 
 
 def test_many_streams_at_once_each_get_their_own_tokens(tmp_path: Path) -> None:

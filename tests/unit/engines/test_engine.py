@@ -136,6 +136,7 @@ def test_its_log_is_read_by_its_own_words_and_by_those_of_all() -> None:
 @pytest.mark.parametrize(
     ("name", "salted"),
     [("vllm", {"completions", "chat"}), ("sglang", {"completions", "chat"}), ("emulator", {"completions", "chat"})]
+    + [("tensorrt_llm", {"chat"})]
     + [(name, set()) for name in ("tgi", "lmdeploy", "lightllm", "llama_cpp", "transformers", "endpoint")],
 )
 def test_the_apis_that_take_a_cache_salt_are_recorded(name: str, salted: set[str]) -> None:

@@ -59,6 +59,12 @@ def test_an_endpoint_has_no_agents_and_is_measured_all_the_same() -> None:
     assert (attempt.failure, attempt.verdict.validity) == (None, "valid")
 
 
+def test_a_salt_of_the_users_own_is_the_same_for_every_attempt_and_no_fresh_cache() -> None:
+    theirs = Dialect("openai_chat", "/", extra_body={"cache_salt": "x"})
+    assert Replicas((), ()).fresh_cache(theirs) == "unknown"
+    assert Replicas((), ()).fresh_cache(Dialect("openai_chat", "/", cache_salt=True).salted("y")) == "salted"
+
+
 def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_help() -> None:
     attempt, _ = measured("slow")
     assert (attempt.failure, attempt.verdict.validity) == (None, "client_bound")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import Failure, FailureKind
@@ -11,7 +12,7 @@ from orchestrator.results.records import DeploymentRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.runner.measure import Attempt, Loaded
-from orchestrator.runner.rows import AttemptRecord, commit_attempt, write_engine_metrics
+from orchestrator.runner.rows import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.results.builders import request, requests
@@ -33,7 +34,8 @@ def attempt(length: str, failure: Failure | None = None, *rows: object) -> Attem
     (measurement,) = plan.measurements()
     loaded = Loaded(span_unix_ns=(1, 2), requests=table) if rows else None
     tried = Attempt(failure=failure, loaded=loaded)
-    return AttemptRecord(plan.deployments[0], plan.points[0], measurement, tried, "a" * 26, "L" * 26)
+    launch = replace(launch_row(plan.deployments[0], "x", 1), launch_id="L" * 26)
+    return AttemptRecord(plan.deployments[0], plan.points[0], measurement, tried, "a" * 26, launch)
 
 
 def test_an_attempt_is_committed_with_its_deployment_and_why_it_failed(tmp_path: Path) -> None:
