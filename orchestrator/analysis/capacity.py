@@ -212,7 +212,7 @@ def binding(point: Point, slo: Slo) -> str:
     ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the share of requests
     within each limit that some answered request missed, and how many failed.
     """
-    verdicts = [one.verdicts for one in point.used if one.verdicts]
+    verdicts = [one.verdicts[0] for one in point.used]
     shares = {name: float(np.concatenate([one.by_limit[name] for one in verdicts]).mean()) for name in limits_of(slo)}
     worst = min(shares, key=lambda name: shares[name])
     quantile = min((one for one in QUANTILES if one >= slo.attainment), default=0.99)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -46,7 +46,7 @@ class Measurement:
 
     point: PointHead
     output_tokens: Batches  # over the steady window
-    verdicts: Verdicts | None  # None: no limits were asked for, or it failed
+    verdicts: tuple[Verdicts, ...]  # under each of the limits that were asked for; none where it failed
     attempts: int  # at this measurement, failed ones too
     requests: Counts
     _figures: Callable[[], Figures]  # these two are made when they are asked for
@@ -129,18 +129,23 @@ class Point:
         return self._figures()
 
     @cached_property
+    def attainments(self) -> tuple[Interval | None, ...]:
+        """Share of requests that met each of the limits, with its interval; None without requests."""
+        by_limits = zip(*(one.verdicts for one in self.used), strict=True)
+        return tuple(share_interval([one.met for one in verdicts], self.starts) for verdicts in by_limits)
+
+    @property
     def attainment(self) -> Interval | None:
-        """Share of requests that met the limits, with its interval; None without limits or requests."""
-        judged = [one.verdicts.met for one in self.used if one.verdicts is not None]
-        return share_interval(judged, self.starts) if judged else None
+        """Under the first of the limits; None without any, and without requests."""
+        return self.attainments[0] if self.attainments else None
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
         return rate_interval([one.output_tokens for one in self.used], self.starts)
 
 
-def load_points(store: Store, slo: Slo | None = None) -> list[Point]:
-    """Every point of an experiment, sorted by deployment, workload and level.
+def load_points(store: Store, *slos: Slo) -> list[Point]:
+    """Every point of an experiment, held against these limits, sorted by deployment, workload and level.
 
     A measurement is its winning attempt; one that never got an ok attempt is its latest failed one. Attempts with
     damaged files are left out (``store.damage``).
@@ -148,7 +153,7 @@ def load_points(store: Store, slo: Slo | None = None) -> list[Point]:
     while True:
         damaged = len(store.damage)
         try:
-            points = _points_of(store, slo)
+            points = _points_of(store, slos)
         except DamagedError:
             if len(store.damage) == damaged:
                 raise
@@ -170,9 +175,9 @@ def _order(point: Point) -> tuple[str, str, str, float]:
     return point.deployment.label, head.workload, head.control, head.level
 
 
-def _points_of(store: Store, slo: Slo | None) -> list[Point]:
+def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     counting, tries = _counting(store)
-    attempts = _Attempts(slo, tries)
+    attempts = _Attempts(slos, tries)
     for rows in computed(store, counting, attempts.columns):
         attempts.add(rows)
     if unknown := attempts.undescribed():  # versions that wrote a deployment with its launch alone
@@ -203,14 +208,15 @@ class _Attempts:
     attempts each measurement had.
     """
 
-    def __init__(self, slo: Slo | None, tries: Mapping[str, int]) -> None:
-        self._slo, self._tries = slo, tries
-        limits = ["request_ok", *(f"request_{name}_s" for name in limits_of(slo))] if slo else []
+    def __init__(self, slos: Sequence[Slo], tries: Mapping[str, int]) -> None:
+        self._slos, self._tries = slos, tries
+        self._limits = list(dict.fromkeys(name for slo in slos for name in limits_of(slo)))
+        limits = ["request_ok", *(f"request_{name}_s" for name in self._limits)] if slos else []
         needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
         self.columns = [*arrow_schema(Committed).names, *needed]
         self.deployments: dict[str, DeploymentRow] = {}
         self._described: dict[str, int] = {}  # when the attempt was made that a deployment's row came with
-        self._rows: list[tuple[PointHead, Batches, Verdicts | None]] = []
+        self._rows: list[tuple[PointHead, Batches, tuple[Verdicts, ...]]] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
     def add(self, rows: pa.Table) -> None:
@@ -255,20 +261,24 @@ class _Attempts:
         point, _, _ = self._rows[at]
         return self.deployment(point).label, point.workload, point.level, point.point_id, point.repeat
 
-    def _verdicts(self, rows: pa.Table) -> list[Verdicts | None]:
+    def _verdicts(self, rows: pa.Table) -> list[tuple[Verdicts, ...]]:
         """Of the ok attempts: all requests are judged at once."""
-        if self._slo is None:
-            return [None] * rows.num_rows
+        if not self._slos:
+            return [()] * rows.num_rows
         ok = [status == "ok" for status in rows["status"].to_pylist()]
         judged = rows.filter(pa.array(ok, pa.bool_()))
-        columns = {name: judged[f"request_{name}_s"] for name in limits_of(self._slo)}
+        columns = {name: judged[f"request_{name}_s"] for name in self._limits}
         seconds = {name: _flat(column) for name, column in columns.items() if not column.null_count}
-        verdicts = judge(LimitValues(_flat(judged["request_ok"]), seconds), self._slo)
-        ends = np.cumsum(_lengths(judged["request_ok"]))[:-1]
-        by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
-        each = enumerate(np.split(verdicts.met, ends))
-        made = (Verdicts(met, {name: flags[at] for name, flags in by_limit.items()}) for at, met in each)
-        return [next(made) if one else None for one in ok]
+        values, ends = LimitValues(_flat(judged["request_ok"]), seconds), np.cumsum(_lengths(judged["request_ok"]))
+        each = zip(*(_each(judge(values, slo), ends[:-1]) for slo in self._slos), strict=True)
+        return [next(each) if one else () for one in ok]
+
+
+def _each(verdicts: Verdicts, ends: npt.NDArray[np.int64]) -> Iterator[Verdicts]:
+    """Those of each attempt."""
+    by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
+    for at, met in enumerate(np.split(verdicts.met, ends)):
+        yield Verdicts(met, {name: flags[at] for name, flags in by_limit.items()})
 
 
 def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:

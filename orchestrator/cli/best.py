@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import click
@@ -48,7 +47,6 @@ def best(
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    gc.disable()  # records by the hundred thousand and no cycles: looking for some would take a third of the time
     given = parse_prices(prices)
     found = experiments(open_results(uri), experiment, given)
     check_prices(given, found)

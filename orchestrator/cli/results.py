@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.report.stored import Experiment, Points
     from orchestrator.spec.load import Slo
 
-    Shown = Iterable[tuple[Experiment, Slo | None, Points]]
+    Shown = Iterable[tuple[Experiment, Sequence[Slo], Points]]
 
 EXAMPLES = """
 \b
@@ -30,7 +29,7 @@ A point's figures are over its valid repeats pooled ("2 of 3" below its load); -
 milliseconds; throughput is per second of the steady window, with its 95 % interval (docs/metrics.md).
 
 \b
-Shown is what the experiment's plan asks for now, under the limits that its file names; --all also shows points of
+Shown is what the experiment's plan asks for now, under every limits that its file names; --all also shows points of
 earlier versions of the file, apart from the others.
 
 \b
@@ -54,7 +53,6 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
-    gc.disable()  # records by the hundred thousand and no cycles: looking for some would take a third of the time
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
     found = experiments(open_results(uri), experiment)
@@ -79,23 +77,23 @@ def _points(shown: Shown, superseded: bool, form: str) -> Iterable[str]:
 def _tables(shown: Shown, superseded: bool) -> Iterator[str]:
     from orchestrator.report.points import points_text
 
-    for one, slo, points in shown:
+    for one, slos, points in shown:
         for content, alike in one.alike(points).items():
-            yield from points_text(alike, slo, f", {content}" if content else "")
+            yield from points_text(alike, slos, f", {content}" if content else "")
         for content, group in one.by_content(points.superseded).items() if superseded else ():
-            yield from points_text(group, slo, f", superseded: {content}")
+            yield from points_text(group, slos, f", superseded: {content}")
 
 
 def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:
     from orchestrator.analysis.launches import launches_of
     from orchestrator.report.points import point_document
 
-    for one, slo, points in shown:
+    for one, slos, points in shown:
         both = [*((point, True) for point in points.current), *((point, False) for point in points.superseded)]
         wanted = [(point, current) for point, current in both if current or superseded]
         failed = [one.point for point, _ in wanted for one in point.repeats if not one.ok]
         logs = launches_of(one.store, failed)
-        yield from (point_document(point, slo, logs, current) for point, current in wanted)
+        yield from (point_document(point, slos, logs, current) for point, current in wanted)
 
 
 def _launches(found: Iterable[Experiment], form: str) -> Iterable[str]:

@@ -10,9 +10,10 @@ from orchestrator.analysis.capacity import Candidate, LeftOut
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of
+from orchestrator.report.points import slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
-from orchestrator.spec.load import Slo, load_text
+from orchestrator.spec.load import load_text
 
 _FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
 
@@ -26,7 +27,7 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
     """Per comparison the winner, the ranking, what would decide, and why the others are not in it."""
     emulated = False
     for one in comparisons:
-        yield say(f"{_asked(one)} under {_limits(one.slo)}", "bold")
+        yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
         if one.ranking:
             yield say(_headline(one), "bold green")
             yield from _ranking(one)
@@ -45,7 +46,7 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
     """How a sweep ends: for each of the file's limits the best configuration, its runner-up, and the next commands."""
     uri = experiment.store.uri
     for one in answers([(experiment, experiment.slos)]):
-        yield say(f"{_asked(one)} under {_limits(one.slo)}", "bold")
+        yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
         yield say(f"  {_headline(one)}", "bold green" if one.ranking else None)
         if len(one.ranking) > 1:
             second = one.ranking[1]
@@ -66,10 +67,6 @@ def _asked(one: Comparison) -> str:
     where = f" on {one.hardware}" if one.hardware else ""
     content = f", {one.content}" if one.content else ""
     return f"{one.workload} of {one.experiment}: {one.model}{where}{' (emulated)' if one.emulated else ''}{content}"
-
-
-def _limits(slo: Slo) -> str:
-    return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
 
 
 def _headline(one: Comparison) -> str:

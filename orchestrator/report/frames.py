@@ -24,12 +24,13 @@ def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None) 
     """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has their units).
 
     Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits or
-    the name of some that the file names; else the first that it names. Raises InputError.
+    the name of some that the file names; else all that it names (``slos.interactive.goodput``; ``slo``: the first).
+    Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
     return _frame(
-        {name: value for name, value in point_document(point, limit).items() if name != "repeats"}
-        for _, limit, points in shown
+        {name: value for name, value in point_document(point, slos).items() if name != "repeats"}
+        for _, slos, points in shown
         for point in points.current
     )
 

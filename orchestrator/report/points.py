@@ -10,7 +10,7 @@ import numpy as np
 from orchestrator.analysis.intervals import Interval, share_interval
 from orchestrator.analysis.measured import Measurement, Point
 from orchestrator.analysis.metrics import FAILING
-from orchestrator.analysis.slo import format_slo
+from orchestrator.analysis.slo import Verdicts, format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
@@ -25,11 +25,12 @@ _REPEAT_FIELDS = (
 
 
 def point_document(
-    point: Point, slo: Slo | None = None, launches: Mapping[str, LaunchRow] | None = None, current: bool = True
+    point: Point, slos: Sequence[Slo] = (), launches: Mapping[str, LaunchRow] | None = None, current: bool = True
 ) -> Document:
     """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat alone.
 
-    ``launches``: by id, of those where something failed: they hold the engine's log. ``current``: the plan asks for it.
+    ``slos``: those that it was held against; ``slo`` of the document is the first of its ``slos``. ``launches``: by id,
+    of those where something failed: they hold the engine's log. ``current``: the plan asks for it.
     """
     head, deployment = point.head, point.deployment
     failed = [one.point for one in point.repeats if not one.ok]
@@ -54,8 +55,8 @@ def point_document(
         **metrics(point.figures),
         "output_token_throughput_interval": point.output_token_throughput(),
         **agreement_fields(point),
-        **({"slo": _slo_document(slo, point.used, point.attainment)} if slo else {}),
-        "repeats": [_repeat_document(one, slo) for one in point.repeats],
+        **_slo_documents(slos, point.used, point.attainments),
+        "repeats": [_repeat_document(one, slos) for one in point.repeats],
     }
 
 
@@ -72,19 +73,27 @@ def csv_lines(documents: Iterable[Document]) -> Iterator[Document]:
             yield from (alone | repeat for repeat in repeats)
 
 
-def _repeat_document(one: Measurement, slo: Slo | None) -> Document:
-    share = share_interval([one.verdicts.met]) if one.verdicts else None
+def _repeat_document(one: Measurement, slos: Sequence[Slo]) -> Document:
+    shares = [share_interval([verdicts.met]) for verdicts in one.verdicts]
     return {
         **fields_of(one.point, *_REPEAT_FIELDS),
         "attempts": one.attempts,
         **metrics(one.figures),
         "engine_side": one.engine_side,
-        **({"slo": _slo_document(slo, [one] if one.verdicts else [], share)} if slo else {}),
+        **_slo_documents(slos, [one] if one.verdicts else [], shares),
     }
 
 
-def _slo_document(slo: Slo, used: Sequence[Measurement], share: Interval | None) -> Document:
-    judged = [(one, one.verdicts) for one in used if one.verdicts]
+def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], shares: Sequence[Interval | None]) -> Document:
+    """Under each of the limits, and under the first of them."""
+    found = {
+        slo.name: _slo_document(slo, [(one, one.verdicts[at]) for one in used], shares[at] if used else None)
+        for at, slo in enumerate(slos)
+    }
+    return {"slo": found[slos[0].name], "slos": found} if slos else {}
+
+
+def _slo_document(slo: Slo, judged: Sequence[tuple[Measurement, Verdicts]], share: Interval | None) -> Document:
     met = sum(int(verdicts.met.sum()) for _, verdicts in judged)
     window_s = sum((one.point.window_end_ns - one.point.window_start_ns) / 1e9 for one, _ in judged)
     names = judged[0][1].by_limit if judged and share else {}
@@ -99,7 +108,7 @@ def _slo_document(slo: Slo, used: Sequence[Measurement], share: Interval | None)
     }
 
 
-def points_text(points: Sequence[Point], slo: Slo | None = None, asked: str = "") -> Iterator[str]:
+def points_text(points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = "") -> Iterator[str]:
     """A table of the points that were measured for each thing that was measured; below them doubts and failures.
 
     ``asked``: what the points of each workload have in common beyond its name.
@@ -110,8 +119,10 @@ def points_text(points: Sequence[Point], slo: Slo | None = None, asked: str = ""
     for point in done:
         groups.setdefault(_measured(point), []).append(point)
     for title, group in groups.items():
-        yield say(title + asked + (f" under {format_slo(slo)}" if slo else ""), "bold")
-        yield from _table(group, slo)
+        limits = [slo_text(slo) for slo in slos]
+        yield say(title + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold")
+        yield from (f"  {text}" for text in limits if len(limits) > 1)
+        yield from _table(group, slos)
         yield ""
     if any(point.emulated for point in points):
         yield say(EMULATED, "yellow")
@@ -128,12 +139,17 @@ def failure_text(row: PointHead | LaunchRow) -> str:
     return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
 
 
-def _table(points: Sequence[Point], slo: Slo | None) -> Iterator[str]:
+def slo_text(slo: Slo) -> str:
+    """Limits with the name that a file gives them."""
+    return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
+
+
+def _table(points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[str]:
     titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
-    columns = [Column("deployment", fold=True), *map(Column, [*titles, "attainment"] if slo else titles)]
+    several = [Column("attainment", fold=len(slos) > 1)] if slos else []
     agreement, shares = agreement_column(points)
-    rows = [[*_cells(point, slo), *share] for point, share in zip(points, shares, strict=True)]
-    yield from table(columns + agreement, rows)
+    columns = [Column("deployment", fold=True), *map(Column, titles), *several, *agreement]
+    yield from table(columns, [[*_cells(point, slos), *share] for point, share in zip(points, shares, strict=True)])
     yield from agreement_text(points)
 
 
@@ -144,12 +160,11 @@ def _measured(point: Point) -> str:
     return f"{head.workload} of {head.experiment}: {deployment.model}{where}{' (emulated)' if point.emulated else ''}"
 
 
-def _cells(point: Point, slo: Slo | None) -> list[str | Cell]:
+def _cells(point: Point, slos: Sequence[Slo]) -> list[str | Cell]:
     figures, head = point.figures, point.head
     load = load_text(head.control, head.level)
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
-    share = _share_cell(point.attainment, slo) if slo else None
     answered = f"{figures.requests.ok}/{figures.requests.scheduled}"
     doubt = "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
     latencies = (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)
@@ -162,16 +177,20 @@ def _cells(point: Point, slo: Slo | None) -> list[str | Cell]:
             f"{percentile(one, 0.5, figures.requests.ok)}\n{percentile(one, 0.99, figures.requests.ok)}"
             for one in latencies
         ),
-        *([share] if share else []),
+        *([_share_cell(point.attainments, slos)] if slos else []),
     ]
 
 
-def _share_cell(share: Interval | None, slo: Slo) -> Cell:
-    if share is None:
-        return Cell("-")
-    met = share.estimate >= slo.attainment
-    text = f"{share.estimate:.3f} {'✓' if met else '✗'}\n{share.lower:.3f}-{share.upper:.3f}"
-    return Cell(text, "green" if met else "red")
+def _share_cell(shares: Sequence[Interval | None], slos: Sequence[Slo]) -> Cell:
+    """With the interval where there is one; of several limits a line each."""
+    found = [(slo, share, share.estimate >= slo.attainment) for slo, share in zip(slos, shares, strict=True) if share]
+    lines = [
+        f"{share.estimate:.3f} {'✓' if met else '✗'}"
+        + (f" {slo.name}" if len(slos) > 1 else f"\n{share.lower:.3f}-{share.upper:.3f}")
+        for slo, share, met in found
+    ]
+    every, none = all(met for *_, met in found), not any(met for *_, met in found)
+    return Cell("\n".join(lines) or "-", (("green" if every else "red" if none else "yellow") if found else None))
 
 
 def _plus_minus(interval: Interval | None) -> str:

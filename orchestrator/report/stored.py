@@ -56,8 +56,6 @@ class Experiment:
         if self.plan is None:
             why = "it has no plan.json" if self._text is None else "another version wrote its plan.json"
             notes.append(f"{self.name}: {why}: what is superseded is not known")
-        if len(self.slos) > 1:
-            notes.append(f"{self.name}: its file names limits: {', '.join(slo.name for slo in self.slos)} (--slo NAME)")
         if self._superseded:
             many = f"{self._superseded} points of earlier versions of its file or of the program are"
             notes.append(f"{self.name}: {many} superseded (results --all shows them)")
@@ -75,11 +73,11 @@ class Experiment:
         except (AttributeError, RecursionError, TypeError, ValueError):
             return ()
 
-    def points(self, slo: Slo | None = None) -> Points:
-        """All of them, with the labels and prices of the plan."""
+    def points(self, *slos: Slo) -> Points:
+        """All of them, held against these limits, with the labels and prices of the plan."""
         current: list[Point] = []
         superseded: list[Point] = []
-        for point in load_points(self.store, slo):
+        for point in load_points(self.store, *slos):
             agreement = self._agreements.get(point.head.deployment_id, MADE_UP if point.emulated else UNKNOWN)
             described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
             name = self._asked_as(point.head)
@@ -218,17 +216,18 @@ def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = 
     return found
 
 
-def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Slo | None, Points]]:
-    """Each experiment's points, held against the limits asked for, else against the first that its file names."""
+def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Sequence[Slo], Points]]:
+    """Each experiment's points, held against the limits asked for, else against all that its file names."""
     for one, slos in limits(asked, found):
-        slo = slos[0] if slos else None
         try:
-            points = one.points(slo)
-        except InputError:  # these limits need a table that was deleted
+            points = one.points(*slos)
+        except InputError as error:  # some of them need a table that was deleted
             if asked is not None:
                 raise
-            slo, points = None, one.points()
-        yield one, slo, points
+            one.unanswered += [f"{slo.name}: {error}" for slo in slos if slo.itl_p99 is not None]
+            slos = tuple(slo for slo in slos if slo.itl_p99 is None)
+            points = one.points(*slos)
+        yield one, slos, points
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:

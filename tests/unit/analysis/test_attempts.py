@@ -58,7 +58,7 @@ def repeat(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[int, list[int]]]
 
 
 def shown(folder: str) -> list[Any]:
-    documents = [point_document(point, SLO) for point in load_points(Store.open(folder, "exp"), SLO)]
+    documents = [point_document(point, [SLO]) for point in load_points(Store.open(folder, "exp"), SLO)]
     return [json.loads(json_text(one)) for one in documents]
 
 
@@ -78,7 +78,7 @@ def test_pooled_answers_are_those_of_all_requests_together(
         tables = [(requests(*rows), events(gaps) if gaps else None) for rows, gaps in repeats]
         observed = [observe(*one, WINDOW) for one in tables]
         for _ in range(2):  # computed now; read from what was kept
-            (point,) = load_points(Store.open(folder, "exp"), None)
+            (point,) = load_points(Store.open(folder, "exp"))
             assert point.figures == figures(merge(observed))
             assert [one.figures for one in point.repeats] == [figures(one) for one in observed]
             assert point.output_token_throughput() == rate_interval([one.token_batches[0] for one in observed])

@@ -451,7 +451,7 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
     sweep.level("d0", 5, repeat=0, point_id="p")
     sweep.level("d0", 5, repeat=2, point_id="p", status="failed", reason="it died", failure_class="engine_crash")
     (point,) = load_points(sweep.store, SLO)
-    found = json.loads(json_text(point_document(point, SLO)))
+    found = json.loads(json_text(point_document(point, [SLO])))
     assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
     assert (found["status"], found["reason"]) == ("ok", "it died")
     assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
