@@ -60,4 +60,4 @@ def best(
     left_out = [f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos]
     for note in [*left_out, *(note for one in found for note in one.notes)]:
         click.echo(f"note: {note}", err=True)
-    return 3 if any(one.store.damage for one in found) else 0
+    return 3 if any(one.damaged for one in found) else 0

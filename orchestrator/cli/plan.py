@@ -17,7 +17,8 @@ from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
 from orchestrator.plan.make import load_plan, write_plan
-from orchestrator.plan.model import Deployment, Estimate, Plan, hours
+from orchestrator.plan.model import Deployment, Estimate, Plan
+from orchestrator.spec.load import hours
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -145,7 +146,7 @@ def _footprint(one: Deployment) -> str:
     settings = one.settings
     if settings.url:
         return "endpoint"
-    unit = "core" if one.hardware.is_cpu else "GPU"
+    unit = "core" if one.on_cpus else "GPU"
     each = settings.devices_per_node
     parts = [
         f"{settings.replicas} replicas" if settings.replicas > 1 else "",

@@ -61,7 +61,7 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
         click.echo(text, nl=form == "table")
     for note in [note for one in found for note in one.notes]:
         click.echo(f"note: {note}", err=True)
-    return 3 if any(one.store.damage for one in found) else 0
+    return 3 if any(one.damaged for one in found) else 0
 
 
 def _points(shown: Shown, superseded: bool, form: str) -> Iterable[str]:

@@ -25,7 +25,7 @@ from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
 from orchestrator.spec.experiment import Budget, SweepRules
-from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Slo, Workload
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Slo, Workload, hours
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
@@ -54,6 +54,11 @@ class Deployment(Strict):
     def devices(self) -> int:
         """GPUs (cores on cpu) of all replicas; 0 for an endpoint, which we do not hold."""
         return 0 if self.settings.url else self.settings.world_size * self.settings.replicas
+
+    @property
+    def on_cpus(self) -> bool:
+        """An emulator of no hardware in particular needs none."""
+        return self.hardware.is_cpu or (self.hardware.accelerator == "any" and ENGINES[self.settings.engine].emulated)
 
 
 class PlannedLoad(LoadRules):
@@ -232,8 +237,8 @@ class Plan(SweepRules):
         return orjson.dumps(about | content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """Raises InputError when the text is no plan, or one that this version of the program cannot run."""
+    def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
+        """Raises InputError when the text is no plan, or one that this version of the program cannot run (or read)."""
         try:
             content = json.loads(text)
         except (RecursionError, ValueError) as error:
@@ -241,7 +246,7 @@ class Plan(SweepRules):
         if not isinstance(content, dict) or "plan_format" not in content:
             raise InputError("not a plan: write one with 'orchestrator plan EXPERIMENT --output plan.json'")
         version = content.get("program_version")
-        if content["plan_format"] != FORMAT or version != __version__:
+        if content["plan_format"] != FORMAT or (to_run and version != __version__):
             raise InputError(f"plan written by version {version}, this is {__version__}: plan the experiment again")
         try:
             return cls.model_validate_json(text)
@@ -256,7 +261,6 @@ class Plan(SweepRules):
 
 START_S, EMULATED_START_S = 60.0, 5.0
 READ_BYTES_S = 1e9  # a network volume or a plain disk; page cache and NVMe are faster
-ESTIMATED = f"starts of engines are estimates: {START_S:g} s and {READ_BYTES_S / 1e9:g} GB/s of weights each"
 
 
 def estimated_start_s(deployment: Deployment) -> float:
@@ -296,7 +300,7 @@ class Estimate:
         """Of a deployment that is run."""
         start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
         load_s = self.plan.load_s(one.id)
-        gpu_hours = 0.0 if one.hardware.is_cpu else (start_s + load_s) / 3600 * one.devices
+        gpu_hours = 0.0 if one.on_cpus else (start_s + load_s) / 3600 * one.devices
         return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
 
     def makespan_s(self) -> float | None:
@@ -352,8 +356,10 @@ class Estimate:
         notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
-        if any(one.id not in self.known and estimated_start_s(one) for one in self.plan.runnable()):
-            notes.append(ESTIMATED)
+        if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
+            read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
+            spread = " to ".join(map(hours, sorted({min(starts), max(starts)})))
+            notes.append(f"starts of engines are estimates: {spread}{read}")
         return notes
 
     def summary(self) -> str:
@@ -391,10 +397,3 @@ class Totals:
     makespan_s: float | None
     gpu_hours: float
     usd: float
-
-
-def hours(seconds: float) -> str:
-    """In words that fit a plan: whole seconds, minutes, or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

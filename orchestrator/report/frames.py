@@ -1,9 +1,15 @@
-"""Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``."""
+"""Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``.
+
+Frames are pandas', or Polars' with ``library="polars"``. Every setting of a deployment is a column ``settings.<name>``
+(docs/experiment-file.md), with its default where none was given: None where the engine decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.analysis.capacity import Per
 from orchestrator.errors import InputError
@@ -11,16 +17,52 @@ from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document
 from orchestrator.report.stored import answers, experiments, limits, with_limits
-from orchestrator.results.root import open_results, read
+from orchestrator.results.root import open_results
+from orchestrator.spec.settings import EngineSettings
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
 __all__ = ["best", "metrics", "read", "requests"]
 
+Library = Literal["pandas", "polars"]
+Frame = Any  # pandas.DataFrame or polars.DataFrame
+_FIELDS = EngineSettings.model_fields.items()
+_DEFAULTS = {name: one.default for name, one in _FIELDS if not one.is_required() and one.default_factory is None}
 
-def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None) -> pd.DataFrame:
+
+def read(
+    uri: str,
+    table: str,
+    columns: Sequence[str] | None = None,
+    *,
+    include_failed: bool = False,
+    library: Library = "pandas",
+) -> Frame:
+    """One table of every experiment at ``uri``; see ``Store.read`` for which rows count.
+
+    Beside ``settings_json`` there is a column for each setting. Integers that may be null are pandas' Int32, Int64, …
+    and not floats. Raises InputError.
+    """
+    import pyarrow as pa
+
+    frames = _imported(library)
+    rows = open_results(uri).read(table, columns, include_failed=include_failed)
+    if library == "polars":
+        frame = frames.from_arrow(rows)
+    else:
+        types = {pa.int16(): "Int16", pa.int32(): "Int32", pa.int64(): "Int64", pa.bool_(): "boolean"}
+        kinds = {kind: frames.api.types.pandas_dtype(name) for kind, name in types.items()}
+        frame = rows.to_pandas(types_mapper=kinds.get)
+    if "settings_json" not in rows.column_names:
+        return frame
+    settings = _frame(({"settings": json.loads(text)} for text in rows["settings_json"].to_pylist()), library)
+    if library == "polars":
+        return frames.concat([frame, settings], how="horizontal")
+    return frames.concat([frame, settings], axis=1)
+
+
+def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas") -> Frame:
     """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has their units).
 
     Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits or
@@ -28,11 +70,8 @@ def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None) 
     Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
-    return _frame(
-        {name: value for name, value in point_document(point, slos).items() if name != "repeats"}
-        for _, slos, points in shown
-        for point in points.current
-    )
+    documents = (point_document(point, slos) for _, slos, points in shown for point in points.current)
+    return _frame(({name: one[name] for name in one if name != "repeats"} for one in documents), library)
 
 
 def best(
@@ -42,7 +81,8 @@ def best(
     per: Per | None = None,
     prices: Mapping[str, float] | None = None,
     experiment: str | None = None,
-) -> pd.DataFrame:
+    library: Library = "pandas",
+) -> Frame:
     """One row per deployment that holds the limits, the best of each comparison first, as ``orchestrator best`` ranks.
 
     ``per`` None: per GPU, or per deployment where one has no GPUs of ours. ``prices``: USD per GPU hour by hardware, in
@@ -53,7 +93,7 @@ def best(
     for one in best_document(found)["comparisons"]:  # type: ignore[attr-defined]
         about = {name: value for name, value in one.items() if name not in ("ranking", "left_out")}
         rows += [about | candidate for candidate in one["ranking"]]
-    return _frame(rows)
+    return _frame(rows, library)
 
 
 def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
@@ -64,9 +104,21 @@ def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
                 yield one.store.read_manifests("requests", [manifest], leave_out=True)
 
 
-def _frame(rows: Iterator[Document] | list[Document]) -> pd.DataFrame:
+def _frame(documents: Iterable[Document], library: Library) -> Frame:
+    rows = [flat(_with_defaults(one)) for one in documents]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return _imported(library).DataFrame({name: [row.get(name) for row in rows] for name in names})
+
+
+def _with_defaults(document: Document) -> Document:
+    given = document.get("settings")  # empty: nobody wrote what it is
+    return {**document, "settings": _DEFAULTS | given} if isinstance(given, dict) and given else document
+
+
+def _imported(library: Library) -> Any:
     try:
-        import pandas as pd
+        return import_module(library)
     except ImportError as error:
-        raise InputError("frames need pandas: pip install 'llm-serving-orchestrator[frames]'") from error
-    return pd.DataFrame([flat(one) for one in rows])
+        name = "frames" if library == "pandas" else library
+        text = f"these frames need {library}: pip install 'llm-serving-orchestrator[{name}]'"
+        raise InputError(text) from error

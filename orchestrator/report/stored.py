@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from orchestrator import __version__
 from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.best import Comparison, best
 from orchestrator.analysis.capacity import Group, Missing, Per
@@ -43,19 +44,31 @@ class Experiment:
     @cached_property
     def plan(self) -> Plan | None:
         """None where there is none that this version can read: then every point counts as current, and what did not
-        ask the same stands apart (``alike``)."""
+        ask the same stands apart (``alike``). One of another version is read where it names deployments as this does.
+        """
         try:
-            return Plan.from_json(self._text) if self._text else None
+            plan = Plan.from_json(self._text, to_run=False) if self._text else None
         except InputError:
             return None
+        if plan is None or plan.program_version == __version__:
+            return plan
+        ids = {one.id for one in plan.deployments}
+        return plan if any(one.deployment_id in ids for one in self.store.commits()) else None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a file of it was left out, of what was asked for until now."""
+        return bool(self.store.damage or self.store.torn)
 
     @property
     def notes(self) -> list[str]:
         """What a reader should know of it, once its points were asked for."""
         notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
         if self.plan is None:
-            why = "it has no plan.json" if self._text is None else "another version wrote its plan.json"
-            notes.append(f"{self.name}: {why}: what is superseded is not known")
+            why = "it has no plan.json" if self._text is None else "this version cannot read its plan.json"
+            notes.append(f"{self.name}: {why}, what is superseded is not known: run it again to have one written")
+        elif self.plan.program_version != __version__:
+            notes.append(f"{self.name}: version {self.plan.program_version} wrote its plan.json, this is {__version__}")
         if self._superseded:
             many = f"{self._superseded} points of earlier versions of its file or of the program are"
             notes.append(f"{self.name}: {many} superseded (results --all shows them)")

@@ -1,11 +1,10 @@
-"""Reader over a results root that may hold several experiments: Arrow tables, and frames for notebooks."""
+"""Reader over a results root that may hold several experiments: Arrow tables."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -14,9 +13,6 @@ from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
 from orchestrator.results.store import Store, is_name
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MARKS = ("commits", "plan.json")  # what an experiment's folder holds
 _log = logging.getLogger(__name__)
@@ -62,22 +58,3 @@ def open_results(uri: str) -> Results:
     if not names:
         raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
     return Results(location.uri, names)
-
-
-def read(uri: str, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pd.DataFrame:
-    """One table of every experiment at ``uri`` as a pandas frame; see ``Store.read`` for which rows count.
-
-    Integers that may be null are pandas' Int32, Int64, … and not floats. Raises InputError where there is no pandas.
-    """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise InputError("frames need pandas: pip install 'llm-serving-orchestrator[frames]'") from error
-    integers = {
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-    }
-    rows = open_results(uri).read(table, columns, include_failed=include_failed)
-    return cast("pd.DataFrame", rows.to_pandas(types_mapper=integers.get))

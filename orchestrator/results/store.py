@@ -47,6 +47,7 @@ class Store:
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
         self.damage: dict[tuple[str, str], str] = {}  # ids of attempts of which a file is damaged, and what is
+        self.torn: set[str] = set()  # keys of manifests that are none
         computed = f"{experiment}/computed/v={METRICS_VERSION}"
         self.computed = PackedRows(
             blobs, f"{computed}/attempts", arrow_schema(AttemptData), ("measurement_id", "attempt_id")
@@ -149,7 +150,7 @@ class Store:
     def manifests(self, *kinds: Kind) -> list[Manifest]:
         """Every committed attempt and launch (or only these kinds), oldest first.
 
-        A torn manifest is no commit: it is skipped and logged.
+        A damaged manifest is no commit: it is skipped, logged and in ``torn``.
         """
         keys = [key for key in self._commit_keys() if not kinds or kind_of(key) in kinds]
         return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
@@ -281,6 +282,7 @@ class Store:
                 raise ValueError(f"it is that of {manifest.key}")
             return manifest
         except ValueError as error:
+            self.torn.add(key)
             _log.warning("%s is ignored: %s", self._blobs.path(self._key(key)), error)
             return None
 

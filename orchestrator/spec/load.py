@@ -44,6 +44,13 @@ def parse_duration(text: object) -> float:
     return float(match.group(1)) * _SECONDS[unit]
 
 
+def hours(seconds: float) -> str:
+    """In words that fit a plan: whole seconds, minutes, or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def format_duration(seconds: float) -> str:
     """Seconds as people write them: 0.5 to ``500ms``, 90 to ``90s``."""
     if 0 < seconds < 1:

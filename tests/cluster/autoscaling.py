@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from orchestrator.cluster.ray_private import head_answers
@@ -99,3 +100,17 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            left = processes_of(folder)  # the log monitor of a fake node outlives its cluster
+            for one in left:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+            psutil.wait_procs(left, 10)
+
+
+def processes_of(folder: str) -> list[psutil.Process]:
+    """Those that name a folder on their command line."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            found += [one] if any(folder in word for word in one.cmdline()) else []
+    return found

@@ -65,7 +65,7 @@ def test_load_finds_out_by_itself(tmp_path: Path) -> None:
             url(server.port), *options, "--output-tokens", "9", "--tokenizer", str(model), "--results", str(tmp_path)
         )
     assert "the tokenizer counts its replies" in done.stderr, done.stderr
-    from orchestrator.results.root import read
+    from orchestrator.report.frames import read
 
     rows = read(str(tmp_path), "requests")
     assert set(rows["token_count_source"]) == {"tokenizer"}

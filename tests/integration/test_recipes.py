@@ -44,7 +44,7 @@ def sql(title: str) -> str:
 def test_every_python_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL):
-        exec(block.replace('"results/"', repr(uri)), names)
+        exec(block.replace('"results/', f'"{uri}/'), names)
     points = names["points"]
     assert points["ttft_ms.p99"].tolist() == [one["ttft_ms"]["p99"] for one in shown]
     assert points["settings.max_num_seqs"].tolist() == [one["settings"]["max_num_seqs"] for one in shown]
@@ -54,7 +54,28 @@ def test_every_python_recipe_runs_and_agrees_with_results(uri: str, shown: list[
     assert names["cost"].isna().all()  # nobody named a price
     assert set(names["capacity"]["level"]) == {4}
     assert set(names["raw"]["measurement_id"]) >= {one["repeats"][0]["measurement_id"] for one in shown}
+    assert names["polars_points"]["ttft_ms.p99"].to_list() == points["ttft_ms.p99"].tolist()
+    assert names["polars_points"].columns == points.columns.tolist()
+    assert names["ttft"].filter(level=4).row(0)[1:] == tuple(names["curve"].loc[4.0])
+    polars_goodput = {one["measurement_id"]: one for one in names["polars_goodput"].to_dicts()}
+    for one in shown:
+        (repeat,) = one["repeats"]
+        found = polars_goodput[repeat["measurement_id"]]
+        assert (found["attainment"], found["goodput"]) == (
+            repeat["slo"]["attainment"]["estimate"],
+            repeat["slo"]["goodput"],
+        )
     assert sum(table.num_rows for table in orchestrator.requests(uri)) == len(names["raw"])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_every_setting_is_a_column_with_its_default(library: Any, uri: str) -> None:
+    deployments = orchestrator.read(uri, "deployments", library=library)
+    for frame in (orchestrator.metrics(uri, library=library), orchestrator.best(uri, library=library), deployments):
+        assert set(frame["settings.max_num_seqs"]) == {8, 16}
+        assert set(frame["settings.tensor_parallel_size"]) == {1}
+        assert set(frame["settings.dtype"]) == {None}
+    assert set(deployments["max_num_seqs"]) == {8, 16}
 
 
 def test_every_sql_recipe_runs_and_agrees_with_results(uri: str, shown: list[dict[str, Any]]) -> None:

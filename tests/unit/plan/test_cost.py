@@ -39,6 +39,13 @@ def test_what_is_not_launched_needs_no_start_and_an_emulator_little() -> None:
     assert [estimated_start_s(one) for one in planned(deployments=deployments).deployments] == [0.0, EMULATED_START_S]
 
 
+def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
+    plan = planned(deployments=[{"engine": "emulator"}, {"engine": "emulator", "hardware": "h100"}], hardware=H100)
+    estimate = Estimate(plan)
+    assert [estimate.cost(one).gpu_hours > 0 for one in plan.deployments] == [False, True]
+    assert "starts of engines are estimates: 5 s" in estimate.notes()
+
+
 def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> None:
     plan = sized([2])
     sums = Estimate(plan, known={plan.deployments[0].id: 240.0}).totals()
@@ -46,7 +53,7 @@ def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> No
     assert sums.gpu_hours == pytest.approx(2 * 300 / 3600)
     assert sums.usd == pytest.approx(2 * sums.gpu_hours)
     assert Estimate(plan).totals().start_s == START_S
-    assert any("starts of engines are estimates" in note for note in Estimate(plan).notes())
+    assert "starts of engines are estimates: 60 s" in Estimate(plan).notes()
     assert not any("estimates" in note for note in no_starts(plan).notes())
 
 

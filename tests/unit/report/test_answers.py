@@ -41,7 +41,7 @@ def test_what_the_plan_no_longer_asks_of_a_deployment_is_superseded(given: dict[
     assert [one.deployment.label for one in points.superseded] == ["emulator seqs=16"]
 
 
-@pytest.mark.parametrize("lost", ["deleted", "of another version"])
+@pytest.mark.parametrize("lost", ["deleted", "of another version with other ids"])
 def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(lost: str, store: Store, tmp_path: Path) -> None:
     for tokens in (64, 8):
         run(store, planned(tokens=tokens), tokens=tokens)
@@ -49,7 +49,8 @@ def test_without_a_plan_what_did_not_ask_the_same_shares_no_ranking(lost: str, s
     if lost == "deleted":
         path.unlink()
     else:
-        store.write_plan(path.read_text().replace('"program_version": "', '"program_version": "0.'))
+        text = path.read_text().replace('"program_version": "', '"program_version": "0.')
+        store.write_plan(text.replace('"id": "', '"id": "0'))
     found = answers(limits("ttft<=150ms", [Experiment(store)]))
     assert [len(one.ranking) for one in found] == [2, 2]
     assert sorted('"output_tokens":{"fixed":64}' in one.content for one in found) == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -208,13 +209,16 @@ def test_experiments_of_one_root_never_share_a_table(store: Store) -> None:
     assert "chat of other" not in invoke("results", store.uri, "--experiment", "exp").stdout
 
 
-def test_a_plan_of_another_version_is_said_and_everything_counts(store: Store) -> None:
+def test_a_plan_of_another_version_is_read_as_far_as_its_ids_are_ours_else_everything_counts(store: Store) -> None:
     run(store, planned())
     old = planned(tokens=64).to_json().replace('"program_version": "', '"program_version": "0.')
     store.write_plan(old)
-    assert levels(store) == ([2, 2], [])
+    assert levels(store) == ([], [2, 2]), "it asks for 64 tokens, whichever version wrote that"
     assert [slo.name for slo in Experiment(store).slos] == ["interactive", "tight"]
-    assert "another version wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+    assert "version 0.0.1.0 wrote its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
+    store.write_plan(re.sub(r'"id": "\w+"', '"id": "x"', old))  # a version that made other ids
+    assert levels(store) == ([2, 2], [])
+    assert "this version cannot read its plan.json" in invoke("best", store.uri, "--slo", "tight").stderr
 
 
 def test_labels_and_prices_are_those_of_the_plan(store: Store) -> None:

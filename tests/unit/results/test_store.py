@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from orchestrator.errors import InputError, ResultsError
+from orchestrator.report.frames import read
 from orchestrator.results.blobs import Blobs
-from orchestrator.results.root import open_results, read
+from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store, first_ok
 from tests.unit.results.builders import (
     commit_launch,
