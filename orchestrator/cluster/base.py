@@ -15,10 +15,9 @@ from orchestrator.errors import PlacementError
 from orchestrator.load.point import ClientStats, Reply
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from orchestrator.cluster.clients import Clients
     from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart
 
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
@@ -92,12 +91,12 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point. It stored its rows (``parts``, ``requests`` is a copy), or they are only here."""
+    """One client's share of a point: its rows, and where in the store they are (nowhere: ``stored`` is empty)."""
 
     stats: ClientStats
-    parts: tuple[FilePart, ...]
-    requests: pa.Table  # in the schema REQUESTS
-    token_events: pa.Table | None = None  # in the schema TOKEN_EVENTS, of a client that stored nothing
+    stored: tuple[FilePart, ...]
+    requests: Part
+    token_events: Part | None = None  # of a client that stored nothing
     replies: tuple[Reply, ...] = ()  # where the point keeps them
 
 

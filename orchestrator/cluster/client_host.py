@@ -87,10 +87,10 @@ class ClientHost:
             "attempt_id": self._point.attempt_id,
             "writer": self._writer,
         }
-        tables = {"requests": result.requests, "token_events": result.token_events} if store else {}
-        parts = tuple(store.write_part(table, data, **keys) for table, data in tables.items()) if store else ()
+        stored = tuple(store.put_part(part, **keys) for part in result.parts) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
-        return ClientReport(stats, parts, result.requests, None if store else result.token_events, result.replies)
+        requests, token_events = result.parts
+        return ClientReport(stats, stored, requests, None if store else token_events, result.replies)
 
     def progress(self) -> Progress:
         """Counters so far, from any thread."""

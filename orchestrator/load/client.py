@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from orchestrator.load.client_stats import StatsRecorder
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply
@@ -29,6 +29,7 @@ from orchestrator.results.outcomes import ErrorClass, Status
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
 SWEEP_EVERY = 25  # beats
 OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read although bytes are waiting
+FLIGHT_BYTES = 3_000  # of a response, without what came
 
 
 class LoadClient:
@@ -54,8 +55,6 @@ class LoadClient:
 
         Raises InputError when the point cannot be run.
         """
-        import pyarrow  # noqa: F401  the rows' tables: loaded now, not when the run is over
-
         raise_open_files_limit()
         self._aborted.clear()
         assignment = Assignment.of(point, self._index, self._count)
@@ -129,7 +128,7 @@ class Driver:
         self._over: deque[InFlight] = deque()  # responses to be read
         self._over_bytes = 0
         self._long: list[InFlight] = []  # running streams of which some can be read ahead
-        self._reading: tuple[InFlight, Iterator[None]] | None = None
+        self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
         self._priority = Priority("normal")
         self._aborting = False
@@ -139,7 +138,7 @@ class Driver:
         self._done = 0
         self._chunks = 0
         self._start_ns = 0
-        self._rows = Rows(assignment, 0)
+        self._rows: Rows
 
     def abort(self, rows: bool) -> None:
         self._rows_of_rest = rows
@@ -163,12 +162,12 @@ class Driver:
             self._give_up_open()
             while self._read_step():
                 pass
-            requests, token_events = self._rows.tables()
             stats = self._stats.stats(self._transport, self._priority.how)
-            if self._point.count_text and self._point.tokenizer and self._rows.recount(self._point.tokenizer):
-                requests, token_events = self._rows.tables()  # not in the stats: it happened after the load
-            return ClientResult(requests, token_events, stats, tuple(self._replies))
+            self._rows.recount()  # not in the stats: it happens after the load
+            requests, token_events = self._rows.parts()
+            return ClientResult((requests, token_events), stats, tuple(self._replies))
         finally:
+            self._rows.close()
             self._transport.close()
             self._poller.close()
 
@@ -263,22 +262,26 @@ class Driver:
                 self._read_now(flight)
             else:
                 self._over.append(flight)
-                self._over_bytes += sum(map(len, flight.parts))
+                self._over_bytes += _held_bytes(flight)
             self._queue.over(flight.entry, flight.ended_ns - self._start_ns, _refused(flight))
 
     def _read_step(self) -> bool:
         """One step of reading what is over, else what is long. False: there is nothing to read."""
-        if self._reading is None and self._over:
+        if self._reading is None and self._rows.full:
+            self._reading = self._rows.flush()
+        elif self._reading is None and self._over:
             flight = self._over.popleft()
-            self._over_bytes -= sum(map(len, flight.parts))
-            self._reading = flight, finish(flight, self._wire, self._point.dialect)
+            self._over_bytes -= _held_bytes(flight)
+            self._reading = self._read(flight)
         if self._reading is None:
             return self._read_ahead_step()
-        flight, steps = self._reading
-        if next(steps, _END) is _END:
+        if next(self._reading, _END) is _END:
             self._reading = None
-            self._add(flight)
         return True
+
+    def _read(self, flight: InFlight) -> Iterator[None]:
+        yield from finish(flight, self._wire, self._point.dialect)
+        self._add(flight)
 
     def _read_ahead_step(self) -> bool:
         """Reads some of a stream that still runs. False: none is long enough."""
@@ -291,8 +294,7 @@ class Driver:
 
     def _read_now(self, flight: InFlight) -> None:
         """A conversation's next turn needs the reply."""
-        deque(finish(flight, self._wire, self._point.dialect), maxlen=0)
-        self._add(flight)
+        deque(self._read(flight), maxlen=0)
         response = flight.response
         self._writer.answered(flight.entry, flight.request, response.parsed, response.output_tokens or 0)
 
@@ -322,6 +324,7 @@ class Driver:
     def _give_up_open(self) -> None:
         """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""
         if not self._rows_of_rest:
+            self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
         said = (ErrorClass.TIMEOUT, "still open when the time to drain was over")
@@ -332,17 +335,23 @@ class Driver:
         unsent = [(entry, never) for entry in self._waiting]
         for entry in [*(flight.entry for flight in self._open), *self._waiting]:
             unsent += [(turn, said) for turn in self._queue.later_turns(entry, now_ns)]
-        unsent += [(entry, said) for entry in self._queue.rest(now_ns)] if self._aborting else []
         for flight in list(self._open):
             self._transport.cancel(flight, *said)
         self._over.extend(self._transport.ended)
         self._open.clear()
-        for entry, (error_class, error) in unsent:
+        rest = ((entry, said) for entry in self._queue.rest(now_ns)) if self._aborting else ()
+        for entry, (error_class, error) in chain(unsent, rest):
             self._rows.add_unsent(entry, now_ns, error_class, error)
-        self._failed += len(unsent)
+            self._rows.flush_full()
+            self._failed += 1
 
 
 _END = object()
+
+
+def _held_bytes(flight: InFlight) -> int:
+    """Of a response that is over, roughly: what it is made of, and its bytes."""
+    return FLIGHT_BYTES + sum(map(len, flight.parts))
 
 
 def _refused(flight: InFlight) -> bool:

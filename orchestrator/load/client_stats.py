@@ -27,6 +27,7 @@ class StatsRecorder:
         self.beats = 0
         self.in_flight_max = 0
         self.coalesced_reads = 0
+        self.left_out = 0
 
     def start(self, start_ns: int, now_ns: int) -> None:
         self._start_ns, self._start_error_ns = start_ns, now_ns - start_ns
@@ -76,4 +77,5 @@ class StatsRecorder:
             host=socket.gethostname(),
             pid=os.getpid(),
             priority=priority,
+            left_out=self.left_out,
         )

@@ -11,6 +11,8 @@ from orchestrator.spec.load import Arrivals, Level, Workload
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from orchestrator.results.spool import Part
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -83,6 +85,7 @@ class ClientStats:
     host: str = ""
     pid: int = 0
     priority: str = "normal"  # of the thread that runs the loop: realtime | nice | normal
+    left_out: int = 0  # requests that were due and not over when the user ended the run: they have no rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,20 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """Rows of one client: tables in the schemas of results/schemas.py, one requests row per scheduled request.
+    """Rows of one client as ``requests`` and ``token_events``, one request for each that was scheduled.
 
     ``replies``: of the good ones, where the point keeps them.
     """
 
-    requests: pa.Table
-    token_events: pa.Table
+    parts: tuple[Part, Part]
     stats: ClientStats
     replies: tuple[Reply, ...] = ()
+
+    @property
+    def requests(self) -> pa.Table:
+        """By request_index."""
+        return self.parts[0].read().sort_by("request_index")
+
+    @property
+    def token_events(self) -> pa.Table:
+        return self.parts[1].read().sort_by("request_index")

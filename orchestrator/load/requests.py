@@ -1,6 +1,6 @@
 """Requests as bytes, written before they are due, and the conversations they continue.
 
-As many first turns as fit into the memory bound are written before the start, the rest while the client has nothing
+As many first turns as the bounds allow are written before the start, the rest while the client has nothing
 to read. Later turns are written when the answer before them is known.
 """
 
@@ -30,6 +30,7 @@ from orchestrator.load.workloads.content import (
 )
 
 AHEAD_BYTES = 128 * 1024 * 1024  # of requests written and not yet sent, per client
+AHEAD_REQUESTS = 20_000  # a small one costs more than its bytes
 AHEAD_PER_SLOT = 8  # requests; a closed loop by time does not know how many it will need
 
 
@@ -81,7 +82,7 @@ class RequestWriter:
         ]
         schedule = assignment.schedule
         self._upcoming = schedule.own_sessions()
-        self._limit = None if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
+        self._limit = AHEAD_REQUESTS if schedule.sessions is not None else AHEAD_PER_SLOT * schedule.slots
         self._ready: dict[int, Request] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
@@ -143,7 +144,7 @@ class RequestWriter:
         return schedule.phase(int(schedule.due_ns[session])) if schedule.open_loop else "measure"
 
     def _full(self) -> bool:
-        return self._ready_bytes >= AHEAD_BYTES or (self._limit is not None and len(self._ready) >= self._limit)
+        return self._ready_bytes >= AHEAD_BYTES or len(self._ready) >= self._limit
 
     def _write(self, session: int, turn: int, phase: str, earlier: tuple[Message, ...]) -> Request:
         prompt = self._kind.prompt(session, turn, phase, earlier)

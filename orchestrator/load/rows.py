@@ -1,17 +1,22 @@
-"""Rows of one client, one per scheduled request: collected as tuples and flat arrays, made into Arrow tables.
+"""Rows of one client, one per scheduled request: a tuple each until there are some thousand, then Arrow tables on
+their way to disk (results/spool.py), so that memory is the same however many there are.
 
-A finished token costs 4 bytes here (its gap), 6 where chunks hold several tokens; a request about 1 kB. The rows of a
-client that died are made elsewhere, from the schedule: it says what that client had to do.
+The rows of a client that died are made elsewhere, from the schedule: it says what that client had to do.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment, Request
@@ -19,33 +24,46 @@ from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.load.workloads.content import load_tokenizer
 from orchestrator.results.outcomes import ErrorClass
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
+from orchestrator.results.spool import Part, Spool, nameless_file, room
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 
-AT_ONCE = 1_000  # replies tokenized together: encodings take about 100 bytes a token until they are counted
+ROWS_AT_ONCE = 5_000  # to disk; a row is about 1 kB until then, a gap 4 bytes (6 where chunks hold several tokens)
+GAPS_AT_ONCE = 250_000
+REPLIES_AT_ONCE = 1_000  # tokenized together: encodings take about 100 bytes a token until they are counted
 
 
 class Rows:
-    """``start_ns``: the point's start on this client's clock."""
+    """``start_ns``: the point's start on this client's clock. ``close`` it in the end."""
 
     def __init__(self, assignment: Assignment, start_ns: int) -> None:
         self._assignment = assignment
         self._start_ns = start_ns
         self._rows: list[tuple[Any, ...]] = []
         self._gaps: list[Gaps] = []
-        self._uncounted: list[InFlight] = []  # replies that came without counts and shall be counted
-        self._count_text = assignment.point.count_text
+        self._gaps_held = 0
+        self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
+        self._replies = nameless_file() if self._tokenizer else None  # that came without counts, pickled
+        self._spool = Spool("requests", "token_events")
+
+    @property
+    def full(self) -> bool:
+        """So much is here that it should be flushed."""
+        return len(self._rows) >= ROWS_AT_ONCE or self._gaps_held >= GAPS_AT_ONCE
 
     def add(self, flight: InFlight) -> None:
         """The row of a request that was sent, or tried to be, and whose response was read."""
-        if self._count_text and flight.response.source == "chunks" and any(flight.response.parsed.texts or ()):
-            self._uncounted.append(flight)
+        response = flight.response
+        if self._replies is not None and response.source == "chunks" and any(response.parsed.texts or ()):
+            with room():
+                light = replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None))
+                pickle.dump(light, self._replies)
             return
         self._rows.append(self._row(flight))
-        self._gaps += _gaps_of(flight)
+        if response.gaps_us is not None:  # there was content
+            self._gaps.append((flight.entry.index, response.gaps_us, response.tokens_per_chunk))
+            self._gaps_held += len(response.gaps_us)
 
     def _row(self, flight: InFlight) -> tuple[Any, ...]:
         response, request = flight.response, flight.request
@@ -82,23 +100,47 @@ class Rows:
         flight.response.fail(error_class, error)
         self._rows.append(self._row(flight))
 
-    def recount(self, tokenizer: str) -> bool:
-        """Counts the replies that came without counts with the model's tokenizer. False: there are none."""
-        if not self._uncounted:
-            return False
-        encode = load_tokenizer(tokenizer).encode_batch_fast
-        for begin in range(0, len(self._uncounted), AT_ONCE):
-            some = self._uncounted[begin : begin + AT_ONCE]
+    def recount(self) -> None:
+        """Counts the replies that came without counts with the model's tokenizer, and adds their rows."""
+        if self._replies is None:
+            return
+        assert self._tokenizer is not None
+        encode, end = load_tokenizer(self._tokenizer).encode_batch_fast, self._replies.tell()
+        self._replies.seek(0)
+        while self._replies.tell() < end:
+            some: list[InFlight] = []
+            while len(some) < REPLIES_AT_ONCE and self._replies.tell() < end:
+                some.append(pickle.load(self._replies))  # noqa: S301  this process wrote it
             texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
             for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
                 flight.response.recount(len(code.ids))
-        return True
+                self.add(flight)
+            self.flush_full()
 
-    def tables(self) -> tuple[pa.Table, pa.Table]:
-        """``requests`` and ``token_events`` in the schemas of results/schemas.py, ordered by request_index."""
-        rows = sorted([*self._rows, *map(self._row, self._uncounted)], key=lambda row: int(row[0]))
-        gaps = self._gaps + [gaps for flight in self._uncounted for gaps in _gaps_of(flight)]
-        return self._requests(rows), self._token_events(sorted(gaps, key=lambda one: one[0]))
+    def flush_full(self) -> None:
+        """``flush`` at one go, where it is due."""
+        deque(self.flush() if self.full else (), maxlen=0)
+
+    def flush(self) -> Iterator[None]:
+        """Hands what is here to the disk, in steps. Raises ResultsError when there is no room."""
+        rows, gaps = self._rows, self._gaps
+        self._rows, self._gaps, self._gaps_held = [], [], 0
+        columns = self._ids(len(rows))
+        for at, field in enumerate(list(REQUESTS)[len(columns) :]):
+            columns.append(pa.array([row[at] for row in rows], field.type))
+            yield
+        self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
+        self._spool.write("token_events", self._token_events(gaps))
+
+    def parts(self) -> list[Part]:
+        """``requests`` and ``token_events``, complete. Raises ResultsError when there is no room for them."""
+        deque(self.flush(), maxlen=0)
+        return self._spool.parts()
+
+    def close(self) -> None:
+        self._spool.close()
+        if self._replies is not None:
+            self._replies.close()
 
     def _key(self, entry: Entry) -> tuple[Any, ...]:
         mine = self._assignment
@@ -109,43 +151,19 @@ class Rows:
     def _since(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - self._start_ns
 
-    def _requests(self, rows: list[tuple[Any, ...]]) -> pa.Table:
-        import pyarrow as pa
-
-        from orchestrator.results.schemas import REQUESTS
-
-        values: list[Any] = list(zip(*rows, strict=True)) or [()] * (len(REQUESTS) - 2)
-        fields = list(REQUESTS)
-        arrays = [pa.array(column, field.type) for column, field in zip(values, fields[2:], strict=True)]
-        return pa.Table.from_arrays([*self._ids(len(rows)), *arrays], schema=REQUESTS)
-
     def _token_events(self, gaps: list[Gaps]) -> pa.Table:
-        import pyarrow as pa
-
-        from orchestrator.results.schemas import TOKEN_EVENTS
-
         index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
         gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
         tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
         return pa.Table.from_arrays([*self._ids(len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS)
 
     def _ids(self, rows: int) -> list[pa.Array]:
-        import pyarrow as pa
-
         ids = (self._assignment.point.measurement_id, self._assignment.point.attempt_id)
         return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in ids]
 
 
-def _gaps_of(flight: InFlight) -> list[Gaps]:
-    """One, or none where there was no content."""
-    response = flight.response
-    return [] if response.gaps_us is None else [(flight.entry.index, response.gaps_us, response.tokens_per_chunk)]
-
-
 def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
     """A list column out of one array per row; None makes a null."""
-    import pyarrow as pa
-
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([0 if part is None else len(part) for part in parts], out=offsets[1:])
     raw = b"".join([part for part in parts if part is not None])
@@ -170,13 +188,14 @@ class _NoPandas:
             raise ImportError("pandas is left out of this process")
 
 
-def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> pa.Table:
+def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> Part:
     """The ``requests`` rows of client ``index`` of ``count`` that died, all with status ``lost``.
 
     A closed loop by time has no fixed number of requests: then one session for each that the client kept in flight.
     """
     mine = Assignment.of(point, index, count)
-    rows = Rows(mine, 0)
-    for entry in RequestQueue(mine.schedule, 0.0).rest(0):
-        rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
-    return rows.tables()[0]
+    with closing(Rows(mine, 0)) as rows:
+        for entry in RequestQueue(mine.schedule, 0.0).rest(0):
+            rows.add_unsent(entry, entry.due_ns, ErrorClass.LOST, why)
+            rows.flush_full()
+        return rows.parts()[0]

@@ -8,8 +8,10 @@ Nothing here knows a clock or a socket.
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from itertools import count as counting
 
 import numpy as np
@@ -57,7 +59,7 @@ class Schedule:
     def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
         """Raises InputError when the arrivals cannot be drawn, or would be more than can be held."""
         self._kind = kind
-        self._first_index = [0]  # of every session, as far as was asked for
+        self._first_index = array("q", [0])  # of every session, as far as was asked for
         self.requests = point.requests
         self.open_loop = point.level.control == "request_rate"
         self.warmup_ns = round(point.warmup_s * 1e9)
@@ -209,13 +211,11 @@ class RequestQueue:
     def rest(self, now_ns: int) -> Iterator[Entry]:
         """Everything not handed out yet, for a run that is given up. Nothing is due afterwards."""
         pending, self._heap = sorted(self._heap), []
-        entries = [entry for _, _, entry in pending]
-        if self._schedule.sessions is not None:
-            due_ns = None if self._schedule.open_loop else now_ns
-            while self._coming is not None:
-                entry = self._first_turn(due_ns)
-                entries += [entry] if entry is not None else []
-        for entry in entries:
+        due_ns = None if self._schedule.open_loop else now_ns
+        known = self._schedule.sessions is not None
+        coming = iter(lambda: self._first_turn(due_ns) if known else None, None)
+        for entry in chain((entry for _, _, entry in pending), coming):
+            assert entry is not None
             yield entry
             yield from self.later_turns(entry, now_ns)
 

@@ -183,23 +183,33 @@ def _column(data: pa.Table, field: pa.Field) -> tuple[pa.ChunkedArray | None, st
         return None, f"column {field.name!r} is {column.type}, not {field.type} ({error})"
 
 
-def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """The whole file in memory.
+def parquet_writer(schema: pa.Schema, sink: Any) -> pq.ParquetWriter:
+    """What writes Parquet as all of it is written here, to a path or an open file.
 
     Gaps are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes each where dictionary and delta need 2.1 to 2.4. Nanosecond columns
     too. Strings and tokens per chunk have few values and get a dictionary.
     """
-    dictionary, split = _columns_by_encoding(data.schema)
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        data,
+    dictionary, split = _columns_by_encoding(schema)
+    return pq.ParquetWriter(
         sink,
+        schema,
         compression="zstd",
         compression_level=ZSTD_LEVEL,
         use_dictionary=dictionary,
         column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
-        row_group_size=ROWS_PER_GROUP.get(table, _DEFAULT_ROWS_PER_GROUP),
     )
+
+
+def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
+    """In row groups of the size that suits the table's readers."""
+    writer.write_table(rows, ROWS_PER_GROUP.get(table, _DEFAULT_ROWS_PER_GROUP))
+
+
+def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
+    """The whole file in memory."""
+    sink = pa.BufferOutputStream()
+    with parquet_writer(data.schema, sink) as writer:
+        write_rows(writer, table, data)
     return sink.getvalue()
 
 

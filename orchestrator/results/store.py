@@ -24,7 +24,8 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
-from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, to_parquet, unify
+from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, unify
+from orchestrator.results.spool import Part
 
 __all__ = ["FilePart", "Manifest", "Store", "first_ok"]
 
@@ -91,11 +92,15 @@ class Store:
         ``writer`` tells apart who wrote for the same attempt (``driver``, ``client-3``, …). Raises ResultsError when
         ``data`` does not fit the table's schema or the write fails.
         """
+        keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
+        return self.put_part(Part.of(table, conform(table, data)), **keys)
+
+    def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
+        """``write_part`` of rows that are a file already."""
         names = (_safe("measurement id", measurement_id), _safe("attempt id", attempt_id), _safe("writer", writer))
-        content = to_parquet(table, conform(table, data))
-        path = f"data/{table}/v=1/{'-'.join(names)}.parquet"
+        path, content = f"data/{part.table}/v=1/{'-'.join(names)}.parquet", part.content
         self._blobs.put(self._key(path), content)
-        return FilePart(table, path, data.num_rows, content.size, hashlib.sha256(content).hexdigest())
+        return FilePart(part.table, path, part.rows, content.size, hashlib.sha256(content).hexdigest())
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Make an attempt's parts true. Returns its manifest as written, which counts the attempts there before.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from orchestrator.cluster.clients import ClientRun, Clients
+    from orchestrator.results.spool import Part
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
@@ -57,7 +58,7 @@ class Loaded:
     span_unix_ns: tuple[int, int]
     requests: pa.Table
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
-    lost: Mapping[int, pa.Table] = field(default_factory=dict)
+    lost: Mapping[int, Part] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     ended: Failure | None = None
     interrupted: bool = False
@@ -87,8 +88,8 @@ class Loaded:
         """Of the clients that stored nothing."""
         import pyarrow as pa
 
-        parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
-        return pa.concat_tables(parts).sort_by("request_index")
+        parts = [one.token_events.read() for one in self.reports.values() if one.token_events is not None]
+        return pa.concat_tables(parts)  # in the order of stored ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,20 +155,20 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     start_ns, end_ns = loaded.span_unix_ns
     asked = f" of {point.warmup_s + point.duration_s:g} s" if point.duration_s is not None else ""
-    return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then"
+    left = sum(one.left_out for one in loaded.stats)
+    those = f"; the {left} requests in flight then are left out" if left else ""
+    return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
 
 
 def _nothing_ok(requests: pa.Table) -> Failure | None:
     """A point without one good request answers nothing: why, by its commonest error."""
-    statuses = requests.column("status").to_pylist()
-    if Status.OK in statuses:
+    if Status.OK in requests["status"].unique().to_pylist():
         return None
-    errors = [text for text in requests.column("error").to_pylist() if text]
-    classes = [name for name in requests.column("error_class").to_pylist() if name]
-    commonest = max(set(classes), key=classes.count) if classes else "no request was sent"
+    classes = requests["error_class"].drop_null().value_counts().to_pylist()
+    commonest = max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
     kind = FailureKind.REQUESTS_REFUSED if commonest == ErrorClass.HTTP_4XX else FailureKind.NO_REQUEST_OK
-    example = f": {errors[0][:200]}" if errors else ""
-    return Failure(kind, f"None of {len(statuses)} requests succeeded ({commonest}){example}.")
+    example = next((f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), "")
+    return Failure(kind, f"None of {len(requests)} requests succeeded ({commonest}){example}.")
 
 
 @dataclass
@@ -243,10 +244,11 @@ class Measurer:
             run.settle(SETTLE_S)
         reports = run.reports()
         lost = self._rows_of_lost(point, reports)
-        requests = pa.concat_tables([*(report.requests for report in reports.values()), *lost.values()])
+        parts = [*(report.requests for report in reports.values()), *lost.values()]
+        requests = pa.concat_tables([part.read() for part in parts])
         requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
         launched = self.replicas.launched and ended is None and not interrupted
-        if launched and DYING & set(requests["error_class"].to_pylist()):
+        if launched and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()
         return Loaded(
             span_unix_ns=span_unix_ns,
@@ -259,7 +261,7 @@ class Measurer:
             cache=cache,
         )
 
-    def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, pa.Table]:
+    def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, Part]:
         """Requests of clients that did not report, as their schedule says."""
         count = len(self.clients.addresses)
         point = replace(point, tokenizer=None)

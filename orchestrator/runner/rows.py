@@ -153,15 +153,10 @@ def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePar
     """Files of its clients and replicas. That readings of /metrics cannot be stored does not cost the attempt."""
     parts: list[FilePart] = []
     for index, one in loaded.reports.items():
-        parts += one.parts
-        tables = {} if one.parts else {"requests": one.requests, "token_events": one.token_events}
-        parts += [
-            store.write_part(name, table, writer=f"client{index}", **keys)
-            for name, table in tables.items()
-            if table is not None
-        ]
-    for index, table in loaded.lost.items():
-        parts.append(store.write_part("requests", table, writer=f"client{index}-lost", **keys))
+        ours = (one.requests, one.token_events) if not one.stored else ()
+        parts += [*one.stored, *(store.put_part(part, writer=f"client{index}", **keys) for part in ours if part)]
+    for index, part in loaded.lost.items():
+        parts.append(store.put_part(part, writer=f"client{index}-lost", **keys))
     try:
         return parts + write_engine_metrics(store, loaded.samples, **keys)
     except ResultsError as error:

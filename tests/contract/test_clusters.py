@@ -300,10 +300,10 @@ def test_clients_share_a_point_and_write_their_rows(cluster: Cluster, served: Lo
     assert run.progress().done == 12
     reports = run.reports()
     assert list(reports) == [0, 1]
-    assert sum(report.requests.num_rows for report in reports.values()) == 12
-    assert {path.table for report in reports.values() for path in report.parts} == {"requests", "token_events"}
+    assert sum(report.requests.rows for report in reports.values()) == 12
+    assert {path.table for report in reports.values() for path in report.stored} == {"requests", "token_events"}
     assert {report.stats.client for report in reports.values()} == {0, 1}
-    statuses = [status for report in reports.values() for status in report.requests["status"].to_pylist()]
+    statuses = [status for report in reports.values() for status in report.requests.read()["status"].to_pylist()]
     assert statuses == ["ok"] * 12
     clients.release()
 
@@ -313,8 +313,8 @@ def test_rows_that_are_not_to_be_kept_come_back_alone(cluster: Cluster, served: 
     clients.prepare(served, {})
     run = clients.start(0.0, write=False)
     over(run)
-    assert run.reports()[0].parts == ()
-    assert run.reports()[0].requests.num_rows == run.reports()[0].token_events.num_rows == 12
+    assert run.reports()[0].stored == ()
+    assert run.reports()[0].requests.rows == run.reports()[0].token_events.rows == 12
     clients.release()
 
 

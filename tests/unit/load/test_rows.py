@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import closing
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,8 +41,13 @@ def filled() -> Rows:
     return rows
 
 
+def tables(rows: Rows) -> list[pa.Table]:
+    with closing(rows):
+        return [part.read().sort_by("request_index") for part in rows.parts()]
+
+
 def test_tables_have_the_schemas_and_are_ordered_by_request() -> None:
-    requests, events = filled().tables()
+    requests, events = tables(filled())
     assert requests.schema.equals(REQUESTS, check_metadata=True)
     assert events.schema.equals(TOKEN_EVENTS, check_metadata=True)
     assert requests["request_index"].to_pylist() == [2, 4, 5, 7]
@@ -52,7 +59,7 @@ def test_tables_have_the_schemas_and_are_ordered_by_request() -> None:
 
 
 def test_times_count_from_the_points_start_and_keys_are_the_points() -> None:
-    row = filled().tables()[0].to_pylist()[0]
+    row = tables(filled())[0].to_pylist()[0]
     assert (row["measurement_id"], row["attempt_id"], row["client"], row["phase"]) == ("m1", "a1", 3, "measure")
     assert (row["scheduled_ns"], row["sent_ns"], row["first_token_ns"], row["done_ns"]) == (20, 40, 100, 2000)
     assert (row["input_tokens"], row["cached_tokens"], row["finish_reason"]) == (100, 60, "length")
@@ -60,13 +67,13 @@ def test_times_count_from_the_points_start_and_keys_are_the_points() -> None:
 
 
 def test_a_request_that_was_never_sent_says_so() -> None:
-    row = filled().tables()[0].to_pylist()[1]
+    row = tables(filled())[0].to_pylist()[1]
     assert (row["status"], row["error_class"], row["sent_ns"], row["done_ns"]) == ("timeout", "timeout", None, 99)
     assert (row["input_tokens_asked"], row["output_tokens_asked"], row["chunks"]) == (4, 4, 0)
 
 
 def test_no_rows_make_empty_tables() -> None:
-    requests, events = Rows(Assignment.of(point(), 0, 1), START).tables()
+    requests, events = tables(Rows(Assignment.of(point(), 0, 1), START))
     assert (len(requests), len(events)) == (0, 0)
     assert requests.schema.equals(REQUESTS)
 
@@ -85,14 +92,16 @@ def test_what_dead_clients_had_to_do_is_known_without_them(
     }
     control = ("request_rate", 9.0) if open_loop else ("concurrency", 4.0)
     given_point = point(*control, **fields)
-    rows = [row for index in range(clients) for row in lost_requests(given_point, index, clients, "gone").to_pylist()]
+    rows = [
+        row for index in range(clients) for row in lost_requests(given_point, index, clients, "gone").read().to_pylist()
+    ]
     assert sorted(row["request_index"] for row in rows) == list(range(requests))
     assert {(row["status"], row["error_class"], row["error"]) for row in rows} == {("lost", "lost", "gone")}
 
 
 def test_a_lost_client_of_a_closed_loop_by_time_leaves_a_row_per_slot() -> None:
     closed = point("concurrency", 7.0)
-    rows = lost_requests(closed, 1, 2, "gone").to_pylist()
+    rows = lost_requests(closed, 1, 2, "gone").read().to_pylist()
     assert [row["request_index"] for row in rows] == [1, 3, 5]
     assert [row["scheduled_ns"] for row in rows] == Schedule(closed, Each(1), 1, 2).slot_starts
 
@@ -100,6 +109,6 @@ def test_a_lost_client_of_a_closed_loop_by_time_leaves_a_row_per_slot() -> None:
 @pytest.mark.parametrize("rate", [0.5, 30.0])
 def test_lost_requests_of_an_open_loop_are_those_of_the_schedule(rate: float) -> None:
     given_point = point(value=rate, warmup_s=2.0)
-    rows = lost_requests(given_point, 0, 1, "gone").to_pylist()
+    rows = lost_requests(given_point, 0, 1, "gone").read().to_pylist()
     assert [row["scheduled_ns"] for row in rows] == Schedule(given_point, Each(1)).due_ns.tolist()
     assert {row["phase"] for row in rows} == {"warmup", "measure"}

@@ -28,6 +28,7 @@ from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
+from orchestrator.results.spool import Part
 from orchestrator.results.store import Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.context import SweepContext
@@ -325,7 +326,7 @@ class FakeRun:
             index: ClientReport(
                 ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
                 (),
-                self._requests(index),
+                Part.of("requests", self._requests(index)),
                 None,
                 replies if index == 0 else (),
             )

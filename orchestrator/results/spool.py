@@ -1,0 +1,118 @@
+"""Rows on their way to a part: Parquet files on this machine's disk that grow while the rows come in.
+
+The files have no names: nothing is left of them when their process ends, however it does. They lie where temporary
+files do (``TMPDIR``).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator.errors import ResultsError
+from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, write_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one table as the Parquet file that will be stored. That of a spool lies on disk, mapped into memory."""
+
+    table: str
+    rows: int
+    content: pa.Buffer
+
+    @classmethod
+    def of(cls, table: str, data: pa.Table) -> Part:
+        """``data``: in the table's schema."""
+        return cls(table, data.num_rows, to_parquet(table, data))
+
+    def read(self) -> pa.Table:
+        """Its rows, in the table's schema and in the order in which they were written."""
+        with pq.ParquetFile(pa.BufferReader(self.content)) as file:
+            return pa.table(file.read(use_threads=False).columns, schema=schema_of(self.table))
+
+
+class Spool:
+    """One growing file for each of some tables. A thread of its own encodes and writes, mostly without the GIL.
+
+    Whoever gives it rows goes on at once, and holds of them what was not written yet.
+    """
+
+    def __init__(self, *tables: str) -> None:
+        self._files = {table: nameless_file() for table in tables}
+        self._rows = dict.fromkeys(tables, 0)
+        self._todo: SimpleQueue[tuple[str, pa.Table] | None] = SimpleQueue()
+        self._failed: OSError | None = None
+        self._thread = Thread(target=self._work, name="spool", daemon=True)
+        self._thread.start()
+
+    def write(self, table: str, rows: pa.Table) -> None:
+        """Takes rows in the table's schema. Raises ResultsError when earlier ones could not be written."""
+        self._check()
+        self._rows[table] += rows.num_rows
+        self._todo.put((table, rows))
+
+    def parts(self) -> list[Part]:
+        """All that was given, by table. Raises ResultsError when it could not be written."""
+        self._todo.put(None)
+        self._thread.join()
+        self._check()
+        parts = []
+        for table, file in self._files.items():
+            with pa.memory_map(_path(file)) as mapped:
+                parts.append(Part(table, self._rows[table], mapped.read_buffer()))
+        return parts
+
+    def close(self) -> None:
+        """Its files are gone, but for what parts hold of them."""
+        self._todo.put(None)
+        self._thread.join()
+        for file in self._files.values():
+            file.close()
+
+    def _work(self) -> None:
+        try:
+            with ExitStack() as stack:
+                writers = {
+                    table: stack.enter_context(parquet_writer(schema_of(table), _path(file)))
+                    for table, file in self._files.items()
+                }
+                for table, rows in iter(self._todo.get, None):
+                    write_rows(writers[table], table, rows)
+        except OSError as error:
+            self._failed = error
+
+    def _check(self) -> None:
+        with room():
+            if self._failed is not None:
+                raise self._failed
+
+
+def nameless_file() -> IO[bytes]:
+    """To write and to read; it is gone when it is closed."""
+    with room():
+        return tempfile.TemporaryFile()
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """What goes wrong with temporary files within it is a ResultsError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ResultsError(
+            f"rows cannot be kept in {tempfile.gettempdir()} until the point is over: {error}; "
+            "make room there, or set TMPDIR to a folder that has some"
+        ) from error
+
+
+def _path(file: IO[bytes]) -> str:
+    return f"/proc/self/fd/{file.fileno()}"

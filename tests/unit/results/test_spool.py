@@ -1,0 +1,61 @@
+"""Rows that wait for their point's end on disk: all of them come back, none are left behind, no room is a sentence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from orchestrator.errors import ResultsError
+from orchestrator.results.schemas import TOKEN_EVENTS
+from orchestrator.results.spool import Part, Spool
+from tests.unit.results.builders import events, request, requests
+
+
+def test_all_that_was_given_comes_back_in_its_order_and_as_it_would_be_stored() -> None:
+    rows = [requests(request(index)) for index in range(3)]
+    gaps = events({0: [20, 21], 1: []})
+    with closing(Spool("requests", "token_events")) as spool:
+        for one in rows:
+            spool.write("requests", one)
+        spool.write("token_events", gaps)
+        first, second = spool.parts()
+    assert (first.table, first.rows, second.table, second.rows) == ("requests", 3, "token_events", 2)
+    assert first.read().equals(pa.concat_tables(rows))
+    assert second.read().equals(Part.of("token_events", gaps).read())
+    assert second.read().schema.equals(TOKEN_EVENTS, check_metadata=True)
+
+
+def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import os\nfrom orchestrator.results.spool import Spool\nfrom tests.unit.results.builders import *\n"
+        "spool = Spool('requests')\nspool.write('requests', requests(request(0)))\n"
+        "print('there', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (-9, "there\n"), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(spool: Spool) -> None:
+        spool.write("requests", requests(request(0)))  # too early to know, perhaps
+        spool.parts()
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
+    with closing(Spool("requests")) as spool:
+        with pytest.raises(ResultsError, match=r"cannot be kept in .*No space left on device.*TMPDIR"):
+            write(spool)
+        with pytest.raises(ResultsError, match="No space left"):
+            spool.write("requests", requests(request(1)))
+    monkeypatch.undo()
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(ResultsError, match="cannot be kept in /proc/nowhere"):
+        Spool("requests")
