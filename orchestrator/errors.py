@@ -88,6 +88,7 @@ class FailureKind(StrEnum):
     DIED = "died", _CRASH, "it ended while it served"
     KILLED = "killed", _CRASH, "it was killed by SIGKILL (the node ran out of memory, or someone killed it)"
     NOT_ANSWERING = "not_answering", _CRASH, "it runs but does not answer"
+    ENGINE_STALLED = "engine_stalled", _CRASH, "requests were open at a replica and for minutes not a byte came from it"
     NEVER_READY = "never_ready", _TIMEOUT, "it was not ready within startup_timeout_s"
     SILENT = "silent", _TIMEOUT, "it was not ready and its log stood still"
     WRONG_SERVER = "wrong_server", _INFRA, "the server that answered is not the one that was started"

@@ -31,7 +31,7 @@ from orchestrator.results.records import (
     PointHead,
     PooledFigures,
 )
-from orchestrator.results.schemas import arrow_schema, rows_of, table_of
+from orchestrator.results.schemas import GAPS, arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
 
 WORKERS = 4  # most of the time goes into reading
@@ -58,8 +58,9 @@ class Attempt:
     def data(self) -> AttemptData:
         """All that answers need of it. Raises ValueError as ``observed`` does."""
         observed = self.observed()
+        found, (batches,) = figures(observed), observed.token_batches
+        del observed  # arrays of a million requests are large
         limits = limit_values(self.requests, self.token_events, self.point.window_ns)
-        (batches,) = observed.token_batches
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
@@ -72,7 +73,7 @@ class Attempt:
             metrics_version=METRICS_VERSION,
             point=self.point,
             deployment=self.deployment,
-            figures=figures(observed),
+            figures=found,
             engine_side=engine_side(self.engine_metrics),
             batch_tokens=batches.amounts,
             batch_s=batches.sizes,
@@ -90,21 +91,21 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
     if not points:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
-    requests = store.read_manifests("requests", [manifest])
+    requests = store.read_manifests("requests", [manifest]).sort_by("request_index")  # in one order, whoever reads them
     return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests)
 
 
 def with_parts(
     store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: pa.Table
 ) -> Attempt:
-    """A committed attempt of which these rows are at hand; the others are read."""
-    token_events = store.read_manifests("token_events", [manifest])
+    """A committed attempt of which these rows are at hand, requests by index; the others are read."""
+    token_events = store.read_manifests("token_events", [manifest], GAPS)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     return Attempt(
         manifest=manifest,
         point=point,
         deployment=deployment,
-        requests=requests.sort_by("request_index"),  # in one order, whoever reads them
+        requests=requests,
         token_events=token_events if token_events.num_rows == committed > 0 else None,  # half of them answers nothing
         engine_metrics=store.read_manifests("engine_metrics", [manifest]),
     )

@@ -187,8 +187,8 @@ def _measured(run: EndpointRun, clients: int, stop: threading.Event, most: int |
         listener = shown if most is None else hear  # clients that nobody watches stay undisturbed
         attempt = measure_here(run.load, clients, listener, lambda: stop.is_set() or enough.is_set())
     assert attempt.loaded
-    statuses = attempt.loaded.requests["status"].to_pylist()
-    failed = len(statuses) - statuses.count("ok")
+    counts = attempt.loaded.requests["status"].value_counts().to_pylist()
+    failed = sum(one["counts"] for one in counts if one["values"] != "ok")
     if attempt.interrupted and enough.is_set():
         reasons = [
             f"{failed} requests failed: the rest was not sent (--max-errors {most})",

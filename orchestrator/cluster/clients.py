@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.results.store import Store
 
 PREPARE_LIMIT_S = 600.0  # a schedule and the bodies of a long point
+STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 REUSE_LIMIT_S = 5.0
 
@@ -82,7 +83,8 @@ class ClientRun:
         calls = [handle.begin("progress") for handle in self._handles]
         told, _ = wait(calls, PROGRESS_LIMIT_S)
         parts = [call.result() for call in told if call.exception() is None]
-        return Progress(*(sum(getattr(part, name) for part in parts) for name in Progress.__slots__))
+        found = sum(parts, Progress())
+        return found if len(parts) == len(calls) else replace(found, silences=())  # somebody else may have heard
 
     def abort(self, rows: bool = True) -> None:
         """End it now. ``rows``: also of what is open or not yet sent."""
@@ -108,8 +110,11 @@ class Clients:
         self._run: ClientRun | None = None
         self._released = False
 
-    def prepare(self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]]) -> int:
-        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known.
+    def prepare(
+        self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]], stopped: Callable[[], bool] = lambda: False
+    ) -> int | None:
+        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known, None once
+        ``stopped`` says that nobody wants them any more.
 
         Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
         """
@@ -119,6 +124,9 @@ class Clients:
             for index, member in enumerate(self._members)
         ]
         end_s, known = time.monotonic() + PREPARE_LIMIT_S, 0
+        while wait(calls, STOP_LOOK_S).not_done and time.monotonic() < end_s:
+            if stopped():
+                return None
         self._offsets = []
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:

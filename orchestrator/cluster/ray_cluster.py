@@ -20,7 +20,7 @@ from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle
 from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
-from orchestrator.cluster.ray_private import autoscales
+from orchestrator.cluster.ray_private import autoscales, own_signals
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
@@ -36,7 +36,8 @@ class RayCluster:
         if not ray.is_initialized():
             address, self.note = live_address(address)
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
+                with own_signals():
+                    ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
             except (ConnectionError, RuntimeError) as error:
                 text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
                 raise InputError(f"{text} (one that asks for a token needs RAY_AUTH_MODE=token here)") from error

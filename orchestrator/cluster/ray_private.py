@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 STATUS_KEY = "__autoscaling_status"
@@ -75,6 +79,21 @@ def uploaded(folder: str) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as scratch:
         found = upload_py_modules_if_needed(modules, include_gitignore=True, scratch_dir=scratch)
     return {"py_modules": found["py_modules"]}
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """``ray.init`` sets a handler of SIGTERM that exits with a status of its own, for good. Within it that becomes an
+    interruption; afterwards the handler is again what it was. What Ray started ends when the interpreter exits.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as ended:
+        raise KeyboardInterrupt from ended
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def autoscales(gcs_address: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, takewhile
 
-from orchestrator.load.client_stats import StatsRecorder
+from orchestrator.load.client_stats import Listening, StatsRecorder
 from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply
 from orchestrator.load.priority import How, Priority, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
@@ -130,6 +130,7 @@ class Driver:
         self._long: list[InFlight] = []  # running streams of which some can be read ahead
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
+        self._listening = Listening(len(point.targets))
         self._priority = Priority("normal")
         self._aborting = False
         self._rows_of_rest = True
@@ -148,7 +149,8 @@ class Driver:
     def progress(self) -> Progress:
         in_flight = len(self._open)
         sent = self._queue.scheduled - len(self._waiting)
-        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks)
+        silences = tuple(self._listening.silences(list(self._open), time.monotonic_ns()))
+        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks, silences)
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """All rows of this client, when its last request is over."""
@@ -254,6 +256,7 @@ class Driver:
         ended, self._transport.ended = self._transport.ended, []
         for flight in ended:
             del self._open[flight]
+            self._listening.over(flight)
             self._done += 1
             if self._waiting:
                 self._send(self._waiting.popleft(), flight.ended_ns)

@@ -6,10 +6,12 @@ import os
 import socket
 import time
 from array import array
+from collections.abc import Iterable
 
 import numpy as np
 
-from orchestrator.load.point import ClientStats
+from orchestrator.load.point import ClientStats, Silence
+from orchestrator.load.response import InFlight
 from orchestrator.load.transport import Transport
 
 
@@ -79,3 +81,35 @@ class StatsRecorder:
             priority=priority,
             left_out=self.left_out,
         )
+
+
+class Listening:
+    """When each target was last heard of, as far as this client knows. Instants are ``time.monotonic_ns``."""
+
+    def __init__(self, targets: int) -> None:
+        self._heard: list[int | None] = [None] * targets  # the last byte of requests that are over
+        self._unheard: list[int | None] = [None] * targets  # the first request since then that ended without a byte
+
+    def over(self, flight: InFlight) -> None:
+        """A request is over, and its response not yet read."""
+        target = flight.request.target
+        if flight.times:
+            self._heard[target], self._unheard[target] = flight.times[-1], None
+        elif self._unheard[target] is None:
+            self._unheard[target] = flight.started_ns
+
+    def silences(self, open_flights: Iterable[InFlight], now_ns: int) -> list[Silence]:
+        """Of each target: how long requests have been open there without a byte of any; without open ones, how long
+        nothing was heard. Targets that were never asked are left out."""
+        last, since, counts = list(self._heard), list(self._unheard), [0] * len(self._heard)
+        for flight in open_flights:
+            target, times = flight.request.target, flight.times[-1:]
+            counts[target] += 1
+            last[target] = max([*times, last[target] or 0]) or None
+            since[target] = min(flight.started_ns, since[target] or now_ns)
+        begins = [max(filter(None, pair), default=None) for pair in zip(last, since, strict=True)]
+        return [
+            Silence(target, count, (now_ns - begin) / 1e9)
+            for target, (count, begin) in enumerate(zip(counts, begins, strict=True))
+            if begin is not None
+        ]

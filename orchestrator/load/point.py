@@ -89,8 +89,18 @@ class ClientStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Silence:
+    """How long a target has said nothing although ``open`` requests of a client wait for it (or, with none open, said
+    nothing at all)."""
+
+    target: int
+    open: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """A running client's counters so far."""
+    """A running client's counters so far, or those of several."""
 
     scheduled: int = 0  # known so far; closed loop by time grows
     sent: int = 0
@@ -98,6 +108,21 @@ class Progress:
     failed: int = 0
     in_flight: int = 0
     output_chunks: int = 0
+    silences: tuple[Silence, ...] = ()
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(*(getattr(self, name) + getattr(other, name) for name in Progress.__slots__))
+
+    def silent(self, limit_s: float) -> list[int]:
+        """Targets where requests are open and of which no client has heard anything for so long."""
+        every: dict[int, list[Silence]] = {}
+        for one in self.silences:
+            every.setdefault(one.target, []).append(one)
+        return [
+            target
+            for target, found in sorted(every.items())
+            if any(one.open for one in found) and min(one.seconds for one in found) >= limit_s
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,15 +109,15 @@ class _Rows:
     """Columns of the measured phase as arrays; null becomes NaN."""
 
     def __init__(self, table: pa.Table, point: LoadPoint) -> None:
-        measured = np.array(table.column("phase").to_pylist(), dtype=object) == "measure"
+        measured = _texts(table["phase"]) == "measure"
         self._table = table
         self._measured = measured
         self.scheduled_s = self.column("scheduled_ns") / 1e9
         self.sent_s = self.column("sent_ns") / 1e9
         self.done_s = self.column("done_ns") / 1e9
-        self.status = np.array(table.column("status").to_pylist(), dtype=object)[measured]
-        self.error_class = np.array(table.column("error_class").to_pylist(), dtype=object)[measured].astype(str)
-        self.source = np.array(table.column("token_count_source").to_pylist(), dtype=object)[measured]
+        self.status = _texts(table["status"])[measured]
+        self.error_class = _texts(table["error_class"])[measured]
+        self.source = _texts(table["token_count_source"])[measured]
         self.stay_s = self.done_s - self.scheduled_s
         # the time in which requests are due, which is not the window of throughput: that has the answers too
         self.due_from_s = point.warmup_s
@@ -149,6 +149,14 @@ class _Rows:
     def column(self, name: str) -> Floats:
         values = self._table.column(name).to_numpy(zero_copy_only=False)
         return np.array(values[self._measured], dtype=np.float64)
+
+
+def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
+    """Strings and None; equal strings are one object, since many rows say the same."""
+    coded = column.combine_chunks().dictionary_encode()
+    texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    found: NDArray[np.object_] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
@@ -215,7 +223,7 @@ def _output_error(rows: _Rows, point: LoadPoint) -> float:
 def _count_mismatch(rows: _Rows) -> float:
     """Share of ok requests whose usage and whose own exact count of the stream disagree."""
     counted, said = rows.column("output_tokens_counted"), rows.column("output_tokens")
-    exact = np.isin(rows.source.astype(str), ["token_ids", "continuous_usage", "native"])
+    exact = np.isin(rows.source, ["token_ids", "continuous_usage", "native"])
     both = exact & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
     streamed = said - np.nan_to_num(rows.column("hidden_tokens"))
     return float(np.mean(counted[both] != streamed[both])) if both.any() else 0.0

@@ -54,7 +54,7 @@ def measure_here(
     if attempt.loaded is None:
         bad_point = attempt.failure is not None and attempt.failure.kind is FailureKind.BAD_POINT
         raise (InputError if bad_point else OrchestratorError)(why)
-    if not attempt.loaded.stats:
+    if not attempt.loaded.stats and not attempt.interrupted:
         raise OrchestratorError(f"no client is left to report: {why}")
     return attempt
 

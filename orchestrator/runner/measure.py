@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
-from orchestrator.load.point import ClientStats, LoadPoint, Reply
+from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.load.workloads.random import RandomWorkload
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
 PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early difference spoils no other answer
 SETTLE_S = 30.0  # for clients to report after an abort
+STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # of request_timeout: so long a replica may say nothing to open requests
 DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
 # how requests fail while an engine dies
@@ -85,11 +86,13 @@ class Loaded:
 
     @property
     def token_events(self) -> pa.Table:
-        """Of the clients that stored nothing."""
+        """Gaps of the clients that stored nothing, in the order of stored ones."""
         import pyarrow as pa
 
-        parts = [one.token_events.read() for one in self.reports.values() if one.token_events is not None]
-        return pa.concat_tables(parts)  # in the order of stored ones
+        from orchestrator.results.schemas import GAPS, TOKEN_EVENTS
+
+        parts = [one.token_events.read(GAPS) for one in self.reports.values() if one.token_events is not None]
+        return pa.concat_tables([TOKEN_EVENTS.empty_table().select(GAPS), *parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +226,14 @@ class Measurer:
 
         Raises InputError for a point that cannot be run and ClientLost when a client is gone before the start.
         """
-        import pyarrow as pa
-
         from orchestrator.results.schemas import REQUESTS
+        from orchestrator.results.spool import by_index
 
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
-        self.clients.prepare(point, self.avoid_cores())
+        if self.clients.prepare(point, self.avoid_cores(), self.stopped) is None:
+            now_ns = self.clock.unix_ns()
+            return Loaded(span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True)
         self.replicas.begin_metrics()
         started_unix_ns, started_s = self.clock.unix_ns() + int(lead_s * 1e9), self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
@@ -245,8 +249,7 @@ class Measurer:
         reports = run.reports()
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
-        requests = pa.concat_tables([part.read() for part in parts])
-        requests = requests.sort_by("request_index")  # as stored ones are read: sums of floats depend on the order
+        requests = by_index(parts)  # as stored ones are read: sums of floats depend on the order
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()
@@ -288,8 +291,10 @@ class Measurer:
                 return self._died(failure), False
             if over:
                 return None, False
-            elapsed_s = self.clock.now_s() - started_s
-            self._show_load(run, point, elapsed_s, length_s)
+            elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
+            self._show_load(progress, point, elapsed_s, length_s)
+            if self.replicas.launched and (failure := _stalled(progress, point)):
+                return self._died(failure), False
             if elapsed_s > limit_s + SETTLE_S:
                 return _client_lost(ClientLost(range(len(self.clients.addresses)))), False
             if elapsed_s > limit_s and not aborted:
@@ -311,11 +316,20 @@ class Measurer:
         self.tell(Event("engine_died", failure.sentence, self.label, self.launch_id))
         return failure
 
-    def _show_load(self, run: ClientRun, point: LoadPoint, elapsed_s: float, length_s: float) -> None:
-        now = run.progress()
+    def _show_load(self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float) -> None:
         counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
         name = "warm-up" if elapsed_s < point.warmup_s else "measure"
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
+
+
+def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
+    """A rank may live and make no step: nothing but silence tells, and that longer than any prefill takes."""
+    limit_s = max(LEAST_STALL_S, STALL_SHARE * point.request_timeout_s)
+    if not (silent := progress.silent(limit_s)):
+        return None
+    which = ", ".join(str(point.targets[target].replica) for target in silent)
+    text = f"The engine runs but makes no step: not a byte came from replica {which} for {limit_s:g} s"
+    return Failure(FailureKind.ENGINE_STALLED, f"{text}, with requests open there all the time.")
 
 
 def _client_lost(error: ClientLost) -> Failure:

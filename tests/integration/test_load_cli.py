@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -541,6 +542,7 @@ def test_an_interrupted_run_gives_the_figures_until_then_and_stores_them(
             out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert "interrupted after" in err
+    assert re.search(r"the \d+ requests in flight then are left out", err)
     found = json.loads(out)
     assert 0 < found["duration_s"] < 20
     assert found["requests"]["ok"] > 5
@@ -563,6 +565,28 @@ def test_a_run_that_is_interrupted_in_its_warm_up_has_nothing_to_show_and_says_s
     assert process.returncode == 130, err
     assert "note: interrupted after" in out
     assert "0 scheduled, 0 ok, 0 failed" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_while_requests_are_written_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
+    program = (
+        "import time\nfrom orchestrator.cluster.client_host import ClientHost\n"
+        "ClientHost.prepare = lambda *_: (print('writes', flush=True), time.sleep(60))\n"
+        "from orchestrator.cli.main import main\nmain()"
+    )
+    with serving(answer_openai) as server:
+        argv = [url(server.port), "--model", "m1", "--rate", "20", "--duration", "60s", *QUICK]
+        command = [sys.executable, "-c", program, "load", *argv, "--results", str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "writes\n"
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted after 0.0 s of 60 s" in out
+    assert "0 scheduled, 0 ok, 0 failed" in out
+    (stored,) = rows(tmp_path, "points")
+    assert (stored["validity"], stored["requests_scheduled"]) == ("interrupted", 0)
 
 
 def test_a_million_requests_are_no_longer_to_stop_than_ten() -> None:

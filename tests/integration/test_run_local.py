@@ -19,6 +19,7 @@ from tests.harness import (
     ROOT,
     assert_nothing_left,
     assert_rows_equal_schedule,
+    engine_processes,
     environment,
     manifests,
     rows,
@@ -87,6 +88,29 @@ def test_a_signal_ends_a_sweep_soon_keeps_what_was_measured_and_says_how_to_go_o
     again = start(*argv, log=log)
     assert again.wait(60) == 0
     assert "1 measured, 1 already done" in log.read_text()
+
+
+def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, LONG.replace("warmup: 0s", "warmup: 0s, request_timeout: 12s"))
+    program = "import orchestrator.runner.measure as measure; measure.LEAST_STALL_S = 6.0\n"
+    program += "from orchestrator.cli.main import main; main()"
+    results, mine = tmp_path / "results", {"STALLS_IN": str(tmp_path)}
+    argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
+    command = [sys.executable, "-c", program, *argv]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(**mine), stderr=subprocess.PIPE, text=True) as driver:
+        wait_for(lambda: manifests(results), 60.0, "a measurement")
+        engines = [one for one in engine_processes() if one.environ().get("STALLS_IN") == mine["STALLS_IN"]]
+        (server,) = [one for one in engines if "orchestrator.emulator" in one.cmdline()]
+        server.send_signal(signal.SIGSTOP)
+        _, said = driver.communicate(timeout=120)
+    assert driver.returncode == 0, said
+    assert "2 measured" in said
+    (stalled,) = [row for row in rows(results, "points") if row["status"] == "failed"]
+    assert (stalled["failure_kind"], stalled["failure_class"]) == ("engine_stalled", "engine_crash")
+    kept = [row["status"] for row in rows(results, "requests") if row["attempt_id"] == stalled["attempt_id"]]
+    assert "aborted" in kept
+    assert [one["status"] for one in manifests(results, "launch")] == ["failed", "ok"]
+    assert not server.is_running()
 
 
 TWO = """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,3 +39,30 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, mo
     assert done.return_value == 0
     assert "no answer yet: damaged rows" in done.stderr
     assert "1 measured" in done.stderr
+
+
+JOINS = """
+import signal, sys, time, ray
+from orchestrator.cluster import ray_cluster
+def init(**given):
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+    print("joins", flush=True)
+    time.sleep(60)
+ray.init, ray_cluster.live_address = init, lambda address: ("local", None)
+from orchestrator.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_while_ray_starts_is_an_interruption(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(FILE)
+    argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
+    command = [sys.executable, "-c", JOINS, *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "joins\n"
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said

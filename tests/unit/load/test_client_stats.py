@@ -7,7 +7,11 @@ import time
 
 import pytest
 
-from orchestrator.load.client_stats import StatsRecorder
+from orchestrator.load.client_stats import Listening, StatsRecorder
+from orchestrator.load.point import Progress, Silence
+from orchestrator.load.requests import Request
+from orchestrator.load.response import InFlight
+from orchestrator.load.schedule import Entry
 from orchestrator.load.sockets import Poller
 from orchestrator.load.transport import Transport
 
@@ -74,3 +78,40 @@ def test_a_run_without_beats_and_requests_has_zeros(transport: Transport) -> Non
     meter.start(time.monotonic_ns() + 10**9, time.monotonic_ns())
     stats = meter.stats(transport, "normal")
     assert (stats.loop_lag_p99_ms, stats.send_lag_p99_ms, stats.wall_s) == (0.0, 0.0, 0.0)
+
+
+S = 1_000_000_000
+
+
+def flight(target: int, started_s: int, *heard_s: int) -> InFlight:
+    made = InFlight(Entry(0, 0, 0, 0), Request(target, b"", "measure", 1, 1), started_ns=started_s * S)
+    made.times = [at * S for at in heard_s]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("over", "open_flights", "seconds"),
+    [
+        ([], [], []),  # never asked
+        ([], [flight(0, 10)], [90]),  # the first of all waits for its first byte
+        ([], [flight(0, 10), flight(0, 20, 30, 95)], [5]),  # another one is served
+        ([flight(0, 5, 40)], [flight(0, 10)], [60]),  # another one was
+        ([flight(0, 5, 6)], [flight(0, 97)], [3]),  # nobody had asked for long
+        ([flight(0, 10), flight(0, 50)], [flight(0, 90)], [90]),  # those before it had their timeout, without a byte
+        ([flight(0, 10), flight(0, 50, 60)], [flight(0, 90)], [10]),
+        ([flight(1, 1, 99)], [flight(0, 40)], [60, 1]),  # another replica
+    ],
+)
+def test_a_target_is_silent_while_requests_are_open_and_nothing_comes(
+    over: list[InFlight], open_flights: list[InFlight], seconds: list[int]
+) -> None:
+    listening = Listening(2)
+    for one in over:
+        listening.over(one)
+    assert [one.seconds for one in listening.silences(open_flights, 100 * S)] == seconds
+
+
+def test_a_target_is_silent_only_where_no_client_has_heard_of_it() -> None:
+    one, two = Progress(1, 1, silences=(Silence(0, 4, 300.0), Silence(1, 0, 500.0))), Progress(2, 1)
+    assert ((one + two).scheduled, (one + two).silent(120.0), (one + two).silent(301.0)) == (3, [0], [])
+    assert (one + Progress(silences=(Silence(0, 0, 5.0),))).silent(120.0) == []

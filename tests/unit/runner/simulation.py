@@ -271,10 +271,10 @@ class FakeClients:
     addresses: list[str]
     point: LoadPoint | None = None
 
-    def prepare(self, point: LoadPoint, avoid_cores: object) -> int:
+    def prepare(self, point: LoadPoint, avoid_cores: object, stopped: Callable[[], bool]) -> int | None:
         self.world.step("prepare")
         self.point = point
-        return 1
+        return 1 if not stopped() else None
 
     def start(self, lead_s: float, write: bool = True) -> FakeRun:
         assert self.point is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import Failure, FailureKind, InputError
-from orchestrator.load.point import LoadPoint, Target
+from orchestrator.load.point import LoadPoint, Progress, Silence, Target
 from orchestrator.results.events import Event, Phase
 from orchestrator.runner.measure import SETTLE_S, Attempt, Measurer
 from orchestrator.runner.replicas import Replicas
@@ -131,9 +131,31 @@ def test_the_user_ends_it_and_its_rows_until_then_come_back_where_they_are_wante
     said, took_s = attempt.verdict.reasons[0], float(attempt.verdict.reasons[0].split()[2])
     assert said == f"interrupted after {took_s:.1f} s of 70 s: these are its figures until then"
     assert took_s == pytest.approx(30, abs=2)
-    early = measurer(world_of(), stopped=lambda: True, keeps=True).measure(point).loaded
-    assert early is not None
-    assert (early.requests.num_rows, early.cut(point).duration_s) == (0, 0.0)  # their turn was at 10 s
+    for stops_at in (0, 1):  # while clients prepare, in the warm-up
+        world = world_of()
+        early = measurer(world, stopped=lambda: world.clock.now_s() >= stops_at, keeps=True).measure(point)  # noqa: B023
+        assert early.interrupted
+        assert early.loaded is not None
+        assert (early.loaded.requests.num_rows, early.loaded.cut(point).duration_s) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "silent_s", "found"), [(600.0, 299.0, False), (600.0, 300.0, True), (30.0, 119.0, False)]
+)
+def test_a_replica_that_lives_and_says_nothing_ends_the_launch(
+    timeout_s: float, silent_s: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silences = (Silence(0, 4, silent_s),)
+    monkeypatch.setattr(FakeRun, "progress", lambda run: Progress(silences=silences))
+    attempt, world = measured(request_timeout_s=timeout_s)
+    assert attempt.launch_over is found
+    assert attempt.loaded is not None
+    assert attempt.loaded.requests.num_rows == 2, "its rows are kept"
+    if attempt.failure is not None:
+        assert attempt.failure.kind is FailureKind.ENGINE_STALLED
+        assert "not a byte came from replica 0 for 300 s" in attempt.failure.sentence
+    endpoint = Measurer(Replicas((), (TARGET,)), world.clients(1, {}), world.clock)  # type: ignore[arg-type]
+    assert endpoint.measure(load_point()).failure is None, "nobody can start it again"
 
 
 def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
