@@ -126,6 +126,8 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         failure = Failure(FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit")
+    if failure is not None and verdict.validity == "valid":
+        verdict = replace(verdict, validity=UNMEASURED.validity)  # well measured until then, but not the point
     return Attempt(verdict=verdict, failure=failure, loaded=loaded)
 
 

@@ -89,6 +89,7 @@ def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKi
     attempt, _ = measured(outcome)
     assert attempt.failure is not None
     assert (attempt.failure.kind, attempt.launch_over) == (kind, over)
+    assert attempt.verdict.validity != "valid"
     assert attempt.loaded is not None, "what was measured until then is kept"
 
 
