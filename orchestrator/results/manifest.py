@@ -12,7 +12,7 @@ from orchestrator.results.schemas import SCHEMA_VERSION
 
 DROPPABLE = ("token_events",)  # without them there is no ITL, and tokens are spread evenly over their request
 Kind = Literal["point", "launch", "selfcheck"]
-_FOLDERS: dict[Kind, str] = {
+FOLDERS: dict[Kind, str] = {
     "point": "commits",
     "launch": "commits/launches",
     "selfcheck": "commits/selfchecks",
@@ -22,14 +22,12 @@ _MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes
 
 def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
     """Where a manifest lies below the experiment's folder."""
-    return f"{_FOLDERS[kind]}/{measurement_id}/{attempt_id}.json"
+    return f"{FOLDERS[kind]}/{measurement_id}/{attempt_id}.json"
 
 
 def kind_of(key: str) -> Kind:
     """What the manifest at a key below the experiment's folder is of."""
-    return next(
-        (kind for kind, folder in _FOLDERS.items() if kind != "point" and key.startswith(f"{folder}/")), "point"
-    )
+    return next((kind for kind, folder in FOLDERS.items() if kind != "point" and key.startswith(f"{folder}/")), "point")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ class Manifest(Committed):
         texts = (self.measurement_id, self.attempt_id, self.deployment_id, self.point_id, self.launch_id)
         told = (text for text in (self.reason, self.failure_class) if text is not None)
         "".join((*texts, *told)).encode()  # raises where one is no text, or none that Arrow can hold
-        if self.kind not in _FOLDERS or self.status not in ("ok", "failed"):
+        if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
         numbers = [(name, getattr(self, name)) for name in _MOST]
         numbers += [(name, getattr(part, name)) for part in self.files for name in ("rows", "bytes")]

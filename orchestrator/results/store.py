@@ -21,7 +21,7 @@ from orchestrator.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
-from orchestrator.results.manifest import DROPPABLE, FilePart, Kind, Manifest, kind_of, manifest_key
+from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
 from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, unify
@@ -157,7 +157,8 @@ class Store:
 
         A damaged manifest is no commit: it is skipped, logged and in ``torn``.
         """
-        keys = [key for key in self._commit_keys() if not kinds or kind_of(key) in kinds]
+        folder = FOLDERS[kinds[0]] if len(kinds) == 1 else "commits"
+        keys = [key for key in self._commit_keys(folder) if not kinds or kind_of(key) in kinds]
         return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
 
     def attempts(self) -> set[tuple[str, str]]:
