@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.runner.measure import PROMPTS
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.cluster
 FAULTS = {
     "dies": "{start: die}",
     "oom": "{start: oom}",
-    "midload": "{die_at_request: 8}",
+    "midload": f"{{die_at_request: {PROMPTS + 8}}}",
     "orphan": "{orphan: true}",
 }
 EXPERIMENT = """
