@@ -78,7 +78,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(_Reader(data), path)
-    except (OSError, ValueError, KeyError, struct.error):
+    except (OSError, ValueError, KeyError, OverflowError, struct.error):
         return None
 
 

@@ -175,6 +175,19 @@ def test_weights_of_one_size_are_told_apart_by_their_content(tmp_path: Path, nam
     assert set(before).isdisjoint(ids(planned(tmp_path / "x.yaml", model=model))[0])
 
 
+def test_a_gguf_model_in_parts_is_all_of_its_parts_wherever_they_lie(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for part in (1, 2):
+            (tmp_path / folder / f"x-0000{part}-of-00002.gguf").write_bytes(b"GGUF")
+    first, moved = (
+        identity.model_digest(str(tmp_path / name)) for name in ("a/x-00001-of-00002.gguf", "b/x-00001-of-00002.gguf")
+    )
+    assert first == moved is not None
+    (tmp_path / "a" / "x-00002-of-00002.gguf").write_bytes(b"GGUf")
+    assert identity.model_digest(str(tmp_path / "a/x-00001-of-00002.gguf")) != first
+
+
 @pytest.mark.parametrize("setting", [{"executable": "./build"}, {"executable": "./build/bin/server"}])
 def test_a_program_that_is_built_anew_is_another_deployment(tmp_path: Path, setting: dict[str, str]) -> None:
     (tmp_path / "build" / "bin").mkdir(parents=True)
