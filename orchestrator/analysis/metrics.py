@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
 from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
+from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.results.records import Counts, Distribution, Figures
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -49,11 +50,16 @@ class Observed:
     itl_kind: frozenset[str]
 
 
-def steady_window_ns(warmup_s: float, duration_s: float | None, requests: pa.Table | None) -> WindowNs:
-    """The steady window of a run: after its warm-up, for its duration; without one until the last request was over."""
-    start_ns = round(warmup_s * 1e9)
+def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests: pa.Table | None) -> WindowNs:
+    """The steady window of a run: after its warm-up, for its duration; without one until the last request was over.
+
+    ``warmup_s`` None: from where the run was steady to the end of its duration, all of it where no part was.
+    """
+    start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is not None:
-        return start_ns, start_ns + round(duration_s * 1e9)
+        end_ns = start_ns + round(duration_s * 1e9)
+        found_ns = steady_from_ns(requests, end_ns) if warmup_s is None and requests is not None else None
+        return found_ns or start_ns, end_ns
     last_ns = pc.max(requests["done_ns"]).as_py() if requests is not None else None
     return start_ns, max(start_ns, start_ns if last_ns is None else last_ns + 1)
 

@@ -91,7 +91,9 @@ class Sectioned(click.Command):
 @click.option("--max-in-flight", type=_COUNT, metavar="N", help="Due requests wait beyond it; latency says so.")
 @click.option("--requests", type=_COUNT, metavar="N", help="Stop after so many requests.")
 @click.option("--duration", metavar="TIME", help="Stop after so long, like 30s.")
-@click.option("--warmup", metavar="TIME", default="0s", help="Requests due in it are rows but no figures.")
+@click.option(
+    "--warmup", metavar="TIME", help="Requests due in it are no figures. Default: found, by when the run is steady."
+)
 @click.option("--warmup-requests", type=_COUNT, metavar="N", help="Sent and waited for before each level: no rows.")
 @click.option(
     "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed; looked at each second."

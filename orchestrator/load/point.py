@@ -34,7 +34,8 @@ class LoadPoint:
     Open loop (request_rate): arrivals over ``warmup_s + duration_s``, or ``requests`` of them; at an infinite rate
     all of these at once.
     Closed loop (concurrency): that many requests kept in flight in all, for the same time or number.
-    Requests scheduled before ``warmup_s`` are rows with ``phase = 'warmup'``.
+    Requests scheduled before ``warmup_s`` are rows with ``phase = 'warmup'``; None: all are measured, and the window
+    begins where the run was steady.
     """
 
     targets: tuple[Target, ...]
@@ -42,7 +43,7 @@ class LoadPoint:
     workload: Workload
     level: Level
     arrivals: Arrivals = field(default_factory=Arrivals)
-    warmup_s: float = 0.0
+    warmup_s: float | None = 0.0
     duration_s: float | None = 60.0
     requests: int | None = None
     seed: int = 0
@@ -55,6 +56,11 @@ class LoadPoint:
     vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
     measurement_id: str = ""
     attempt_id: str = ""
+
+    @property
+    def ends_s(self) -> float | None:
+        """When the time is over in which requests are due; None: their number says when."""
+        return None if self.duration_s is None else (self.warmup_s or 0.0) + self.duration_s
 
     @property
     def drain_s(self) -> float:

@@ -62,8 +62,8 @@ class Schedule:
         self._first_index = array("q", [0])  # of every session, as far as was asked for
         self.requests = point.requests
         self.open_loop = point.level.control == "request_rate"
-        self.warmup_ns = round(point.warmup_s * 1e9)
-        self.end_ns = None if point.duration_s is None else round((point.warmup_s + point.duration_s) * 1e9)
+        self.warmup_ns = round((point.warmup_s or 0.0) * 1e9)
+        self.end_ns = None if point.ends_s is None else round(point.ends_s * 1e9)
         self.slots = 0 if self.open_loop else max(1, int(point.level.value))
         self.due_ns: NDArray[np.int64] = np.empty(0, np.int64)
         self.sessions = None if self.requests is None else self._sessions_of(self.requests)
@@ -101,8 +101,7 @@ class Schedule:
             return np.zeros(self.sessions, np.int64)
         if arrivals.to is not None:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
-        horizon_s = None if point.duration_s is None else point.warmup_s + point.duration_s
-        asked = Asked(arrivals, point.level.value / turns, horizon_s, self.sessions)
+        asked = Asked(arrivals, point.level.value / turns, point.ends_s, self.sessions)
         if asked.expected > MOST_ARRIVALS:
             raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_ARRIVALS:,}")
         offsets_s = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))

@@ -85,12 +85,14 @@ class Verdict:
     evidence: dict[str, float]
 
 
-def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint, broken: Sequence[str] = ()) -> Verdict:
+def judge(
+    requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int, broken: Sequence[str] = ()
+) -> Verdict:
     """The verdict on one point from its rows (all clients') and what the clients know of themselves.
 
-    ``broken``: why what its engine answers is no output.
+    ``start_ns``: begin of its steady window; ``broken``: why what its engine answers is no output.
     """
-    rows = _Rows(requests, point)
+    rows = _Rows(requests, point, start_ns)
     evidence = _evidence(rows, stats, point)
     found = {
         "broken_output": list(broken),
@@ -106,10 +108,10 @@ def judge(requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint, br
 
 
 class _Rows:
-    """Columns of the measured phase as arrays; null becomes NaN."""
+    """Columns of the requests due in the steady window, or after it, as arrays; null becomes NaN."""
 
-    def __init__(self, table: pa.Table, point: LoadPoint) -> None:
-        measured = _texts(table["phase"]) == "measure"
+    def __init__(self, table: pa.Table, point: LoadPoint, start_ns: int) -> None:
+        measured = table.column("scheduled_ns").to_numpy() >= start_ns
         self._table = table
         self._measured = measured
         self.scheduled_s = self.column("scheduled_ns") / 1e9
@@ -120,9 +122,9 @@ class _Rows:
         self.source = _texts(table["token_count_source"])[measured]
         self.stay_s = self.done_s - self.scheduled_s
         # the time in which requests are due, which is not the window of throughput: that has the answers too
-        self.due_from_s = point.warmup_s
-        last = float(self.scheduled_s.max()) if len(self) else point.warmup_s
-        self.due_until_s = last if point.duration_s is None else point.warmup_s + point.duration_s
+        self.due_from_s = start_ns / 1e9
+        last = float(self.scheduled_s.max()) if len(self) else self.due_from_s
+        self.due_until_s = last if point.ends_s is None else point.ends_s
 
     def open_by_quarter(self, from_s: float) -> Floats:
         """Mean number of open requests in each quarter of the time from then to the window's end."""
@@ -292,12 +294,13 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
         notes.append(f"all requests were due at once: half of them were sent {rows.sent_late_s():.3f} s later or more")
     if point.duration_s is None:
         return notes
-    if point.warmup_s == 0:
-        notes.append("no warm-up: the window begins before the engine is under load")
-    e2e_s = evidence["e2e_p95_s"]
-    if point.duration_s < WINDOWS * e2e_s:
+    if rows.due_from_s == 0:
+        found = "no warm-up" if point.warmup_s == 0 else "no part of the run was steady, so all of it counts"
+        notes.append(f"{found}: the window begins before the engine is under load")
+    e2e_s, window_s = evidence["e2e_p95_s"], rows.due_until_s - rows.due_from_s
+    if window_s < WINDOWS * e2e_s:
         notes.append(
-            f"the window ({point.duration_s:g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
+            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
             "throughput depends on where it begins and ends"
         )
     quarters = rows.open_by_quarter(rows.due_from_s)

@@ -34,6 +34,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
 NONE = Hardware(name="none", accelerator="none")  # an endpoint: we hold nothing
+STEADY = ("constant", "poisson", "gamma")  # arrivals whose rate stays the same
 DURATION_S = 60.0  # of a point where the file says neither duration nor requests
 
 
@@ -245,6 +246,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = DURATION_S
+    if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
+        more["warmup_s"] = 0.0  # all of so many requests count; what changes by design has no steady part
     if load.drain_timeout_s is None:
         more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more

@@ -89,7 +89,7 @@ class PlannedLoad(LoadRules):
         seconds = self.duration_s
         if seconds is None and self.requests and level.control == "request_rate":
             seconds = self.requests / level.value
-        return self.warmup_s + (60.0 if seconds is None else seconds)
+        return (self.warmup_s or 0.0) + (60.0 if seconds is None else seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ def run_document(
         "level": in_json(point.level.value),
         "arrivals": point.arrivals.at(point.level),
         "prompt_file": getattr(point.workload, "prompts", None),
-        "warmup_s": point.warmup_s,
+        "warmup_s": point.warmup_s,  # null: the window begins where the run was steady
+        "window_start_s": window_ns[0] / 1e9,
         "duration_s": point.duration_s,
         "seed": point.seed,
         "max_in_flight": point.max_in_flight,
@@ -106,8 +107,10 @@ def run_text(found: Document) -> Iterator[str]:
     if interval := one["output_token_throughput_interval"]:
         low, high = interval.lower, interval.upper
         yield f"output token throughput, 95 % interval within this run: {low:,.2f}-{high:,.2f}/s"
-    window = f"in a window of {shown.window_s:.1f} s"
-    yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed {window}"
+    begin, found_so = one["window_start_s"], one["warmup_s"] is None and one["window_start_s"] > 0
+    how = " (in flight steady)" if found_so else ""
+    yield f"window: from {begin:.1f} s{how}, {shown.window_s:.1f} s long"
+    yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed"
     sources = ", ".join(one["token_count_sources"]) or "nobody"
     cached = "" if one["cached_tokens"] is None else f"; {one['cached_tokens']:,} prompt tokens came from a cache"
     lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources}){cached}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
@@ -70,7 +71,7 @@ class Loaded:
         if not self.interrupted or point.duration_s is None:
             return point
         start_ns, end_ns = self.span_unix_ns
-        return replace(point, duration_s=max(0.0, (end_ns - start_ns) / 1e9 - point.warmup_s))
+        return replace(point, duration_s=max(0.0, (end_ns - start_ns) / 1e9 - (point.warmup_s or 0.0)))
 
     @property
     def stats(self) -> list[ClientStats]:
@@ -120,7 +121,9 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
 
     A point that its clients slowed down is a failure only where more of them could do better.
     """
-    verdict = judge(loaded.requests, loaded.stats, loaded.cut(point), broken)
+    cut = loaded.cut(point)
+    start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
+    verdict = judge(loaded.requests, loaded.stats, cut, start_ns, broken)
     if loaded.interrupted:
         verdict = replace(verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
@@ -159,7 +162,7 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
 
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     start_ns, end_ns = loaded.span_unix_ns
-    asked = f" of {point.warmup_s + point.duration_s:g} s" if point.duration_s is not None else ""
+    asked = f" of {point.ends_s:g} s" if point.ends_s is not None else ""
     left = sum(one.left_out for one in loaded.stats)
     those = f"; the {left} requests in flight then are left out" if left else ""
     return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
@@ -239,7 +242,7 @@ class Measurer:
         self.replicas.begin_metrics()
         started_unix_ns, started_s = self.clock.unix_ns() + int(lead_s * 1e9), self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
-        length_s = point.warmup_s + point.duration_s if point.duration_s else 0.0
+        length_s = point.ends_s or 0.0
         ended, interrupted = self._watch(run, point, started_s, length_s)
         took_ns = int(min(self.clock.now_s() - started_s, length_s or math.inf) * 1e9)
         span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may be set meanwhile
@@ -320,7 +323,7 @@ class Measurer:
 
     def _show_load(self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float) -> None:
         counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
-        name = "warm-up" if elapsed_s < point.warmup_s else "measure"
+        name = "warm-up" if elapsed_s < (point.warmup_s or 0.0) else "measure"
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
 
 

@@ -257,7 +257,7 @@ class LoadRules(Strict):
     arrivals: Arrivals = Arrivals()
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
     requests: Annotated[int, Field(ge=1)] | None = None
-    warmup_s: Annotated[Duration, Field(ge=0)] = Field(default=10.0, alias="warmup")
+    warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")  # None: found in the data
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
     # after the last arrival; a plan says it: where nothing is given every request has its own timeout

@@ -474,7 +474,9 @@ def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / shown[0]["experiment"] / "plan.json").read_text())["name"] == shown[0]["experiment"]
 
 
-@pytest.mark.parametrize("length", [("--requests", "40"), ("--duration", "1s", "--warmup", "0.3s")])
+@pytest.mark.parametrize(
+    "length", [("--requests", "40"), ("--duration", "1s", "--warmup", "0.3s"), ("--duration", "1s")]
+)
 def test_stored_figures_are_the_printed_ones_to_the_last_digit(tmp_path: Path, length: tuple[str, ...]) -> None:
     """Counted or timed, by several clients or one, drained or not: one window, one computation."""
     figures = [field.name for field in fields(Figures)]

@@ -215,7 +215,7 @@ def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
     with serving(lumps(events)) as server:
         given = point(server.port, 8, tokens=32)
         found = run(given)
-    said = judge(found.requests, [found.stats], given)
+    said = judge(found.requests, [found.stats], given, 0)
     assert said.validity == "stream_buffered"
     window = steady_window_ns(0.0, None, found.requests)
     shown = figures(observe(found.requests, found.token_events, window))
@@ -231,7 +231,7 @@ def test_a_stream_of_single_events_is_not_buffered() -> None:
     with serving(lumps(1, 0.002)) as server:
         given = point(server.port, 4, tokens=16)
         found = run(given)
-    assert judge(found.requests, [found.stats], given).validity == "valid"
+    assert judge(found.requests, [found.stats], given, 0).validity == "valid"
     shown = figures(observe(found.requests, found.token_events, steady_window_ns(0.0, None, found.requests)))
     assert shown.tpot_ms is not None and shown.tpot_ms.p50 > 1.5
 
@@ -258,7 +258,7 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
     assert shown.tpot_ms is not None and shown.tpot_ms.p50 >= 10.0
     assert shown.itl_ms is not None and shown.itl_ms.p50 >= 9.0
     assert shown.output_tokens is not None and shown.output_tokens.mean == 176
-    assert any("never streamed" in said for said in judge(found.requests, [found.stats], given).reasons)
+    assert any("never streamed" in said for said in judge(found.requests, [found.stats], given, 0).reasons)
 
 
 def test_trailers_end_an_answer_at_once() -> None:

@@ -47,7 +47,7 @@ WARM = replace(OPEN, warmup_s=5.0, duration_s=15.0)
 
 
 def verdict(requests: pa.Table, *stats: ClientStats, of: LoadPoint = OPEN) -> Verdict:
-    return judge(requests, stats or (CALM,), of)
+    return judge(requests, stats or (CALM,), of, round((of.warmup_s or 0.0) * 1e9))
 
 
 def test_an_honest_point_is_valid_and_its_evidence_is_there() -> None:
@@ -308,11 +308,11 @@ def test_what_a_template_adds_to_every_prompt_is_no_error() -> None:
 def test_only_the_measured_part_is_judged() -> None:
     failing_warmup = table(warmup=100, status=["error"] * 100 + ["ok"] * 300)
     assert verdict(failing_warmup, of=replace(OPEN, warmup_s=5.0, duration_s=15.0)).validity == "valid"
-    assert verdict(table(warmup=400)).validity == "invalid"
+    assert verdict(table(warmup=400), of=replace(OPEN, warmup_s=20.0)).validity == "invalid"
 
 
 def test_a_dead_client_without_stats_does_not_stop_the_verdict() -> None:
-    assert judge(table(status=["lost"] * 400), [], OPEN).validity == "invalid"
+    assert judge(table(status=["lost"] * 400), [], OPEN, 0).validity == "invalid"
 
 
 def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() -> None:

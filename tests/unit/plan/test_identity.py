@@ -47,7 +47,7 @@ def model_folder(path: Path, layers: int = 2) -> Path:
         {"hardware": {"h100": {**HARDWARE["h100"], "usd_per_gpu_hour": 9.0, "labels": {"a": "b"}}}},
         {"deployments": {"engine": "vllm", "hardware": "h100", "startup_timeout_s": 5.0}},
         {"deployments": {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 1}},
-        {"load": {**RATE, "arrivals": "poisson", "duration": "60s", "warmup": "10s"}},
+        {"load": {**RATE, "arrivals": "poisson", "duration": "60s"}},
         {"workloads": [{"name": "talk", "input_tokens": 100, "output_tokens": 20}]},
     ],
     ids=str,

@@ -155,7 +155,7 @@ def test_the_sums_are_those_of_the_load() -> None:
     plan = planned(**RICH)
     sums = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 0.0)).totals()
     assert (sums.planned, sums.excluded, sums.points, sums.measurements) == (3, 1, 6, 12)
-    each_s = 2 * 2 * 100.0  # repeats, levels, warm-up and duration
+    each_s = 2 * 2 * 90.0  # repeats, levels and duration
     assert sums.load_s == 3 * each_s
     assert sums.gpu_hours == pytest.approx((1 + 1 + 4) * each_s / 3600)
     assert sums.usd == pytest.approx(sums.gpu_hours * 3.0)
@@ -166,9 +166,9 @@ def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     plan = planned(**tight)
     estimate = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 80.0))
     assert estimate.over_budget() == [
-        "it takes 0.8 GPU hours, the budget is 0.5",
-        "it costs 2.40 USD, the budget is 1",
-        "it takes 8 min for one deployment alone, the budget is 100 s",
+        "it takes 0.7 GPU hours, the budget is 0.5",
+        "it costs 2.20 USD, the budget is 1",
+        "it takes 7 min for one deployment alone, the budget is 100 s",
     ]
     assert Estimate(planned(**{**RICH, "budget": None})).over_budget() == []
     assert "note: it costs" in estimate.summary()

@@ -25,7 +25,7 @@ def shown(form: str, **columns: Any) -> tuple[dict[str, Any], str]:
     first = [int(row / 20 * 1e9) + 50_000_000 for row in range(400)]
     last = [at + 90_000_000 for at in first]
     requests = table(first_token_ns=first, last_token_ns=last, **columns)
-    verdict = judge(requests, [CALM], POINT)
+    verdict = judge(requests, [CALM], POINT, 0)
     found = run_document(POINT, 1, requests, TOKEN_EVENTS.empty_table(), [CALM], verdict)
     return found, json_text(found) if form == "json" else "\n".join(run_text(found))
 
@@ -56,6 +56,20 @@ def test_a_point_where_nothing_answered_still_prints() -> None:
     assert found["requests_all_phases"] == {"scheduled": 400, "ok": 0, "failed": 400}
     assert "connect: 400" in out
     assert "invalid" in out
+
+
+def test_a_window_that_was_found_is_said_to_be() -> None:
+    pipe = table(600, 20.0, 3.0)
+    unasked = replace(POINT, warmup_s=None, duration_s=30.0)
+    start_ns, end_ns = steady_window_ns(None, 30.0, pipe)
+    verdict = judge(pipe, [CALM], unasked, start_ns)
+    found = run_document(unasked, 1, pipe, TOKEN_EVENTS.empty_table(), [CALM], verdict)
+    assert (found["warmup_s"], found["window_start_s"]) == (None, start_ns / 1e9)
+    assert (
+        f"window: from {start_ns / 1e9:.1f} s (in flight steady), {(end_ns - start_ns) / 1e9:.1f} s long"
+        in "\n".join(run_text(found))
+    )
+    assert (verdict.validity, verdict.reasons) == ("valid", [])
 
 
 def test_the_window_ends_with_the_duration_or_with_the_last_request() -> None:

@@ -99,7 +99,7 @@ def test_a_problem_reads_as_file_line_message_hint() -> None:
 def test_defaults_are_those_of_the_documentation() -> None:
     spec = parsed().spec
     assert (spec.repeats, spec.seed, spec.clients, spec.isolation) == (1, 0, None, "exclusive_node")
-    assert (spec.load.warmup_s, spec.load.request_timeout_s, spec.load.drain_timeout_s) == (10.0, 600.0, None)
+    assert (spec.load.warmup_s, spec.load.request_timeout_s, spec.load.drain_timeout_s) == (None, 600.0, None)
     assert spec.load.arrivals.process == "poisson"
 
 

@@ -1,0 +1,48 @@
+"""Where a run begins to be steady, when nobody said how long its warm-up is.
+
+MSER on the number of requests in flight (White 1997, "An effective truncation heuristic for bias reduction in
+simulation output"; the best of 42 rules in Hoad, Robinson and Davies 2010): cut off the beginning so that the mean of
+the rest has the least squared standard error. In a closed loop as many are in flight from the first instant on, and a
+pipe without noise looks steady while its first answers are still to come: so at least one end-to-end time is cut off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+PARTS = 64  # of the run, each with its mean number in flight
+NEARLY = 1.25  # times the least error: the first cut that is no worse, for the least one lies anywhere in a flat run
+MOST = 0.5  # of the run: what is steady after more than that is not known to be
+
+
+def steady_from_ns(requests: pa.Table, duration_ns: int) -> int | None:
+    """The first instant of the steady part of a run in which requests were due so long; None: there is none.
+
+    In flight counts from when requests were due to when they were done.
+    """
+    due, done = (np.sort(requests[name].to_numpy().astype(np.float64)) for name in ("scheduled_ns", "done_ns"))
+    if not due.size or duration_ns <= 0:
+        return None
+    edges = np.linspace(0, duration_ns, PARTS + 1)
+    in_flight = np.diff(_waited(due, edges) - _waited(done, edges)) * PARTS / duration_ns
+    errors = np.array([in_flight[cut:].var() / (PARTS - cut) for cut in range(int(PARTS * MOST) + 1)])
+    negligible = (1e-3 * in_flight.mean()) ** 2 / PARTS
+    cut = int(np.argmax(errors <= NEARLY * errors.min() + negligible))
+    begin = max(float(edges[cut]), _first_e2e_ns(requests, float(edges[1])))
+    return round(begin) if begin <= MOST * duration_ns else None
+
+
+def _waited(since: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How long ago the instants before each edge were, all together. ``since``: sorted."""
+    count = np.searchsorted(since, edges)
+    waited: npt.NDArray[np.float64] = count * edges - np.concatenate([[0.0], np.cumsum(since)])[count]
+    return waited
+
+
+def _first_e2e_ns(requests: pa.Table, until: float) -> float:
+    """Median end-to-end time of the requests that were due by then: they met an empty engine."""
+    due = requests["scheduled_ns"].to_numpy()
+    first = due <= max(until, due.min())
+    return float(np.median((requests["done_ns"].to_numpy() - due)[first]))
