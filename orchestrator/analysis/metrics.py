@@ -154,6 +154,7 @@ def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
     """One value per chosen request, NaN where its formula has no value.
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
+    - ttfo_ms = first content token that is not thought - scheduled, of requests whose stream began with thoughts
     - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
     - tpot_ms = (last - first content token) / (N - 1), for N > 1, N the tokens that were streamed; none of a stream
       that came in lumps
@@ -167,6 +168,7 @@ def _samples(columns: RequestArrays, chosen: Bools) -> dict[str, Floats]:
     after_first = _positive(columns.intervals[chosen])
     return {
         "ttft_ms": (first - scheduled) / 1e6,
+        "ttfo_ms": (columns.answer_ns[chosen] - scheduled) / 1e6,
         "e2e_ms": (last - scheduled) / 1e6,
         "ttft_from_sent_ms": (first - sent) / 1e6,
         "e2e_from_sent_ms": (last - sent) / 1e6,

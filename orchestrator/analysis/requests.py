@@ -32,6 +32,7 @@ class RequestArrays:
     scheduled_ns: Floats
     sent_ns: Floats
     first_ns: Floats
+    answer_ns: Floats  # of those that thought aloud first
     last_ns: Floats
     done_ns: Floats
     input_tokens: Floats  # as the engine counted them, else as asked, where that is known (a prompt file: it is not)
@@ -80,6 +81,7 @@ def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> Request
         scheduled_ns=_floats(requests, "scheduled_ns"),
         sent_ns=_floats(requests, "sent_ns"),
         first_ns=_floats(requests, "first_token_ns"),
+        answer_ns=_floats(requests, "first_answer_ns"),
         last_ns=_floats(requests, "last_token_ns"),
         done_ns=_floats(requests, "done_ns"),
         input_tokens=np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported),

@@ -72,6 +72,7 @@ class Rows:
             self._since(flight.sent_ns),
             self._since(flight.first_byte_ns),
             self._since(response.first_token_ns),
+            self._since(response.first_answer_ns),
             self._since(response.last_token_ns),
             flight.ended_ns - self._start_ns,
             request.prompt_tokens,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.load.point import ClientStats, LoadPoint
     from orchestrator.load.validity import Verdict
 
-LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms")
+LATENCIES = ("ttft_ms", "ttfo_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms")
 RATES = ("request_throughput", "output_token_throughput", "total_token_throughput")
 COLUMNS = {"mean": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -101,7 +101,7 @@ def run_text(found: Document) -> Iterator[str]:
     columns = [Column("ms", fold=True), *map(Column, COLUMNS)]
     counts, tokens = shown.requests, _token_count(shown)
     rows = [(name, getattr(shown, name), tokens if name == "itl_ms" else counts.ok) for name in LATENCIES]
-    yield from table(columns, [_row(*row) for row in rows])
+    yield from table(columns, [_row(*row) for row in rows if row[1] or row[0] != "ttfo_ms"])
     yield ""
     yield "   ".join(f"{name.replace('_', ' ')} {_number(getattr(shown, name))}/s" for name in RATES)
     if interval := one["output_token_throughput_interval"]:

@@ -50,6 +50,9 @@ class RequestRow(AttemptKey):
     sent_ns: A[int | None, "when its first byte was handed to the socket; null: never sent"] = None
     first_byte_ns: A[int | None, "first byte of the response"] = None
     first_token_ns: A[int | None, "first event with content"] = None
+    first_answer_ns: A[int | None, "first event with content after what was thought; null: no thought was streamed"] = (
+        None
+    )
     last_token_ns: A[int | None, "last event with content"] = None
     done_ns: A[int, "when its outcome was known"]
     input_tokens_asked: A[I32, "prompt length we meant to send; 0: a prompt file's, not known before"]
@@ -239,7 +242,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 4  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 5  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +282,7 @@ class Figures:
     total_token_throughput: float | None
     throughput_basis: str | None  # chunk_times | interpolated | mixed
     ttft_ms: Distribution | None
+    ttfo_ms: Distribution | None
     e2e_ms: Distribution | None
     ttft_from_sent_ms: Distribution | None
     e2e_from_sent_ms: Distribution | None

@@ -58,6 +58,7 @@ class Response:
     error: str | None = None
     http_status: int | None = None
     first_token_ns: int | None = None
+    first_answer_ns: int | None = None  # of a stream that began with what the model thought
     last_token_ns: int | None = None
     chunks: int = 0
     coalesced_chunks: int = 0
@@ -236,6 +237,9 @@ def _count(response: Response, tokens_per_step: int) -> None:
     at_ns, held = at_ns[order], held[order]
     content = held != 0
     stamps, held = at_ns[content], held[content] if parsed.source else np.ones(chunks, np.int64)
+    if parsed.thought_at is not None:
+        answers = at_ns[content & (np.cumsum(order == parsed.thought_at) > 0) & (order != parsed.thought_at)]
+        response.first_answer_ns = int(answers[0]) if answers.size else None
     shared = stamps[1:] == stamps[:-1]  # content events that shared a read with the one before
     response.coalesced_reads = int(np.count_nonzero(shared)) - int(np.count_nonzero(shared[1:] & shared[:-1]))
     one_each = response.source == "usage" and response.output_tokens == chunks + (response.hidden_tokens or 0)
@@ -271,7 +275,13 @@ def _hidden(response: Response) -> int | None:
     parsed, total = response.parsed, response.output_tokens or 0
     if parsed.reasoning_tokens is None:
         return None
-    hidden = total - (response.counted or 0) if parsed.source else 0 if parsed.reasoned else parsed.reasoning_tokens
+    hidden = (
+        total - (response.counted or 0)
+        if parsed.source
+        else 0
+        if parsed.thought_at is not None
+        else parsed.reasoning_tokens
+    )
     return max(0, min(hidden, parsed.reasoning_tokens, total - response.chunks))
 
 

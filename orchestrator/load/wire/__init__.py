@@ -31,7 +31,8 @@ class Parsed:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    reasoned: bool = False  # what the model thought was streamed
+    thought_at: int | None = None  # the event with the last thing thought before the answer; None: none was streamed
+    answered: bool = False  # an event with text that was not thought was read
     finish_reason: str | None = None
     error: str | None = None  # an error object within the stream
     error_class: ErrorClass = ErrorClass.STREAM_ERROR

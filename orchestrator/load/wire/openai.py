@@ -26,6 +26,7 @@ from orchestrator.load.workloads.content import Prompt
 from orchestrator.spec.dialect import Dialect
 
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
+_THOUGHT = (b'"reasoning_content":"', b'"reasoning":"')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"]')
 
 Piece = Callable[
@@ -57,6 +58,8 @@ class OpenAi:
             return False
         found = _TOKEN_IDS.findall(joined)
         if len(found) == events:
+            if self.piece is _delta and any(thought in joined for thought in _THOUGHT):
+                return False  # when the answer begins must be seen
             several = b"," in b"".join(found)
             parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
             parsed.source = "token_ids"
@@ -95,10 +98,12 @@ def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
     delta = choice["delta"]
     text = delta.get("content") or delta.get("refusal")
     if text:
+        parsed.answered = True
         return str(text)
     thought = delta.get("reasoning_content") or delta.get("reasoning")
     if thought:
-        parsed.reasoned = True
+        if not parsed.answered:
+            parsed.thought_at = len(parsed.tokens)
         return str(thought)
     calls = delta.get("tool_calls") or ([delta["function_call"]] if delta.get("function_call") else [])
     return "".join(_called(call) for call in calls) or None
@@ -119,6 +124,7 @@ CHAT = OpenAi(_messages, _delta, True)
 def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
     """Adds decoded events to ``parsed``. ``piece`` finds the new text within a choice."""
     tokens, texts = parsed.tokens, parsed.texts
+    looks = texts is not None or piece is _delta
     for event in events:
         try:
             choices, usage = event["choices"], event.get("usage")
@@ -130,16 +136,16 @@ def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
             if choice.get("finish_reason"):
                 parsed.finish_reason = str(choice["finish_reason"])
             ids = choice.get("token_ids")
+            text = piece(choice, parsed) if looks or ids is None else None
             if ids is not None:
                 count = len(ids)
                 parsed.source = "token_ids"
                 if usage:
                     read_usage(usage, parsed)
             else:
-                text = piece(choice, parsed)
                 count = _grown(usage, text, parsed) if usage else UNKNOWN if text else 0
             if texts is not None:
-                _collect(piece(choice, parsed), ids, choice.get("logprobs"), parsed)
+                _collect(text, ids, choice.get("logprobs"), parsed)
         except (KeyError, TypeError, AttributeError, IndexError):
             odd_event(event, parsed)
             continue

@@ -236,6 +236,40 @@ def test_tokens_that_were_thought_and_never_streamed_are_known(
     assert found.itl_kind == ("token" if shown_each and ids in (None, [1]) else "chunk")
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["at the end", "while it runs"])
+@pytest.mark.parametrize("ids", [None, [7]], ids=["text", "token ids"])
+@pytest.mark.parametrize(("name", "thoughts"), [("reasoning_content", 300), ("reasoning", 3), ("", 0)])
+def test_the_first_token_of_the_answer_is_told_from_the_first_thought(
+    name: str, thoughts: int, ids: list[int] | None, ahead: bool
+) -> None:
+    """A chat of a token each 20 us; thoughts come first, and an event that holds nothing lies between."""
+    more = {} if ids is None else {"token_ids": ids}
+    deltas = [{name: "Hm"}] * thoughts + [{"role": "assistant"}] + [{"content": "a"}] * 300
+    held = [more if "role" not in delta else {name: [] for name in more} for delta in deltas]
+    choices = [{"delta": delta, **one} for delta, one in zip(deltas, held, strict=True)]
+    choices[-1]["finish_reason"] = "length"
+    reads = [(20_000 * (at + 1), chunk(event({"choices": [choice]}))) for at, choice in enumerate(choices)]
+    last = (reads[-1][0] + 1, chunk(DONE) + END)
+    made = in_flight((0, HEAD), *reads, last, asked=thoughts + 300)
+    while ahead and can_read_ahead(made):
+        read_ahead(made, WIRES["openai_chat"])
+    for _ in finish(made, WIRES["openai_chat"], DIALECT):
+        pass
+    found = made.response
+    first_ns = 20_000 if thoughts else 40_000
+    assert (found.status, found.chunks, found.first_token_ns) == ("ok", thoughts + 300, first_ns)
+    assert found.first_answer_ns == (20_000 * (thoughts + 2) if thoughts else None)
+
+
+def test_thoughts_without_an_answer_have_no_first_one() -> None:
+    thought = [{"choices": [{"delta": {"reasoning": "Hm"}, "finish_reason": end}]} for end in (None, "length")]
+    made = in_flight((0, HEAD), *((at, chunk(event(one))) for at, one in zip((5, 9), thought, strict=True)), asked=2)
+    made.parts[-1] += chunk(DONE) + END
+    for _ in finish(made, WIRES["openai_chat"], DIALECT):
+        pass
+    assert (made.response.status, made.response.first_token_ns, made.response.first_answer_ns) == ("ok", 5, None)
+
+
 def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
     """A chunk of 4096 bytes that holds what looks like a chunk and an end: the connection's bytes are not ours."""
     inside = chunk(token()) + END

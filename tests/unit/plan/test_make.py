@@ -53,7 +53,7 @@ def test_an_infinite_rate_needs_a_number_of_requests_and_goes_through_a_plan() -
     again = Plan.from_json(plan.to_json())
     assert [point.level.value for point in again.points] == [2.0, float("inf")]
     assert [one.measurement_id for one in again.measurements()] == [one.measurement_id for one in plan.measurements()]
-    assert plan.points[1].load.estimated_s(plan.points[1].level) == 10.0  # the warm-up
+    assert plan.points[1].load.estimated_s(plan.points[1].level) == 0.0
     assert "all requests are due at once" in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
 
 

@@ -58,6 +58,15 @@ def test_a_point_where_nothing_answered_still_prints() -> None:
     assert "invalid" in out
 
 
+def test_the_first_token_of_the_answer_is_shown_where_some_thought_aloud() -> None:
+    found, out = shown("table")
+    assert found["ttfo_ms"] is None
+    assert "ttfo" not in out
+    found, out = shown("table", first_answer_ns=[None] * 399 + [int(399 / 20 * 1e9) + 80_000_000])
+    assert found["ttfo_ms"].mean == pytest.approx(80.0)
+    assert "ttfo" in out
+
+
 def test_a_window_that_was_found_is_said_to_be() -> None:
     pipe = table(600, 20.0, 3.0)
     unasked = replace(POINT, warmup_s=None, duration_s=30.0)
