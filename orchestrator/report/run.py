@@ -16,7 +16,7 @@ from orchestrator.analysis.slo import format_slo, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.text import EMULATED, Column, figure, percentile, plain, say, table
 from orchestrator.results.records import Distribution, Figures
-from orchestrator.spec.load import Slo, in_json, load_text
+from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +187,9 @@ def _figures(found: Document) -> Figures:
 def _loop(found: Document) -> str:
     if found["control"] == "concurrency":
         return f"{found['level']:g} in flight, closed loop"
-    return f"{float(str(found['level'])):g} requests/s, {found['arrivals']}"
+    if found["level"] == INFINITE:
+        return "all requests at once"
+    return f"{found['level']:g} requests/s, {found['arrivals']}"
 
 
 def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:

@@ -43,8 +43,9 @@ MOST_PROBLEMS = 20  # said of one file; the others are counted
 
 
 BLOCK_TOKENS = 512  # that one of a trace's hash_ids stands for, as Mooncake publishes them
-ROLES = {name: name for name in ("system", "user", "assistant")}
-SPEAKERS = {**ROLES, "human": "user"} | dict.fromkeys(("gpt", "chatgpt", "bing", "bard"), "assistant")
+Role = Literal["system", "user", "assistant"]
+ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+SPEAKERS: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
 _T = TypeVar("_T")
 
 
@@ -179,7 +180,7 @@ def parse_prompts(data: bytes, path: str) -> list[Line]:
     first = lines[0][1].lstrip()
     if first.startswith(b"[{") or (is_json and first.startswith(b"[")):
         entries = ((f"entry {at}", entry) for at, entry in enumerate(_array(data, path), start=1))
-        found = read_each("prompts", path, entries, lambda entry: _entry(entry, str(entry)))
+        found = read_each("prompts", path, entries, lambda entry: _entry(entry, entry))
     else:
         is_json = is_json or (isinstance(head := _json(lines[0][1]), dict) and not _ENTRIES.keys().isdisjoint(head))
         numbered = ((f"line {at}", line) for at, line in lines)
@@ -250,11 +251,11 @@ def _json_line(line: bytes) -> Line | None:
     return _entry(_json(text := line.decode()), text)
 
 
-def _entry(found: Any, shown: str) -> Line | None:
+def _entry(found: Any, shown: object) -> Line | None:
     """None: its user says nothing. Raises ValueError with what is wrong with it."""
     name = next((name for name in _ENTRIES if name in found), None) if isinstance(found, dict) else None
     if name is None:
-        raise ValueError(f"{shown[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
+        raise ValueError(f"{str(shown)[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
     named = [_whole(found, name) for name in ("output_tokens", "output_length") if found.get(name) is not None]
     return _ENTRIES[name](found, named[0] if named else None)
 
@@ -267,16 +268,20 @@ def _prompt(found: dict[str, Any], answer: int | None) -> Line:
 
 def _chat(found: dict[str, Any], answer: int | None) -> Line | None:
     """Up to the user's last message: what comes after it is the answer that somebody gave."""
-    messages = _messages(found, "messages", "role", "content", ROLES)
+    messages = list(_messages(found, "messages", "role", "content", ROLES))
     asked = [at for at, one in enumerate(messages) if one.role == "user" and one.text]
     return Line(tuple(messages[: asked[-1] + 1]), answer) if asked else None
 
 
 def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
-    """The user's first message, with the system's."""
-    messages = _messages(found, "conversations", "from", "value", SPEAKERS)
-    asked = [one for one in messages if one.role == "user" and one.text]
-    return Line((*(one for one in messages if one.role == "system"), asked[0]), answer) if asked else None
+    """The user's first message, with the system's before it. What comes after it is not looked at: files are large."""
+    sent = []
+    for one in _messages(found, "conversations", "from", "value", SPEAKERS):
+        if one.role != "assistant" and one.text:
+            sent.append(one)
+        if one.role == "user" and one.text:
+            return Line(tuple(sent), answer)
+    return None
 
 
 def _sizes(found: dict[str, Any], answer: int | None) -> Line:
@@ -300,11 +305,10 @@ def _says(text: str) -> tuple[Message, ...]:
     return (Message("user", (text,), 0),)
 
 
-def _messages(found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, str]) -> list[Message]:
+def _messages(found: dict[str, Any], name: str, role: str, text: str, roles: dict[str, Role]) -> Iterator[Message]:
     entries = found[name]
     if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
         raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
-    out = []
     for at, one in enumerate(entries, start=1):
         who, said = roles.get(str(one.get(role))), one.get(text)
         if isinstance(said, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in said):
@@ -314,8 +318,7 @@ def _messages(found: dict[str, Any], name: str, role: str, text: str, roles: dic
                 f'message {at} of "{name}": "{role}" is {str(one.get(role))[:60]!r} and "{text}" {str(said)[:60]!r}; '
                 f"give one of {', '.join(roles)} and a text"
             )
-        out.append(Message(who, (said,), 0))  # type: ignore[arg-type]
-    return out
+        yield Message(who, (said,), 0)
 
 
 def _whole(found: dict[str, Any], name: str) -> int:
