@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
 _ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
+SLOW_S = 10.0  # without a first answer, until the user is told
 EXAMPLES = """
 \b
 Examples:
@@ -234,7 +235,14 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
     elif models is not None and target.model not in models:
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
     assert plan
-    probed = probe(target, candidates, plan.deployments[0].settings.tokenizer)
+    waiting = "note: its first answer takes long; it may be loading its model (--timeout limits this)"
+    slow = threading.Timer(SLOW_S, click.echo, [waiting], {"err": True})
+    slow.daemon = True
+    slow.start()
+    try:
+        probed = probe(target, candidates, plan.deployments[0].settings.tokenizer, plan.loads[0].request_timeout_s)
+    finally:
+        slow.cancel()
     return runs_of(plan, target, probed), [*probed.notes, *_to_know(plan, target)]
 
 

@@ -22,7 +22,6 @@ from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 
-TIMEOUT_S = 60.0
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 PROBE_TOKENS = 2
 
@@ -78,13 +77,14 @@ def _model_ids(answer: Answer) -> list[str] | None:
         return None
 
 
-def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None) -> Probed:
-    """The first dialect an endpoint answers in. Raises InputError with what it said when there is none."""
+def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, timeout_s: float) -> Probed:
+    """The first dialect an endpoint answers in, each time within ``timeout_s``: some load their model at the first
+    request. Raises InputError with what it said when there is none."""
     said = ""
     for dialect in candidates:
         vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
         for vocabulary in vocabularies:
-            row = _try(target, dialect, tokenizer, vocabulary)
+            row = _try(target, dialect, tokenizer, vocabulary, timeout_s)
             if row["status"] == "ok" or row["error_class"] == "wrong_length":
                 counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
                 notes = _notes(dialect, candidates[0], row)
@@ -111,7 +111,9 @@ def _ask(target: Target, path: str) -> Answer:
     return ask(url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls)
 
 
-def _try(target: Target, dialect: Dialect, tokenizer: str | None, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+def _try(
+    target: Target, dialect: Dialect, tokenizer: str | None, vocabulary: tuple[int, int] | None, timeout_s: float
+) -> dict[str, Any]:
     """The row of one request of two tokens."""
     point = LoadPoint(
         targets=(target,),
@@ -126,8 +128,7 @@ def _try(target: Target, dialect: Dialect, tokenizer: str | None, vocabulary: tu
         duration_s=None,
         requests=1,
         seed=time.time_ns() & 0xFFFFFFFF,  # never a prompt that the measurement will send
-        request_timeout_s=TIMEOUT_S,
-        drain_timeout_s=TIMEOUT_S,
+        request_timeout_s=timeout_s,
         tokenizer=tokenizer,
         vocabulary=vocabulary,
     )

@@ -406,6 +406,20 @@ def test_an_endpoint_that_is_not_there_is_bad_input() -> None:
     assert "nobody answers" in done.stderr
 
 
+@pytest.mark.parametrize(("timeout", "status"), [("1s", 2), ("600s", 0)])
+def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(timeout: str, status: int) -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        await asyncio.sleep(2.5 if request.number == 1 else 0)
+        await answer_openai(request, reader, writer)
+
+    with serving(behave) as server:
+        args = ("--concurrency", "1", "--requests", "2", "--timeout", timeout, *QUICK)
+        done = changed("from orchestrator.cli import load; load.SLOW_S = 0.5", url(server.port), *args)
+    assert done.returncode == status, done.stderr
+    assert "it may be loading its model" in done.stderr
+    assert ("failed a trial request: timeout" in done.stderr) == (status == 2)
+
+
 def test_failed_requests_are_status_3_and_counted() -> None:
     with serving(refusing("500 No", lambda request: request.number == 5)) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "8", *QUICK, "--format", "json")
