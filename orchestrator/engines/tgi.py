@@ -2,7 +2,8 @@
 
 Archived by its authors; still what many results are compared with. One node, tensor parallelism only. The length of an
 answer cannot be forced over HTTP: what was asked and what came are both in the rows. Its HTTP server opens after the
-warm-up; what it refuses of a stream is an event within a 200.
+warm-up; what it refuses of a stream is an event within a 200. Its launcher hands its router the key as an argument,
+where every user of the node can read it for as long as it runs.
 """
 
 from __future__ import annotations
