@@ -37,7 +37,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     model = node.model_path or settings.model
     argv = [
         command.program(settings, "llama-server"),
-        *(("--model", model) if model.endswith(".gguf") else ("--hf-repo", model)),
+        *(("--model", model) if model.startswith("/") or model.endswith(".gguf") else ("--hf-repo", model)),
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
         *("--fit", "off", "--metrics", "--no-webui"),

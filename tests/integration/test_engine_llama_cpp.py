@@ -120,15 +120,15 @@ def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path
     [
         ({"extra_args": {"--no-such-flag": True}}, "model-f32.gguf", "bad_flag", "--no-such-flag"),
         ({}, "not-there.gguf", "no_model", "not-there.gguf"),
-        ({}, "model-f32.txt", "no_model", "model-f32"),
+        ({}, "text.gguf", "no_model", "text.gguf"),
     ],
     ids=["flag", "no file", "no GGUF"],
 )
 def test_what_is_wrong_is_said_and_not_tried_again(
     models: Path, tmp_path: Path, more: dict[str, Any], file: str, kind: str, words: str
 ) -> None:
-    (models / "model-f32.txt").write_text("no GGUF")
-    with running(given(model="x.gguf", **more), tmp_path, models / file) as found:
+    (models / "text.gguf").write_text("no GGUF")
+    with running(given(**more), tmp_path, models / file) as found:
         failure = failure_of(found)
     assert (failure.kind, failure.failure_class) == (kind, FailureClass.BAD_CONFIG)
     assert words in failure.sentence + failure.log_tail
@@ -174,7 +174,11 @@ def test_files_beside_the_experiment_are_measured_each_with_its_slots(models: Pa
     assert done.returncode == 0, done.stderr[-4000:]
     points = rows(tmp_path, "points")
     assert [row["status"] for row in points] == ["ok"] * 4, [row["reason"] for row in points]
-    assert {row["validity"] for row in points} <= {"valid", "client_bound"}  # a busy test machine may be too slow
+    assert not {row["validity"] for row in points} & {
+        "invalid",
+        "failing",
+        "broken_output",
+    }  # a busy machine may be slow
     assert {row["engine_version"] for row in rows(tmp_path, "launches")} == {VERSION}
     slots = [json.loads(row["engine_reported_json"])["kv_cache_tokens"] for row in rows(tmp_path, "launches")]
     assert sorted(slots) == [2048, 2048, 8192, 8192]
