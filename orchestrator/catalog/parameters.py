@@ -203,6 +203,8 @@ FORMAT: dict[str, str] = {
     **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao", "inc")},
 }
 
+KERNEL_OF = {"marlin": ("gptq", "awq"), "moe_wna16": ("gptq", "awq")}  # flags that name a kernel -> formats it takes
+
 # Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",

@@ -205,6 +205,7 @@ ENGINE = Engine(
             **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
             **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
             **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
+            "int8_per_channel_weight_only": 75,
             **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
         },

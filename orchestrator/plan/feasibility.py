@@ -250,7 +250,8 @@ def _quantization(case: Case) -> Found:
     if stored is None or not case.rules.method_of_checkpoint:
         return
     mine, theirs = parameters.FORMAT.get(asked), parameters.FORMAT.get(stored.method)
-    if theirs is not None and (asked in parameters.ONLINE_ONLY or (mine is not None and mine != theirs)):
+    takes = parameters.KERNEL_OF.get(asked, (mine or theirs,))
+    if theirs is not None and (asked in parameters.ONLINE_ONLY or theirs not in takes):
         yield "impossible", f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
 
 
