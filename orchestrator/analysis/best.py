@@ -169,7 +169,7 @@ def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo)
     if reasons := [one.incomparable for one in contenders if one.incomparable]:
         return False, f"what holds {format_slo(slo)} cannot be ranked: {reasons[0]}", tuple(decide)
     why = f"no deployment holds {format_slo(slo)} at any level with a valid measurement"
-    return False, why, (*decide, *_lower(points))
+    return False, why, (*decide, *_lower(points, slo))
 
 
 def _label(candidate: Candidate) -> str:
@@ -185,9 +185,9 @@ def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _lower(points: Sequence[Point]) -> tuple[str, ...]:
-    """What to measure where nothing holds."""
-    judged = [point for point in points if point.attainment]
+def _lower(points: Sequence[Point], slo: Slo) -> tuple[str, ...]:
+    """What to measure where nothing holds: where the lowest level met the limits, it is that one's measurement."""
+    judged = [point for point in points if point.attainment and point.attainment.estimate < slo.attainment]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
         return ()

@@ -392,6 +392,12 @@ def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
     assert sweep.best()["decide"] == []
 
 
+def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, validity="client_bound")
+    assert sweep.best()["decide"] == ["measure label-d0 at 5 req/s"]
+
+
 def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
     sweep.deployment("d0")
     for level, good in ((2, 1.0), (5, 0.5), (10, 1.0)):
