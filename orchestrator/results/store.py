@@ -24,7 +24,7 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
-from orchestrator.results.schemas import arrow_schema, conform, rows_of, schema_of, unify
+from orchestrator.results.schemas import TABLES, arrow_schema, conform, rows_of, schema_of, unify
 from orchestrator.results.spool import Part
 
 __all__ = ["FilePart", "Manifest", "Store", "first_ok"]
@@ -297,11 +297,12 @@ class Store:
             raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
 
     def _torn(self, attempts: Sequence[Committed]) -> set[tuple[str, str]]:
-        """Ids of those that lost files: they are left out, and measured again. One listing finds who may be one."""
+        """Ids of those that lost files: they are left out, and measured again. Listings find who may be one."""
         if not attempts:
             return set()
-        infos = [info for info in self._blobs.listing(self._key("data")) if info.is_file]
-        files = sorted((info.base_name, info.size) for info in infos if not _droppable(info.path))
+        tables = [self._key(f"data/{table}") for table in TABLES if table not in DROPPABLE]
+        infos = [info for table in tables for info in self._blobs.listing(table) if info.is_file]
+        files = sorted((info.base_name, info.size) for info in infos)
         names = [name for name, _ in files]
         torn = set()
         for one in attempts:
@@ -368,10 +369,6 @@ def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
 def _ids(key: str) -> tuple[str, str]:
     folder, _, name = key.rpartition("/")
     return folder.rpartition("/")[2], name.removesuffix(".json")
-
-
-def _droppable(path: str) -> bool:
-    return any(f"/data/{table}/" in path for table in DROPPABLE)
 
 
 def _once(rows: pa.Table, key: str) -> pa.Table:
