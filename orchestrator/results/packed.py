@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.schemas import parquet_writer
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # a file of this size stays as it is: merging it again would save no time
@@ -89,7 +90,7 @@ class PackedRows:
 
     def _put(self, count: int, groups: Iterator[pa.Table]) -> None:
         sink = pa.BufferOutputStream()
-        with pq.ParquetWriter(sink, self._schema, compression="zstd", write_page_checksum=True) as writer:
+        with parquet_writer(self._schema, sink, checksums=True) as writer:
             for group in groups:
                 writer.write_table(group, row_group_size=max(group.num_rows, 1))
         self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", sink.getvalue())

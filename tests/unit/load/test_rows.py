@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from contextlib import closing
 from typing import Any
@@ -70,6 +71,26 @@ def test_a_request_that_was_never_sent_says_so() -> None:
     row = tables(filled())[0].to_pylist()[1]
     assert (row["status"], row["error_class"], row["sent_ns"], row["done_ns"]) == ("timeout", "timeout", None, 99)
     assert (row["input_tokens_asked"], row["output_tokens_asked"], row["chunks"]) == (4, 4, 0)
+
+
+def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 100)
+    mine = Assignment.of(point(), 0, 1)
+    entries = [Entry(index, index, 0, index) for index in range(2_000)]
+    held = []
+    with closing(Rows(mine, START)) as stepwise, closing(Rows(mine, START)) as at_once:
+        for entry in entries:
+            at_once.add_unsent(entry, 99, ErrorClass.TIMEOUT, f"never sent: {entry.index}")
+        tracemalloc.start()
+        for entry in entries:
+            stepwise.add_unsent(entry, 99, ErrorClass.TIMEOUT, f"never sent: {entry.index}")
+            if stepwise.full:
+                assert len(list(stepwise.flush())) > 10  # each is far shorter than all of it
+                held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(held) == 20
+        assert held[-1] - held[1] < 30 * 1_800, "a row that is held takes ten times as much"
+        assert stepwise.parts()[0].read().equals(at_once.parts()[0].read())
 
 
 def test_no_rows_make_empty_tables() -> None:

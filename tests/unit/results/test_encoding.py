@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ResultsError
-from orchestrator.results.schemas import TABLES, conform, to_parquet, unify
+from orchestrator.results.schemas import TABLES, conform, parquet_writer, to_parquet, unify
 from tests.unit.results.builders import KEYS, events, point_row, request, requests, table
 
 
@@ -120,3 +120,20 @@ def test_older_and_newer_parts_are_read_together_by_name() -> None:
 def test_nothing_is_a_table_without_rows_in_the_schema() -> None:
     assert unify("requests", [], None).schema.names == TABLES["requests"].names
     assert unify("requests", [], ["status"]).num_rows == 0
+
+
+def test_what_is_nested_is_encoded_by_its_own_type() -> None:
+    """A dictionary of as many doubles as there are requests would be larger than they are."""
+    inner = pa.struct([("name", pa.string()), ("start_ns", pa.int64())])
+    fields = [("point", inner), ("errors", pa.map_(pa.string(), pa.int64())), ("seconds", pa.list_(pa.float64()))]
+    row = {"point": {"name": "a", "start_ns": 7}, "errors": [("x", 1)], "seconds": [0.5, 0.25]}
+    sink = pa.BufferOutputStream()
+    with parquet_writer(pa.schema(fields), sink) as writer:
+        writer.write_table(pa.Table.from_pylist([row], schema=pa.schema(fields)))
+    file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
+    group = file.metadata.row_group(0)
+    found = {group.column(at).path_in_schema: set(group.column(at).encodings) for at in range(group.num_columns)}
+    texts = {"point.name", "errors.key_value.key"}
+    assert {path for path, encodings in found.items() if "RLE_DICTIONARY" in encodings} == texts
+    assert {path for path, encodings in found.items() if "BYTE_STREAM_SPLIT" in encodings} == {"point.start_ns"}
+    assert file.read().to_pylist() == [row]
