@@ -243,9 +243,15 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     with serving(behave) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "10", *QUICK)
     assert done.returncode == 3, done.stderr
-    for said in ("in a window of", "tokens a request: 8 in, 4 out (counted by: ", "on average", "95 % interval", "(n="):
+    for said in (
+        "window: from 0.0 s",
+        "tokens a request: 8 in, 4 out (counted by: ",
+        "on average",
+        "95 % interval",
+        "(n=",
+    ):
         assert said in done.stdout
-    assert "http_4xx: 3, mostly: " in done.stdout
+    assert re.search(r"http_4xx: \d, mostly: HTTP 400", done.stdout)
     assert "\\x1b[2J too large" in done.stdout
     assert "of requests failed: throughput and latencies are those of the others" in done.stdout
 
