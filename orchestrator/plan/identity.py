@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from orchestrator.catalog.gguf import parts_of
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed_version, is_version
@@ -155,6 +154,8 @@ def model_digest(place: str) -> str | None:
     if not root.is_absolute():
         return None
     if root.is_file():
+        from orchestrator.catalog.gguf import parts_of  # few need it
+
         return digest([sampled_digest(part) for part in parts_of(root)])
     texts = {path.name: file_digest(str(path)) for pattern in _MODEL_TEXTS for path in sorted(root.glob(pattern))}
     weights = {path.name: sampled_digest(path) for pattern in _MODEL_WEIGHTS for path in sorted(root.glob(pattern))}
