@@ -117,7 +117,9 @@ class _Rows:
         self.scheduled_s = self.column("scheduled_ns") / 1e9
         self.sent_s = self.column("sent_ns") / 1e9
         self.done_s = self.column("done_ns") / 1e9
-        self.status = _texts(table["status"])[measured]
+        status = _texts(table["status"])
+        self.status = status[measured]
+        self._waited = np.isin(status, (Status.OK, Status.TIMEOUT))  # what failed at once says nothing of the engine
         self.error_class = _texts(table["error_class"])[measured]
         self.source = _texts(table["token_count_source"])[measured]
         self.stay_s = self.done_s - self.scheduled_s
@@ -138,8 +140,11 @@ class _Rows:
         return np.searchsorted(np.sort(self._table.column(name).to_numpy()) / 1e9, at_s)
 
     def first_and_last_s(self) -> tuple[float, float]:
-        """Mean end-to-end time of the first and of the last tenth of all requests, warm-up ones included."""
-        due_ns, done_ns = (self._table.column(name).to_numpy() for name in ("scheduled_ns", "done_ns"))
+        """Mean end-to-end time of the first and of the last tenth of all that were answered or timed out, warm-up ones
+        included; 0 of none."""
+        if not self._waited.any():
+            return 0.0, 0.0
+        due_ns, done_ns = (self._table.column(name).to_numpy()[self._waited] for name in ("scheduled_ns", "done_ns"))
         stays_s = (done_ns - due_ns)[np.argsort(due_ns, kind="stable")] / 1e9
         tenth = max(1, len(stays_s) // 10)
         return float(stays_s[:tenth].mean()), float(stays_s[-tenth:].mean())
@@ -319,7 +324,8 @@ def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[
     and answers as two Poisson counts), and the last ones must have taken far longer than the first, which no batch that
     fills up makes them do below some 85 % of what the engine can. How often it errs: docs/metrics.md.
     """
-    if point.level.control != "request_rate" or len(rows) < 8 or np.isinf(point.level.value):
+    at_once = np.isinf(point.level.value) or rows.due_until_s <= 0
+    if point.level.control != "request_rate" or len(rows) < 8 or at_once:
         return []
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:

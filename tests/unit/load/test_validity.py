@@ -93,6 +93,19 @@ def test_a_growing_backlog_is_the_engines_doing() -> None:
     assert "does not keep up" in found.reasons[0]
 
 
+def test_requests_that_fail_at_once_do_not_make_answers_look_slow() -> None:
+    """The first 40 are refused; the others take 5 s as ever."""
+    service_s = np.where(np.arange(400) < 40, 0.001, 5.0)
+    refused = table(service_s=service_s, status=["error"] * 40 + ["ok"] * 360)
+    assert verdict(refused).validity == "valid"
+    assert verdict(table(service_s=service_s)).validity == "engine_bound_backlog"
+
+
+def test_requests_that_are_all_due_at_the_start_have_no_backlog() -> None:
+    at_once = table(8, scheduled_ns=[0] * 8, sent_ns=[0] * 8)
+    assert verdict(at_once, of=point(value=20.0, requests=8, duration_s=None)).validity == "valid"
+
+
 def test_a_full_pipe_is_no_backlog() -> None:
     """Long answers: open requests grow while the first ones run, then stay."""
     assert verdict(table(service_s=5.0)).validity == "valid"
