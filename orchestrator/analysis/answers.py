@@ -12,7 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
@@ -20,7 +20,8 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
 FEW = 4  # answers or tokens: so few may be alike by chance
-_REPEATED = re.compile(r"(.+?)\1*", re.DOTALL)
+# a piece and nothing else; after a first token more of it, for words may end in "...."
+_REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
 
 Answers = Sequence[AnswerRow]
 
@@ -38,6 +39,8 @@ class Agreement:
 
 
 IS_REFERENCE = "it is the reference"
+ALONE = "nothing else of its model was asked the same"
+SUPERSEDED = "the reference is superseded"
 UNKNOWN = Agreement(note="no answers of it are stored")
 MADE_UP = Agreement(note="an emulator's answers are made up")
 
@@ -63,30 +66,36 @@ def broken(answers: Answers) -> list[str]:
     of_each: dict[int, list[AnswerRow]] = defaultdict(list)
     for one in answers:
         of_each[one.replica].append(one)
-    found = {replica: _noise(some) for replica, some in sorted(of_each.items()) if len(some) >= FEW}
-    several = len(of_each) > 1
-    return [f"replica {replica}: {why}" if several else why for replica, why in found.items() if why]
+    found = [f"replica {replica}: {why}" for replica, some in sorted(of_each.items()) if (why := _noise(some))]
+    if found and len(of_each) > 1:
+        return found
+    why = _noise(answers)  # of all together: each replica may have few
+    return [why] if why else []
 
 
 def _noise(answers: Answers) -> str | None:
-    nan = sum(any(map(math.isnan, one.logprobs or ())) for one in answers)
-    if nan:
-        return f"in {nan} of {len(answers)} answers to fixed prompts a log-probability is NaN"
+    nan = [[math.isnan(value) for value in one.logprobs or ()] for one in answers]
+    some = sum(map(any, nan))
+    if some >= FEW or any(len(one) > 1 and all(one) for one in nan):  # one alone may be a null that the API gave
+        return f"in {some} of {len(answers)} answers to fixed prompts a log-probability is NaN"
+    if len(answers) < FEW:
+        return None
     if not any(one.text or one.token_ids for one in answers):
         return f"all {len(answers)} answers to fixed prompts are empty"
-    ids = [token for one in answers for token in one.token_ids or ()]
-    if len(set(ids)) == 1 and len(ids) >= FEW * len(answers):
-        return f"all {len(ids)} tokens of {len(answers)} answers to different prompts are the same (id {ids[0]})"
+    for first, which in ((0, "tokens"), (1, "tokens after the first")):  # that one may still be right
+        ids = [token for one in answers for token in (one.token_ids or ())[first:]]
+        if len(set(ids)) == 1 and len(ids) >= FEW * len(answers):
+            return f"all {len(ids)} {which} of {len(answers)} answers to different prompts are the same (id {ids[0]})"
     units = {_repeated(one.text) for one in answers}
-    if not ids and len(units) == 1 and None not in units:
+    if not any(one.token_ids for one in answers) and len(units) == 1 and None not in units:
         return f"all {len(answers)} answers to different prompts repeat {units.pop()!r}"
     return None
 
 
 def _repeated(text: str) -> str | None:
-    """The piece that a text repeats, and nothing else."""
+    """The piece that a text repeats, and nothing else but what its first token may be."""
     found = _REPEATED.fullmatch(text)
-    return found[1] if found and len(text) >= FEW * len(found[1]) else None
+    return (found[1] or found[2]) if found else None
 
 
 def agreements(
@@ -127,24 +136,29 @@ def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[
         families[one.family].append(one)
     found: dict[str, Agreement] = {}
     for some in families.values():
-        first = reference(some)
+        first = reference(some, planned)
+        superseded = bool(planned) and first is not None and first.deployment.deployment_id not in planned
         for deployment_id in dict.fromkeys(one.deployment.deployment_id for one in some):
             mine = [one for one in some if one.deployment.deployment_id == deployment_id]
-            agreement = _agreement(mine, first)
+            agreement = Agreement(note=ALONE) if len(some) == 1 else _agreement(mine, first)
+            if superseded and agreement.share is not None:
+                agreement = replace(agreement, note=SUPERSEDED)
             if deployment_id not in found or agreement.n > found[deployment_id].n:  # it may have two APIs
                 found[deployment_id] = agreement
     return found
 
 
-def reference(family: Sequence[Answered]) -> Answered | None:
-    """The launch that the others are held against: the first of the unquantized deployment with the plainest settings;
-    where all are quantized, the first of all. None where no launch gave output.
+def reference(family: Sequence[Answered], planned: Sequence[str] = ()) -> Answered | None:
+    """The launch that the others are held against: the first of the unquantized deployment with the plainest settings,
+    a superseded one only where the plan asks for none; where all are quantized, the first of all. None where no launch
+    gave output.
 
     ``family``: in the order of the file, then of time.
     """
     good = [one for one in family if not broken(one.answers)]
     unquantized = [one for one in good if not _quantized(one.deployment)]
-    return min(unquantized, key=_plainness, default=good[0] if good else None)
+    asked = [one for one in unquantized if one.deployment.deployment_id in planned]
+    return min(asked or unquantized, key=_plainness, default=good[0] if good else None)
 
 
 def _quantized(row: DeploymentRow) -> bool:

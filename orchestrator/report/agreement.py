@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestrator.analysis.answers import IS_REFERENCE
+from orchestrator.analysis.answers import IS_REFERENCE, SUPERSEDED
 from orchestrator.analysis.measured import Point
 from orchestrator.report.documents import Document
 from orchestrator.report.text import Column, say
@@ -38,8 +38,8 @@ def _cell(point: Point) -> str:
 
 def agreement_text(points: Iterable[Point]) -> Iterator[str]:
     """With what the answers of a table were compared."""
-    found = {(one.reference, one.unit) for point in points if (one := point.agreement).share is not None}
-    for reference, unit in sorted(found, key=str):
-        yield say(
-            f"agreement: share of {unit} equal to those of {reference}, fixed prompts (no measure of quality)", "dim"
-        )
+    shown = [point.agreement for point in points if point.agreement.share is not None]
+    found = {(one.unit, one.reference, " (superseded)" if one.note == SUPERSEDED else "") for one in shown}
+    for unit, reference, mark in sorted(found, key=str):
+        text = f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts (no measure of quality)"
+        yield say(text, "dim")

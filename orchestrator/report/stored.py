@@ -91,7 +91,7 @@ class Experiment:
         current: list[Point] = []
         superseded: list[Point] = []
         for point in load_points(self.store, *slos):
-            agreement = self._agreements.get(point.head.deployment_id, MADE_UP if point.emulated else UNKNOWN)
+            agreement = MADE_UP if point.emulated else self._agreements.get(point.head.deployment_id, UNKNOWN)
             described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
             name = self._asked_as(point.head)
             (superseded if name is None else current).append(described.named(name))

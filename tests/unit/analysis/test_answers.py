@@ -7,16 +7,25 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.answers import IS_REFERENCE, Agreement, Answered, broken, compared, reference
+from orchestrator.analysis.answers import (
+    ALONE,
+    IS_REFERENCE,
+    SUPERSEDED,
+    Agreement,
+    Answered,
+    broken,
+    compared,
+    reference,
+)
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from tests.unit.results.builders import deployment_row
 
 
-def answer(at: int, ids: tuple[int, ...] | None, text: str = "", api: str = "/v1/completions") -> AnswerRow:
-    text = text or " ".join(map(str, ids or ()))
-    return AnswerRow(
-        launch_id="L", deployment_id="d", prompt_index=at, replica=0, api=api, prompt=f"p{at}", text=text, token_ids=ids
-    )
+def answer(
+    at: int, ids: tuple[int, ...] | None, text: str = "", api: str = "/v1/completions", **given: Any
+) -> AnswerRow:
+    row = {"launch_id": "L", "deployment_id": "d", "prompt_index": at, "replica": 0, "api": api, "prompt": f"p{at}"}
+    return AnswerRow(**row | {"text": text or " ".join(map(str, ids or ())), "token_ids": ids} | given)
 
 
 EIGHT = tuple(answer(at, tuple(range(at, at + 8))) for at in range(8))
@@ -61,6 +70,13 @@ def test_of_equals_the_first_of_the_file_is_the_reference_and_without_a_file_the
     assert compared(both)["first"].reference == "second"
 
 
+def test_a_superseded_deployment_is_the_reference_only_where_the_plan_asks_for_none_that_gives_output() -> None:
+    old, new, awq = answered("old"), answered("new", at=2, devices=2), answered("awq", at=3, quantization="awq")
+    assert compared([old, new, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "new")
+    noise = answered("new", NOISE, at=2)
+    assert compared([old, noise, awq], ["new", "awq"])["awq"] == Agreement(1.0, 64, "tokens", "old", SUPERSEDED)
+
+
 def test_where_all_are_quantized_it_is_the_one_measured_first() -> None:
     family = [answered("int8", stored="int8", devices=4), answered("awq", at=2, stored="awq")]
     found = reference(family)
@@ -100,7 +116,7 @@ def test_only_one_model_asked_the_same_is_compared_and_all_launches_of_a_deploym
         ]
     )
     assert found["plain"] == Agreement(1.0, 64, "tokens", "plain", "another start of the reference itself")
-    assert [found[name].reference for name in ("larger", "chat", "a", "b")] == ["larger", "chat", "a", "b"]
+    assert {found[name] for name in ("larger", "chat", "a", "b")} == {Agreement(note=ALONE)}
     assert found["other prompts"].note == "the reference was asked other prompts"
     assert (found["twice"].share, found["twice"].n) == (65 / 128, 128)
 
@@ -111,3 +127,25 @@ def test_text_is_told_to_be_one_token_for_ever_only_where_all_answers_are() -> N
     assert broken([*same[1:], answer(0, None, "a word")]) == []
     assert broken(same[:3]) == [], "so few say nothing"
     assert broken([]) == []
+
+
+NAN = float("nan")
+SPREAD = [answer(at, (at, *[0] * 7), replica=at) for at in range(8)]  # so few of each replica say nothing alone
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([answer(at, (at, *[0] * 7)) for at in range(8)], "all 56 tokens after the first of 8 answers"),
+        ([answer(at, (1, *([0] * 7 if at else range(7)))) for at in range(8)], None),
+        ([answer(at, None, f"word{at}" + "!" * 7) for at in range(8)], "all 8 answers to different prompts repeat '!'"),
+        ([answer(at, None, f"I know {at}....") for at in range(8)], None),
+        (SPREAD, "all 56 tokens after the first of 8 answers"),
+        ([answer(0, (1, 2), logprobs=(NAN, NAN)), *SPREAD[1:3]], "replica 0: in 1 of 1 answers"),
+        ([answer(0, (1, 2), logprobs=(-1.0, NAN)), *EIGHT[1:]], None),
+        ([answer(at, one.token_ids, logprobs=(NAN, -1.0)) for at, one in enumerate(EIGHT)], "in 8 of 8 answers"),
+    ],
+)
+def test_noise_is_told_from_output_that_looks_odd(answers: list[AnswerRow], said: str | None) -> None:
+    found = broken(answers)
+    assert found[0].startswith(said) if said else found == [], found
