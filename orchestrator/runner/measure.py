@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.analysis.answers import FEW
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
 PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early difference spoils no other answer
+ANSWERS_WITHIN_S = 60.0  # slower answers are not known: whether so slow an engine is any good its points say
 SETTLE_S = 30.0  # for clients to report after an abort
 STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # of request_timeout: so long a replica may say nothing to open requests
 DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
@@ -137,8 +139,10 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
 def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
     """The same common words for every engine and model, through the API of a point, answered greedily.
 
-    As text, which any vocabulary can hold: engines that take no token ids are asked the same as those that do.
+    As text, which any vocabulary can hold: engines that take no token ids are asked the same as those that do. Many
+    replicas are asked more of the same, so that each answers a few.
     """
+    prompts = max(PROMPTS, FEW * len(point.targets))
     workload = RandomWorkload(
         name="answers",
         api=point.workload.api,
@@ -149,11 +153,11 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
         targets=point.targets,
         dialect=replace(point.dialect, prompt_token_ids=False, logprobs=logprobs),
         workload=workload,
-        level=Level(control="concurrency", value=PROMPTS),
+        level=Level(control="concurrency", value=prompts),
         duration_s=None,
-        requests=PROMPTS,
+        requests=prompts,
         seed=1,
-        request_timeout_s=point.request_timeout_s,
+        request_timeout_s=min(point.request_timeout_s, ANSWERS_WITHIN_S),
         keep_replies=True,
         measurement_id=point.measurement_id,
         attempt_id=point.attempt_id,
@@ -185,7 +189,8 @@ class Measurer:
 
     ``avoid_cores``: by address, cores that clients keep off; ``stopped``: whether the user asked to stop; ``tell``
     hears what happens, under the ``label`` of the deployment. ``keeps``: what a point measured until the user stopped
-    it is wanted; else nobody waits for it. ``broken``: why what these replicas answer is no output.
+    it is wanted; else nobody waits for it. ``broken``: why what these replicas answer is no output; ``notes``: what
+    else to know of every point on them.
     """
 
     replicas: Replicas
@@ -199,6 +204,7 @@ class Measurer:
     lead_s: float = START_LEAD_S
     keeps: bool = False
     broken: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def measure(self, point: LoadPoint, more_clients: bool = False) -> Attempt:
         """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``."""
@@ -208,7 +214,8 @@ class Measurer:
             return Attempt(failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}."))
         except ClientLost as error:
             return Attempt(failure=_client_lost(error))
-        return judged(point, loaded, more_clients, self.broken)
+        attempt = judged(point, loaded, more_clients, self.broken)
+        return replace(attempt, verdict=replace(attempt.verdict, reasons=[*attempt.verdict.reasons, *self.notes]))
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """The fixed prompts, all at once, before the first point: what is answered is in ``replies``, and an engine

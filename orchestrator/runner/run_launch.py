@@ -18,13 +18,14 @@ from orchestrator.results.records import AnswerRow, Committed, LaunchRow
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
-from orchestrator.runner.measure import Attempt, Measurer
+from orchestrator.runner.measure import Attempt, Loaded, Measurer
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.rows import AttemptRecord, commit_attempt
 from orchestrator.runner.todo import START, Todo, expected_s
 from orchestrator.runner.words import level_words, measured_words
 
 RETRY_SEED_STEP = 1_000_003
+NOT_KNOWN = "whether this is output is not known: none of the fixed prompts was answered"
 
 
 class LaunchRun:
@@ -96,7 +97,7 @@ class LaunchRun:
         if (found := self._todo.next()) is None:
             return None
         asked = self._load_point(measurer.replicas, *found)
-        first = measurer.first_answers(asked)
+        first = self._first_answers(measurer, asked)
         if first is not None and first.ended is not None:
             return first.ended
         # neither usage nor token ids came: replies are kept and counted
@@ -104,8 +105,8 @@ class LaunchRun:
         if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up
             self._launch.answers = self._answers(first.replies, asked.dialect.path)
             measurer.broken = broken(self._launch.answers)
-        if first is None:
-            self._exchange_clients(measurer, len(measurer.clients.addresses))
+        if not self._launch.answers and not self._launch.row.emulated:
+            measurer.notes = (NOT_KNOWN,)
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
             if self._todo.start != self._start:
                 return None  # another launch has its turn
@@ -126,6 +127,14 @@ class LaunchRun:
             if attempt.launch_over:
                 self._counted = attempt.failure
                 return attempt.failure
+        return None
+
+    def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Loaded | None:
+        """Asked for once more, with other clients, where one was lost."""
+        for _ in range(2):
+            if (first := measurer.first_answers(asked)) is not None:
+                return first
+            self._exchange_clients(measurer, len(measurer.clients.addresses))
         return None
 
     def _answers(self, replies: Sequence[Reply], api: str) -> list[AnswerRow]:

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import LoadPoint, Progress, Silence, Target
 from orchestrator.results.events import Event, Phase
-from orchestrator.runner.measure import SETTLE_S, Attempt, Measurer
+from orchestrator.runner.measure import SETTLE_S, Attempt, Measurer, fixed_prompts
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
@@ -22,7 +22,8 @@ def load_point(**given: Any) -> LoadPoint:
     dialect = Dialect("openai_completions", "/v1/completions", True)
     (point,) = plan_of().points
     level = Level(control="concurrency", value=8)
-    return LoadPoint((TARGET,), dialect, point.workload, level, **{"duration_s": 60.0, "warmup_s": 10.0} | given)
+    times = {"targets": (TARGET,), "duration_s": 60.0, "warmup_s": 10.0}
+    return LoadPoint(dialect=dialect, workload=point.workload, level=level, **times | given)
 
 
 def measurer(world: World, **given: Any) -> Measurer:
@@ -193,6 +194,12 @@ def test_the_first_answers_are_to_the_same_prompts_whatever_is_loaded_and_tell_w
     assert found.ended is not None
     assert measurer(world_of(fails={"first": ["lost"]})).first_answers(load_point()) is None
     assert steps(world)["load"] == 0
+
+
+def test_each_of_many_replicas_answers_a_few_of_the_same_prompts_and_no_longer_than_a_minute() -> None:
+    few, many = (fixed_prompts(load_point(targets=(TARGET,) * count), logprobs=True) for count in (1, 10))
+    assert (few.requests, many.requests, many.level.value, many.request_timeout_s) == (32, 40, 40, 60)
+    assert (few.seed, few.workload) == (many.seed, many.workload)
 
 
 def test_who_refuses_log_probabilities_is_asked_without() -> None:

@@ -65,7 +65,12 @@ ORDER = [
     ("ready", HostLost("gone"), "place start ready stop release", [("ok", None)]),
     ("clients", PlacementError("no"), "place start ready clients stop release", [("ok", None)]),
     ("first", DIED, "place start ready clients prepare first stop release", [("ok", None)]),
-    ("first", "lost", "place start ready clients prepare first clients prepare load stop release", [("ok", None)]),
+    (
+        "first",
+        "lost",
+        "place start ready clients prepare first clients prepare first prepare load stop release",
+        [("ok", None)],
+    ),
     (
         "load",
         DIED,
@@ -678,6 +683,8 @@ def test_what_a_broken_engine_serves_is_measured_and_never_valid(replies: Any, s
 @pytest.mark.parametrize("case", ["{engine: emulator, profile: h100-80gb}", "{tensor_parallel_size: 1}"])
 def test_who_makes_answers_up_or_gives_none_is_not_called_broken(case: str, store: Store) -> None:
     emulated = "emulator" in case
-    sweep(world_of(replies=[tuple(NO_OUTPUT[1][0])] if emulated else []), plan_of(case), store)
+    lost = {"first": ["lost", "lost"]}
+    sweep(world_of(replies=[tuple(NO_OUTPUT[1][0])] if emulated else [], fails=lost), plan_of(case), store)
     assert [row.validity for row in points(store)] == ["valid"]
+    assert [any("fixed prompts" in text for text in row.validity_reasons) for row in points(store)] == [not emulated]
     assert store.read("answers", include_failed=True).num_rows == 0
