@@ -7,7 +7,9 @@ Frames are pandas', or Polars' with ``library="polars"``. Every setting of a dep
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +20,7 @@ from orchestrator.report.documents import Document, flat
 from orchestrator.report.points import point_document
 from orchestrator.report.stored import answers, experiments, limits, with_limits
 from orchestrator.results.root import open_results
+from orchestrator.spec.load import INFINITE
 from orchestrator.spec.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -28,6 +31,14 @@ __all__ = ["best", "metrics", "read", "requests"]
 Library = Literal["pandas", "polars"]
 Frame = Any  # pandas.DataFrame or polars.DataFrame
 _FIELDS = EngineSettings.model_fields.items()
+_KINDS: tuple[type, ...] = (bool, int, float, str)  # a bool is an int too
+_JSON_KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
+_TYPES: dict[type, tuple[str | None, str]] = {  # pandas', Polars'
+    bool: ("boolean", "Boolean"),
+    int: ("Int64", "Int64"),
+    float: ("float64", "Float64"),
+    str: ("object", "String"),
+}
 _DEFAULTS = {name: one.default for name, one in _FIELDS if not one.is_required() and one.default_factory is None}
 
 
@@ -107,7 +118,37 @@ def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
 def _frame(documents: Iterable[Document], library: Library) -> Frame:
     rows = [flat(_with_defaults(one)) for one in documents]
     names = dict.fromkeys(name for row in rows for name in row)
-    return _imported(library).DataFrame({name: [row.get(name) for row in rows] for name in names})
+    return _imported(library).DataFrame(
+        {name: _column(name, [row.get(name) for row in rows], library) for name in names}
+    )
+
+
+def _column(name: str, values: Sequence[object], library: Library) -> Any:
+    """Of one type, however many are None: numbers and yes or no as such, what is mixed as text."""
+    if name == "level":
+        values = [math.inf if one == INFINITE else one for one in values]
+    found = {next((kind for kind in _KINDS if isinstance(one, kind)), object) for one in values if one is not None}
+    found |= _setting_kinds().get(name, set())
+    if found == {int, float}:
+        found = {float}
+    elif len(found) > 1:
+        found, values = {str}, [None if one is None else str(one) for one in values]
+    in_pandas, in_polars = _TYPES.get(next(iter(found), object), (None, ""))
+    frames = _imported(library)
+    if library == "polars":
+        return frames.Series(name, values, dtype=getattr(frames, in_polars, None), strict=False)
+    return frames.Series(values, dtype=in_pandas)
+
+
+@cache
+def _setting_kinds() -> dict[str, set[type]]:
+    """By column: what a setting may be, also where no deployment gives it."""
+    described = EngineSettings.model_json_schema(mode="serialization")["properties"]
+    said = {name: one.get("anyOf", [one]) for name, one in described.items()}
+    return {
+        f"settings.{name}": {_JSON_KINDS[one["type"]] for one in some if one.get("type") in _JSON_KINDS}
+        for name, some in said.items()
+    }
 
 
 def _with_defaults(document: Document) -> Document:
