@@ -143,6 +143,8 @@ def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
 def _weak(ranking: Sequence[Candidate], slo: Slo) -> Iterator[Doubt]:
     """What keeps the order of the ranking from being certain."""
     first, *others = ranking
+    if unsteady := [one.name for one in ranking if any(repeat.point.steady is False for repeat in one.point.used)]:
+        yield f"no part of {_names(unsteady)} was steady", f"measure {_names(unsteady)} longer"
     if partial := [_label(one) for one in ranking if not all(repeat.valid for repeat in one.point.repeats)]:
         yield f"repeats of {_names(partial)} failed or are not valid", None
     single = [one for one in ranking if one.throughput.starts < 2]

@@ -156,7 +156,7 @@ def _unusable(point: Point) -> str | None:
         reason = head.reason or head.failure_class or "no reason was stored"
         return f"failed: {reason}" if every else f"{len(failed)} of {len(point.repeats)} repeats failed: {reason}"
     if point.validity not in ("valid", FAILING):
-        reasons = "; ".join(text for one in point.used for text in one.point.validity_reasons)
+        reasons = "; ".join(point.reasons)
         return f"not a valid measurement: {point.validity}{f' ({reasons})' if reasons else ''}"
     if point.attainment is None:
         return "no request was due in its steady window"

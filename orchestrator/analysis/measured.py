@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from orchestrator.analysis.answers import UNKNOWN, Agreement
 from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
-from orchestrator.analysis.metrics import BACKLOG, FAILING, validity_of
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import LimitValues, Verdicts, judge, limits_of
 from orchestrator.analysis.throughput import Batches
@@ -104,10 +104,22 @@ class Point:
 
     @property
     def validity(self) -> str:
-        """Of its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed."""
+        """Of its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed;
+        ``broken_output`` where any repeat is: it may be the others' prompts that did not show it."""
+        if self._noise:
+            return BROKEN
         some = self.used or self.repeats
         stored = next((one for one in some if one.valid), some[0]).point.validity
         return validity_of(stored, [one.requests for one in self.used])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Behind its validity, of each repeat that decides it."""
+        return [text for one in self._noise or self.used or self.repeats for text in one.point.validity_reasons]
+
+    @property
+    def _noise(self) -> tuple[Measurement, ...]:
+        return tuple(one for one in self.repeats if one.ok and one.point.validity == BROKEN)
 
     @property
     def broken(self) -> tuple[Measurement, ...]:

@@ -49,7 +49,7 @@ def point_document(
         **fields_of(worst, "reason", "failure_class", "failure_kind"),
         **fields_of(launch, "log_uri", "log_tail"),
         "validity": point.validity,
-        "validity_reasons": [text for one in point.used or point.repeats for text in one.point.validity_reasons],
+        "validity_reasons": point.reasons,
         "merged": {"of": len(point.repeats), "used": len(point.used), "failed": len(failed)},
         "starts": len(set(point.starts)),
         **metrics(point.figures),
@@ -128,6 +128,8 @@ def points_text(points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = 
         yield say(EMULATED, "yellow")
     for point in done:
         yield from (say(f"{_name(point)}: {text}", "yellow") for text in _doubts(point))
+        if note := _note(point):
+            yield say(f"* {_name(point)}: {note}", "dim")
     for point in failed:
         yield say(f"failed: {_name(point)}: {failure_text(point.head)}", "red")
     yield say(f"{len(done)} points measured, {len(failed)} failed", "dim")
@@ -165,7 +167,7 @@ def _cells(point: Point, slos: Sequence[Slo]) -> list[str | Cell]:
     load = load_text(head.control, head.level)
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
-    answered = f"{figures.requests.ok}/{figures.requests.scheduled}"
+    answered = f"{figures.requests.ok}/{figures.requests.scheduled}{' *' if _note(point) else ''}"
     doubt = "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
     latencies = (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)
     return [
@@ -199,7 +201,7 @@ def _plus_minus(interval: Interval | None) -> str:
 
 def _doubts(point: Point) -> Iterator[str]:
     if point.validity != "valid":
-        reasons = [text for one in point.used for text in one.point.validity_reasons]
+        reasons = point.reasons
         if point.validity == FAILING:
             requests = point.figures.requests
             kinds = ", ".join(f"{name} {count}" for name, count in point.figures.errors.items())
@@ -209,6 +211,14 @@ def _doubts(point: Point) -> Iterator[str]:
         yield f"{len(doubtful)} of {len(point.repeats)} repeats are {', '.join(dict.fromkeys(doubtful))}"
     if failed := [one.point for one in point.repeats if not one.ok]:
         yield f"{len(failed)} of {len(point.repeats)} repeats failed: {failed[0].reason}"
+
+
+def _note(point: Point) -> str:
+    """What must be known of a valid point, by the first of its repeats of which there is something to say."""
+    noted = [one.point.validity_reasons for one in point.used if one.valid and one.point.validity_reasons]
+    if point.validity != "valid" or not noted:
+        return ""
+    return "; ".join(noted[0]) + (f" ({len(noted)} of {len(point.used)} repeats)" if len(point.used) > 1 else "")
 
 
 def _name(point: Point) -> str:

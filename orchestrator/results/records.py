@@ -110,6 +110,7 @@ class PointHead(AttemptKey):
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
     window_end_ns: A[int, "its end, exclusive"]
+    steady: A[bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"] = None
     started_unix_ns: A[int, "wall clock of the point's start at the driver"]
     emulated: A[bool, "true: an emulator answered, not an engine"]
 
@@ -242,7 +243,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 5  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 6  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,7 @@ class AttemptRecord:
             clients_json=json.dumps([asdict(one) for one in stats]),
             window_start_ns=window_start_ns,
             window_end_ns=window_end_ns,
+            steady=window_start_ns > 0 if point.load.warmup_s is None and point.load.duration_s is not None else None,
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,

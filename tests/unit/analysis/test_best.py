@@ -29,6 +29,7 @@ from tests.unit.results.builders import (
 
 SLO = parse_slo("ttft<=500ms,attainment>=0.9")
 SECONDS = 20
+NOISE = {"validity": "broken_output", "validity_reasons": ["all answers are empty"]}
 UNJUDGED: list[dict[str, Any]] = [
     {"validity": "client_bound"},
     {"status": "failed", "reason": "node lost", "failure_class": "infra"},
@@ -493,3 +494,25 @@ def test_points_of_a_deployment_nobody_described_are_still_listed(sweep: Sweep) 
     (point,) = load_points(sweep.store)
     assert point_document(point)["label"] == "ghost"
     assert point_document(point)["settings"] == {}
+
+
+def test_what_had_no_steady_part_is_not_certain(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.starts("d0", (20, 20), steady=False)
+    sweep.level("d0", 40, good=0.5)
+    answer = sweep.best()
+    assert (answer["certain"], answer["why"]) == (
+        False,
+        "not certain: no part of label-d0 at 20 req/s was steady",
+    )
+    assert answer["decide"] == ["measure label-d0 at 20 req/s longer"]
+
+
+def test_a_level_never_wins_of_which_one_repeat_is_no_output(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 10)
+    for repeat, given in enumerate(({}, NOISE)):
+        sweep.level("d0", 20, repeat=repeat, **given)
+    answer = sweep.best()
+    assert (answer["winner"]["level"], answer["winner"]["censored"]) == (10, False)
+    assert answer["left_out"][0]["reason"] == "not a valid measurement: broken_output (all answers are empty)"

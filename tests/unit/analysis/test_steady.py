@@ -72,6 +72,12 @@ def test_a_run_of_less_than_two_end_to_end_times_has_no_steady_part(duration_s: 
     assert window_s(due_s, due_s + 10.0, duration_s) == (0.0, duration_s)
 
 
+def test_one_slow_first_answer_is_not_taken_for_how_long_answers_take() -> None:
+    """The first one waits for something that is made then; a second of the others is all that must be cut off."""
+    due_s = np.arange(0.0, 60.0, 1.0)
+    assert 0 < window_s(due_s, due_s + np.where(due_s == 0, 35.0, 1.0), 60.0)[0] < 30.0
+
+
 def test_overload_has_none_or_begins_late_and_nothing_at_all_has_none() -> None:
     due_s = poisson(20.0, 100.0, 1)
     assert window_s(due_s, slots(due_s), 100.0)[0] > 20.0

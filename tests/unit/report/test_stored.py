@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from orchestrator.analysis.answers import MADE_UP
 from orchestrator.cli.main import cli
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
@@ -238,6 +239,21 @@ def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(st
     assert "under tight (ttft<=1ms,attainment>=0.9)" in text
     assert "ttft p90 there: 100 ms, limit 1ms" in text
     assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
+
+
+def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(store: Store) -> None:
+    run(store, planned(), validity_reasons=["12.0% of prompt tokens came from the cache"])
+    shown = invoke("results", store.uri).stdout
+    assert shown.count("100/100 *") == 2
+    assert "* emulator seqs=8, chat, 2 in flight: 12.0% of prompt tokens came from the cache" in shown
+
+
+def test_answers_of_launches_are_not_looked_for_where_all_is_emulated(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(store, planned(), emulated=True)
+    monkeypatch.delattr("orchestrator.report.stored.agreements")
+    assert {one.agreement for one in Experiment(store).points().current} == {MADE_UP}
 
 
 def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: Store) -> None:
