@@ -24,12 +24,12 @@ name: x
 model: some-org/some-model
 deployments: {engine: emulator, max_num_seqs: 8}
 workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
-load: {levels: {concurrency: [8]}, %s, warmup: 2s}
+load: {levels: {concurrency: [8]}, %s}
 """
 
 
-def attempt(length: str, failure: Failure | None = None, *rows: object) -> AttemptRecord:
-    plan = make_plan(parse_experiment(EXPERIMENT % length, "x.yaml"))
+def attempt(length: str, failure: Failure | None = None, *rows: object, warmup: str = ", warmup: 2s") -> AttemptRecord:
+    plan = make_plan(parse_experiment(EXPERIMENT % (length + warmup), "x.yaml"))
     table = requests(*rows) if rows else None  # type: ignore[arg-type]
     (measurement,) = plan.measurements()
     loaded = Loaded(span_unix_ns=(1, 2), requests=table) if rows else None
@@ -56,6 +56,14 @@ def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: P
     assert attempt("duration: 5s", None, *rows).row("x").window_ns == (2 * 10**9, 7 * 10**9)
     assert attempt("requests: 2", None, *rows).row("x").window_ns == (2 * 10**9, 9 * 10**9 + 1)
     assert attempt("requests: 2").row("x").window_ns == (2 * 10**9, 2 * 10**9)
+
+
+def test_a_row_says_whether_a_steady_part_was_found_where_it_was_looked_for() -> None:
+    short, long = (request(0, 0.0, last_ms=last_ms) for last_ms in (1000.0, 4000.0))
+    found = [attempt("duration: 5s", None, row, warmup="").row("x").steady for row in (short, long)]
+    assert found == [True, False]
+    assert attempt("duration: 5s", None, long).row("x").steady is None
+    assert attempt("requests: 1", None, long, warmup="").row("x").steady is None
 
 
 def test_a_row_says_how_it_was_loaded() -> None:
