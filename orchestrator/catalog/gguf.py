@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import mmap
 import re
 import struct
@@ -84,8 +85,9 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
 
 def parts_of(path: Path) -> list[Path]:
     """All files of a model in parts (``x-00001-of-00003.gguf``), which are loaded by naming the first."""
-    pattern = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-*\1", path.name)
-    return sorted(path.parent.glob(pattern)) if pattern != path.name else [path]
+    found = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name, re.ASCII | re.DOTALL)
+    others = path.parent.glob(glob.escape(found[1]) + "[0-9]" * 5 + found[2]) if found else ()
+    return sorted({path, *others})
 
 
 def _read(reader: _Reader, path: Path) -> tuple[dict[str, Any], int] | None:
