@@ -294,7 +294,9 @@ def _block(config: Json, name: str) -> tuple[int, int] | None:
 
 def _compressed_tensors(config: Json) -> Quantization:
     groups = mapping(config, "config_groups")
-    first = next((mapping(groups, name) for name in groups), {})
+    first = next((one for name in groups if mapping(one := mapping(groups, name), "weights")), {})
+    if not first:  # activations of attention, or the KV cache alone
+        return Quantization("compressed-tensors", 16)
     weights, strategy = mapping(first, "weights"), mapping(first, "weights").get("strategy")
     bits, block = whole(weights.get("num_bits"), 8), _block(weights, "block_structure")
     scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.catalog import memory, models
+from orchestrator.catalog.gguf import parts_of
 from orchestrator.catalog.models import ModelFacts, Quantization, facts_from_config, known_config, model_facts
 from orchestrator.catalog.parameters import Shape, quantization_from_config
 from orchestrator.plan.feasibility import assess
@@ -158,6 +159,20 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
                 "config_groups": {"group_0": {"weights": {"num_bits": 4, "strategy": "group", "group_size": 128}}},
             },
             Quantization("compressed-tensors", 4 + 20 / 128, group_size=128, scheme="int4 weights"),
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {"targets": ["LlamaAttention"], "weights": None, "input_activations": {"num_bits": 8}},
+                    "group_1": {"weights": {"num_bits": 4, "type": "int", "strategy": "channel"}},
+                },
+            },
+            Quantization("compressed-tensors", 4, scheme="int4 weights"),
+        ),
+        (
+            {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+            Quantization("compressed-tensors", 16, kv_cache_dtype="fp8"),
         ),
         ({"quant_method": "something_new"}, Quantization("something_new", 8)),
     ],
@@ -315,6 +330,20 @@ def test_the_weights_of_a_gguf_model_in_parts_are_those_of_all_parts(tmp_path: P
     found = model_facts(str(tmp_path / "x-00001-of-00003.gguf"))
     assert found is not None
     assert found.checkpoint_bytes == pytest.approx(3_000_000, rel=0.01)
+
+
+@pytest.mark.parametrize("stem", ["x", "x[1]", "x*", "x-00001-of-00002"])
+def test_the_parts_of_a_model_are_its_own(tmp_path: Path, stem: str) -> None:
+    own = [tmp_path / f"{stem}-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for name in (
+        *(part.name for part in own),
+        "x-large-00001-of-00002.gguf",
+        "x1-00001-of-00002.gguf",
+        "x-1-of-00002.gguf",
+    ):
+        (tmp_path / name).touch()
+    assert [parts_of(part) for part in own] == [own, own]
+    assert parts_of(tmp_path / "no-00001-of-00002.gguf") == [tmp_path / "no-00001-of-00002.gguf"]
 
 
 @given(st.data())
