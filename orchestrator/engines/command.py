@@ -6,7 +6,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -124,6 +124,12 @@ def extra_arguments(settings: EngineSettings) -> list[str]:
         elif value is not True:
             arguments.append(str(value))
     return arguments
+
+
+def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
+    """Names in ``extra_args``, in any spelling, that are one of ``flags`` and say something (not false, 0 or null)."""
+    plain = {_plain(flag) for flag in flags}
+    return [name for name, value in settings.extra_args.items() if value and _plain(name) in plain]
 
 
 def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> list[str]:

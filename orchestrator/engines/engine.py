@@ -8,6 +8,7 @@ from typing import Literal
 
 from orchestrator.catalog.memory import FLOAT32, kernel_scheme, kv_cache_dtype
 from orchestrator.catalog.models import ModelFacts
+from orchestrator.catalog.parameters import Quantization
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
@@ -46,6 +47,7 @@ LACKING = {
     "kv_transfer_config": "{} has no disaggregated prefill",
 }
 DEVICES = {f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR", "NVIDIA")}  # variables that choose them
+LEAST_GROUP = 32  # inputs: no kernel for experts has smaller groups
 # No request makes use of them yet.
 UNUSED = ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "guided_decoding_backend")
 
@@ -131,10 +133,24 @@ class ModelRules:
     method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
     stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load
     whole_groups: bool = False  # a rank cannot hold a part of a group of integer weights
+    halved_groups: frozenset[str] = frozenset()  # but of experts it halves them, in checkpoints of these methods
+    draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
+    # Of ``extra_args``: flags that put weights or KV cache elsewhere, and what stands in one that says other positions.
+    moves_memory: tuple[str, ...] = ()
+    other_positions: str | None = None
     # Quantization method -> compute capability times ten.
     min_capability: Mapping[str, int] = field(default_factory=dict)
     float32_methods: frozenset[str] | None = None  # those of min_capability that compute in float32; None: not known
     cpu: CpuKernels | None = None  # None: not known
+
+    def cut_group(
+        self, stored: Quantization, width: int, hardware: Hardware, experts: bool
+    ) -> Literal["risky", "impossible"]:
+        """What comes of a block or group that two ranks share, ``width`` inputs on each."""
+        if stored.block:
+            return "impossible"
+        halved = experts and stored.method in self.halved_groups and width % LEAST_GROUP == 0 and not hardware.is_cpu
+        return "impossible" if self.whole_groups and stored.scheme.startswith("int") and not halved else "risky"
 
     def without_kernel(
         self, settings: EngineSettings, facts: ModelFacts, hardware: Hardware

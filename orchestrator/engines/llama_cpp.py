@@ -166,7 +166,17 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable="LLAMA_API_KEY",
-    rules=ModelRules(heads_divisible=False, memory_fraction=1.0, caps_length=True),
+    rules=ModelRules(
+        heads_divisible=False,
+        memory_fraction=1.0,
+        caps_length=True,
+        draft_vocabulary_slack=128,  # common/speculative.cpp: SPEC_VOCAB_MAX_SIZE_DIFFERENCE
+        moves_memory=(
+            *("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe", "--override-tensor", "-ot"),
+            *("--no-kv-offload", "-nkvo"),
+        ),
+        other_positions="context_length=",  # --override-kv llama.context_length=int:8192
+    ),
     reported=_reported,
     log=LogWords(
         failures={

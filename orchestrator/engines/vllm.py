@@ -210,6 +210,7 @@ ENGINE = Engine(
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
         },
         whole_groups=True,
+        halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, where Marlin takes none
         float32_methods=frozenset({"compressed-tensors", "torchao"}),  # quantization/*.py: get_supported_act_dtypes
         cpu=CpuKernels(  # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
             schemes={"int8": True, "fp8 per channel": True, "int4 weights": False},

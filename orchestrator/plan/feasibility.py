@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from orchestrator.catalog import parameters
 from orchestrator.catalog.accelerators import Accelerator, nearest, of_hardware
 from orchestrator.catalog.memory import GIB, Prediction, expert_parallel_size, layers_per_stage, predict
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ENGINES, command
 from orchestrator.engines.engine import ModelRules
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -94,6 +94,8 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
     rules = ENGINES[settings.engine].rules
     device = of_hardware(hardware)
     seen: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization or rules.memory_fraction}
+    if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
+        facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
         seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
     prediction = predict(facts, settings.model_copy(update=seen), device)
@@ -268,12 +270,12 @@ def _blocks(case: Case) -> Found:
         if stored.block:  # K and V are cut along their outputs, groups run along the inputs
             widths["KV width"] = max(shape.num_key_value_heads, tensor) * shape.head_dim
     size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
-    cut_groups: Status = "impossible" if case.rules.whole_groups and stored.scheme.startswith("int") else "risky"
     for name, width in widths.items():
         if size and width % tensor == 0 and width // tensor % size:
             each = f"{name} {width} / tensor_parallel_size={tensor}"
             sentence = f"{each} is no multiple of {stored.method}'s {what} of {size}"
-            yield "impossible" if stored.block else cut_groups, sentence
+            experts = name == "moe_intermediate_size"
+            yield case.rules.cut_group(stored, width // tensor, case.hardware, experts), sentence
 
 
 def _kernels(case: Case) -> Found:
@@ -322,11 +324,11 @@ def _draft(case: Case) -> Found:
     if speculative is None or draft is None or speculative.method != "draft_model":
         return
     mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
-    if mine != theirs:
+    if abs(mine - theirs) > case.rules.draft_vocabulary_slack:
         yield "impossible", f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
     heads, tensor = draft.shape.num_attention_heads, speculative.draft_tensor_parallel_size
     ranks = tensor or case.settings.tensor_parallel_size
-    if heads % ranks:
+    if case.rules.heads_divisible and heads % ranks:
         yield "impossible", f"the draft model's {heads} heads cannot be divided by {ranks} ranks"
 
 
@@ -336,6 +338,9 @@ def _memory(case: Case) -> Found:
     memory = case.device.memory_bytes if case.device else (hardware.memory_gb or 0) * 1e9
     if hardware.is_cpu:
         yield "fits", "memory is not judged on cpu"
+        return
+    if moved := command.among(case.settings, case.rules.moves_memory):
+        yield "fits", f"memory is not judged with {', '.join(moved)}"
         return
     if not memory:
         if hardware.accelerator == "any":

@@ -19,6 +19,7 @@ T4 = Hardware(name="t4", accelerator="T4-16GB")
 A100 = Hardware(name="a100", accelerator="A100-80GB")
 CPU = Hardware(name="cpu")
 LLAMA_8B, LLAMA_70B = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
+QWEN_MOE = "Qwen/Qwen3-30B-A3B"
 MIXTRAL, DEEPSEEK, GPT_OSS = "mistralai/Mixtral-8x7B-Instruct-v0.1", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b"
 FP8_MOE = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -193,6 +194,37 @@ def test_a_slot_of_llama_cpp_holds_no_more_than_the_models_positions() -> None:
     assert "max_model_len=4096 is more than the model's 2048 positions" in verdict.reasons
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"--override-kv": "llama.context_length=int:8192"},
+        {"--override-kv": ["a=int:1", "llama.context_length=int:8192"]},
+    ],
+)
+def test_other_positions_given_to_llama_cpp_are_those_that_count(given: dict[str, Any]) -> None:
+    verdict = judge(facts(LLAMA_8B, max_position_embeddings=2048), engine="llama_cpp", extra_args=given)
+    assert (verdict.predicted["max_model_len"], verdict.status) == (4096, "fits")
+
+
+@pytest.mark.parametrize(
+    ("given", "judged"),
+    [
+        ({"--n-cpu-moe": 4}, False),
+        ({"-cmoe": True}, False),
+        ({"-ot": ["a=CPU", "b=CPU"]}, False),
+        ({"--no_kv_offload": True}, False),
+        ({"--n-cpu-moe": 0}, True),
+        ({"--cpu-moe": False}, True),
+        ({"--mlock": True}, True),
+    ],
+)
+def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(given: dict[str, Any], judged: bool) -> None:
+    verdict = judge(LLAMA_70B, engine="llama_cpp", extra_args=given)
+    assert verdict.status == ("impossible" if judged else "fits")
+    assert any(f"memory is not judged with {next(iter(given))}" in one for one in verdict.reasons) is not judged
+    assert judge(LLAMA_70B, extra_args=given).status == "impossible", "another engine"
+
+
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), env=allowed).status == "risky"
@@ -238,6 +270,27 @@ def test_groups_may_not_be_cut_by_two_ranks(
     """GPTQ and AWQ then answer token 0 for ever, packed weights are refused: groups run along a layer's inputs."""
     model = facts(LLAMA_8B, **changes, quantization_config=grouped)
     assert judge(model, tensor_parallel_size=2, engine=engine).status == status
+
+
+@pytest.mark.parametrize(
+    ("grouped", "model", "changes", "hardware", "status"),
+    [
+        (GPTQ, QWEN_MOE, {}, H100, "risky"),  # 96 wide on each rank: three groups of 32
+        (AWQ, QWEN_MOE, {}, H100, "risky"),
+        (GPTQ | {"quant_method": "auto-round"}, QWEN_MOE, {}, H100, "risky"),
+        (GPTQ, QWEN_MOE, {"moe_intermediate_size": 1024}, H100, "fits"),
+        (GPTQ, QWEN_MOE, {"moe_intermediate_size": 800}, H100, "impossible"),  # 100 wide
+        (GPTQ, QWEN_MOE, {"head_dim": 80}, H100, "impossible"),  # a linear layer's groups are not halved
+        (GPTQ, "deepseek-ai/DeepSeek-V2-Lite-Chat", {}, H100, "impossible"),  # nor those of its dense layer
+        (PACKED4, QWEN_MOE, {}, H100, "impossible"),
+        (GPTQ, QWEN_MOE, {}, CPU, "impossible"),
+    ],
+)
+def test_vllm_halves_the_groups_of_experts_in_some_checkpoints(
+    grouped: dict[str, Any], model: str, changes: dict[str, Any], hardware: Hardware, status: str
+) -> None:
+    known = facts(model, **changes, quantization_config=grouped)
+    assert judge(known, hardware, tensor_parallel_size=8).status == status
 
 
 @pytest.mark.parametrize(
@@ -345,6 +398,15 @@ def test_a_draft_model_must_speak_the_same_vocabulary() -> None:
     wrong = assess(settings, facts(LLAMA_70B), H100, draft=facts("Qwen/Qwen2.5-0.5B-Instruct"))
     assert "vocabulary has 151936 tokens, the model's 128256" in wrong.reasons[0]
     assert "14 heads cannot be divided by 4" in wrong.reasons[1]
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(128, "fits"), (-128, "fits"), (129, "impossible")])
+def test_a_draft_of_llama_cpp_may_have_some_tokens_more_or_less_and_stays_whole(tokens: int, status: str) -> None:
+    speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
+    given = {"tensor_parallel_size": 4, "max_model_len": 4096, "max_num_seqs": 8}
+    settings = EngineSettings(engine="llama_cpp", model="m", speculative=speculative, **given)
+    draft = facts("Qwen/Qwen2.5-0.5B-Instruct", vocab_size=128256 + tokens)
+    assert assess(settings, facts(LLAMA_70B), H100, draft=draft).status == status
 
 
 @given(
