@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed_version, is_version
@@ -27,6 +29,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _PATH_STARTS = (".", "/", "~", "${")
 NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # they change no measurement
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
+_LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
 # Of large files these bytes are read: headers of safetensors and GGUF stand at the start, and a fine-tune that changes
 # one layer in ten escapes 64 places of a file in one case of 850.
@@ -163,16 +166,21 @@ def model_digest(place: str) -> str | None:
 
 
 def build_digest(place: str, engine: str) -> str | None:
-    """What an image file, a program or a folder's programs are; None where a virtual environment names the version.
+    """What an image file is, or a program and the shared libraries beside it; None where a virtual environment names
+    the version.
 
     Scripts do not count: the path of their interpreter stands in them.
     """
-    root = Path(place)
-    if not root.is_absolute() or installed_version(place, engine):
+    path = Path(place)
+    if not path.is_absolute() or installed_version(place, engine):
         return None
-    files = sorted(root.glob("bin/*")) if root.is_dir() else [root]
-    programs = {path.name: sampled_digest(path) for path in files if path.is_file() and not path.is_symlink()}
-    return digest(found) if (found := {name: one for name, one in programs.items() if one}) else None
+    if path.is_dir() and (start := ENGINES[engine].start):  # the program in it that is started
+        anything = EngineSettings(engine=engine, model="any", executable=place)
+        path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
+    real = Path(os.path.realpath(path))
+    files = {path.name: real} | {one.name: one for kind in _LIBRARIES for one in real.parent.glob(kind)}
+    contents = {name: sampled_digest(file) for name, file in files.items()}
+    return digest(found) if (found := {name: one for name, one in contents.items() if one}) else None
 
 
 def sampled_digest(path: Path) -> str | None:

@@ -188,19 +188,29 @@ def test_a_gguf_model_in_parts_is_all_of_its_parts_wherever_they_lie(tmp_path: P
     assert identity.model_digest(str(tmp_path / "a/x-00001-of-00002.gguf")) != first
 
 
-@pytest.mark.parametrize("setting", [{"executable": "./build"}, {"executable": "./build/bin/server"}])
-def test_a_program_that_is_built_anew_is_another_deployment(tmp_path: Path, setting: dict[str, str]) -> None:
-    (tmp_path / "build" / "bin").mkdir(parents=True)
-    program, script = tmp_path / "build" / "bin" / "server", tmp_path / "build" / "bin" / "pip"
-
-    def planned_with(content: bytes, shebang: str) -> list[str]:
-        program.write_bytes(content)
-        script.write_text(f"#!{shebang}\n")
-        return ids(planned(tmp_path / "x.yaml", deployments={"engine": "vllm", **setting}))[0]
-
-    first = planned_with(b"\x7fELF one", "/a/python")
-    assert planned_with(b"\x7fELF one", "/b/python") == first
-    assert set(planned_with(b"\x7fELF two", "/a/python")).isdisjoint(first)
+@pytest.mark.parametrize("place", ["build", "build/bin/llama-server", "link"])
+@pytest.mark.parametrize(
+    ("name", "content", "is_other"),
+    [
+        ("llama-server", b"\x7fELF two", True),
+        ("libllama.so.0", b"\x7fELF two", True),
+        ("llama-quantize", b"\x7fELF two", False),
+        ("pip", b"#!/b/python", False),
+    ],
+)
+def test_a_program_that_is_built_anew_is_another_deployment(
+    tmp_path: Path, place: str, name: str, content: bytes, is_other: bool
+) -> None:
+    programs = tmp_path / "build" / "bin"
+    programs.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(programs / "llama-server")
+    for one in ("llama-server", "libllama.so.0", "llama-quantize"):
+        (programs / one).write_bytes(b"\x7fELF one")
+    (programs / "pip").write_bytes(b"#!/a/python")
+    deployments = {"engine": "llama_cpp", "max_model_len": 1024, "executable": f"./{place}"}
+    before = ids(planned(tmp_path / "x.yaml", deployments=deployments))[0]
+    (programs / name).write_bytes(content)
+    assert (ids(planned(tmp_path / "x.yaml", deployments=deployments))[0] != before) is is_other
 
 
 def test_draft_models_and_adapters_are_known_by_their_content_too(tmp_path: Path) -> None:
