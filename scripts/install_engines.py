@@ -9,7 +9,8 @@ Only the standard library is used, so any Python runs it. Every step may be repe
 continues, a second one waits for the first, a finished one returns at once. ``engine.json`` in the environment is
 written last and says what is there.
 
-Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has no such engine.
+Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has no such engine,
+or no compiler for it.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ for text in requires(sys.argv[1]):
 
 
 class Unsupported(Exception):
-    """This platform has no build of the engine."""
+    """This platform has no build of the engine, and cannot make one."""
 
 
 class StepFailed(Exception):
@@ -274,7 +275,7 @@ def packages_of(home: Path) -> Path:
 def steps_llama_cpp(home: Path) -> None:
     """llama-server and llama-quantize for this machine's processor, some ten minutes of one core."""
     if shutil.which("c++") is None:
-        raise StepFailed("llama.cpp is compiled, which needs a C++17 compiler (c++): install g++ or clang")
+        raise Unsupported("llama.cpp is compiled, which needs a C++17 compiler (c++): install g++ or clang")
     pip(home, "installing what scripts/make_tiny_gguf.py needs", "gguf==0.19.0", "safetensors")
     cmake = shutil.which("cmake") or home / "bin" / "cmake"
     if not Path(cmake).exists():
@@ -306,7 +307,8 @@ def llama_cpp_source(home: Path) -> Path:
         fetch = ("-m", "pip", "download", *PIP_QUIET, "--no-deps", "--no-binary", "llama-cpp-python", package)
         run(home, "fetching the source of llama.cpp", python_of(home), *fetch, "--dest", build)
         with tarfile.open(build / f"{name}.tar.gz") as archive:
-            archive.extractall(part, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # which Python 3.11.0 to 3.11.3 lack
+            archive.extractall(part)
         part.replace(source)
     return source / name / "vendor" / "llama.cpp"
 

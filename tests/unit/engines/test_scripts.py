@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,26 @@ def test_llama_cpp_without_a_compiler_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(install.shutil, "which", lambda name: None)
     monkeypatch.setattr(install.venv, "create", lambda home, with_pip: None)
-    assert call(monkeypatch, "llama_cpp", "--into", str(tmp_path)) == 1
+    assert call(monkeypatch, "llama_cpp", "--into", str(tmp_path)) == 4
     assert "needs a C++17 compiler (c++): install g++ or clang" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("filtered", [True, False], ids=["3.11.4", "3.11.0"])
+def test_the_source_of_llama_cpp_is_unpacked_by_every_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filtered: bool
+) -> None:
+    name = f"llama_cpp_python-{install.LLAMA_CPP_PYTHON}"
+    (tmp_path / "build").mkdir()
+    with tarfile.open(tmp_path / "build" / f"{name}.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo(f"{name}/vendor/llama.cpp/CMakeLists.txt"))
+    monkeypatch.setattr(install, "run", lambda *arguments: None)
+    if not filtered:
+        extract = tarfile.TarFile.extractall
+        monkeypatch.delattr(tarfile, "data_filter")
+        monkeypatch.setattr(
+            tarfile.TarFile, "extractall", lambda self, path: extract(self, path, filter="fully_trusted")
+        )
+    assert (install.llama_cpp_source(tmp_path) / "CMakeLists.txt").is_file()
 
 
 @pytest.mark.parametrize(
