@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 
 from orchestrator.engines.ownership import GUARD, kill_tagged
-from orchestrator.engines.shared_memory import Segments, mapped, remove
+from orchestrator.engines.shared_memory import LIMIT_S, Segments, mapped, remove
 
 OWNER_GONE_GRACE_S = 3.0  # no one is left to wait for a graceful end
 CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
@@ -51,9 +51,9 @@ class Child:
     status: int | None = None  # negative: killed by that signal
     segments: Segments = field(default_factory=set)  # shared memory that it and its children were seen to use
 
-    def look(self) -> None:
+    def look(self, limit_s: float = LIMIT_S) -> None:
         """Note the shared memory that is used now: of processes that are gone nobody can tell."""
-        self.segments |= mapped(process.pid for process in psutil.Process().children(recursive=True))
+        self.segments |= mapped((process.pid for process in psutil.Process().children(recursive=True)), limit_s)
 
 
 def main(spec: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def end_tree(
     """
     deadline = clock() + grace_s
     asked, killed = False, set[int]()
-    engine.look()
+    engine.look(min(LIMIT_S, grace_s))  # first: one that still starts dies of SIGTERM at once
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
     while reap(engine):

@@ -7,18 +7,30 @@ can tell whose it is, since most names hold no pid.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = "/dev/shm/"  # noqa: S108 - POSIX shared memory lies there
 # vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's, Python's own.
 NAMES = ("vllm_", "sglang_", "sgl_shm_", "nccl-", "torch_", "psm_", "sem.mp-")
+LIMIT_S = 1.0
 Segments = set[tuple[str, int]]  # path and inode
 
 
-def mapped(pids: Iterable[int]) -> Segments:
-    """The engines' segments that these processes have mapped now; of those that are gone, none."""
+def mapped(pids: Iterable[int], limit_s: float = LIMIT_S) -> Segments:
+    """The engines' segments that these processes have mapped now; of those that are gone, none.
+
+    A process that is stuck in the kernel can keep its reader waiting for ever: what was read after ``limit_s`` counts.
+    """
     found: Segments = set()
+    reader = threading.Thread(target=_read, args=(list(pids), found), daemon=True)
+    reader.start()
+    reader.join(limit_s)
+    return found.copy()
+
+
+def _read(pids: Iterable[int], found: Segments) -> None:
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
@@ -29,7 +41,6 @@ def mapped(pids: Iterable[int]) -> Segments:
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith(tuple(FOLDER + name for name in NAMES)):
                 found.add((fields[5], int(fields[4])))
-    return found
 
 
 def remove(segments: Segments) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.engines import ownership, reaper
 from orchestrator.engines.ownership import FileLock, is_held, node_folder
 from orchestrator.engines.reaper import Leftover
+from orchestrator.engines.shared_memory import mapped
 from orchestrator.errors import OrchestratorError
 
 
@@ -68,6 +70,15 @@ def test_a_lock_taken_while_its_file_is_being_removed_is_held(tmp_path: Path, mo
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="is not a launch id"):
         FileLock(name, tmp_path)
+
+
+def test_a_process_that_is_stuck_in_the_kernel_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, freed = "7f00-7f01 rw-s 0 00:19 99 /dev/shm/vllm_queue", threading.Event()
+    monkeypatch.setattr(Path, "read_text", lambda path, errors: lines if path.parent.name == "1" else str(freed.wait()))
+    try:
+        assert mapped([1, 2, 1], limit_s=0.3) == {("/dev/shm/vllm_queue", 99)}
+    finally:
+        freed.set()
 
 
 def test_a_folder_that_belongs_to_someone_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
