@@ -26,7 +26,7 @@ def local_tokenizer(name: str | None) -> str | None:
     """
     path = Path(name or "")
     if name is None or path.is_file():
-        return name if path.suffix == ".json" else None
+        return None if path.suffix == ".gguf" else name
     if path.is_dir():
         return name
     from huggingface_hub import try_to_load_from_cache

@@ -35,6 +35,7 @@ def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
         ("acme/x:Q4_K_M", None),
         ("acme/x", None),
         ("/nowhere/x.gguf", None),
+        ("folder/tokens", "folder/tokens"),
     ],
 )
 def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
@@ -42,7 +43,7 @@ def test_a_gguf_file_and_what_the_hub_has_not_given_are_no_tokenizer(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    for file in ("folder/tokenizer.json", "x.gguf"):
+    for file in ("folder/tokenizer.json", "folder/tokens", "x.gguf"):
         (tmp_path / file).write_bytes(b"GGUF")
     assert local_tokenizer(name) == found
 
