@@ -70,7 +70,7 @@ class Spool:
         self._files = {table: nameless_file() for table in tables}
         self._rows = dict.fromkeys(tables, 0)
         self._todo: SimpleQueue[tuple[str, pa.Table] | None] = SimpleQueue()
-        self._failed: OSError | None = None
+        self._failed: Exception | None = None
         self._thread = Thread(target=self._work, name="spool", daemon=True)
         self._thread.start()
 
@@ -89,6 +89,8 @@ class Spool:
         for table, file in self._files.items():
             with pa.memory_map(_path(file)) as mapped:
                 parts.append(Part(table, self._rows[table], mapped.read_buffer()))
+            if (written := pq.read_metadata(pa.BufferReader(parts[-1].content)).num_rows) != parts[-1].rows:
+                raise ResultsError(f"{written} of {parts[-1].rows} rows of {table} were written")
         return parts
 
     def close(self) -> None:
@@ -107,13 +109,15 @@ class Spool:
                 }
                 for table, rows in iter(self._todo.get, None):
                     write_rows(writers[table], table, rows)
-        except OSError as error:
+        except Exception as error:  # whatever it is, rows are missing
             self._failed = error
 
     def _check(self) -> None:
         with room():
-            if self._failed is not None:
+            if isinstance(self._failed, OSError):
                 raise self._failed
+        if self._failed is not None:
+            raise ResultsError(f"rows cannot be written: {self._failed!r}") from self._failed
 
 
 def nameless_file() -> IO[bytes]:

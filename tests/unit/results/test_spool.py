@@ -59,3 +59,15 @@ def test_no_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(ResultsError, match="cannot be kept in /proc/nowhere"):
         Spool("requests")
+
+
+def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Spool("requests")) as spool:
+        spool.write("requests", events({0: [20]}))  # not its schema
+        with pytest.raises(ResultsError, match="rows cannot be written: .*schema"):
+            spool.parts()
+    monkeypatch.setattr("orchestrator.results.spool.write_rows", lambda *_: None)
+    with closing(Spool("requests")) as spool:
+        spool.write("requests", requests(request(0)))
+        with pytest.raises(ResultsError, match="0 of 1 rows of requests"):
+            spool.parts()
