@@ -48,9 +48,9 @@ def ask(
 ) -> Answer:
     """One request; a POST carries ``{}``. Never raises: what went wrong on the way is an answer of status 0."""
     end_s = time.monotonic() + limit_s
-    headers = {"Content-Type": "application/json", "Connection": "close"}
-    headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    headers |= dict(more_headers)
+    ours = {"Content-Type": "application/json", "Connection": "close"}
+    ours |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    headers = dict({name.lower(): (name, value) for name, value in [*ours.items(), *more_headers]}.values())
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

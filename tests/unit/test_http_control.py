@@ -54,6 +54,12 @@ def test_without_a_key_none_is_sent() -> None:
     assert sent[0].startswith(b"GET / HTTP/1.1\r\n") and b"Authorization" not in sent[0]
 
 
+def test_a_header_that_is_given_replaces_ours_however_it_is_written() -> None:
+    with serving(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as (url, sent):
+        ask(url, api_key="k3y", more_headers=[("authorization", "Basic x"), ("AUTHORIZATION", "Basic y")])
+    assert sent[0].lower().count(b"authorization") == 1 and b"AUTHORIZATION: Basic y\r\n" in sent[0]
+
+
 def test_a_redirect_is_an_answer_like_any_other() -> None:
     with serving(saying(b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")) as (
         url,
