@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PREPARE_LIMIT_S = 600.0  # a schedule and the bodies of a long point
 STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
+MOST_SETTLES = 20  # one that does nothing else any more answers as well
 REUSE_LIMIT_S = 5.0
 
 
@@ -71,8 +72,14 @@ class ClientRun:
         return [at for at in range(len(self._futures)) if at not in self._reports and at not in self._lost]
 
     def settle(self, limit_s: float) -> None:
-        """Wait for those that can still report, lost ones aside."""
-        wait(self._futures, limit_s)
+        """Wait for those that can still report, lost ones aside: so long, and again while one of them answers. It may
+        be counting the replies of a long point."""
+        for _ in range(MOST_SETTLES):
+            wait(self._futures, limit_s)
+            late = [handle for handle, future in zip(self._handles, self._futures, strict=True) if not future.done()]
+            told, _ = wait([handle.begin("progress") for handle in late], PROGRESS_LIMIT_S)
+            if all(call.exception() for call in told):
+                break
         try:
             self.wait(0.0)
         except ClientLost:
