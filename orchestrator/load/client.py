@@ -23,7 +23,7 @@ from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import BACKOFF_NS, Entry, RequestQueue
 from orchestrator.load.sockets import Endpoint, Poller, raise_open_files_limit, resolve
 from orchestrator.load.transport import Transport
-from orchestrator.load.wire import WIRES, count
+from orchestrator.load.wire import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
 
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
@@ -312,15 +312,13 @@ class Driver:
 
     def _reply(self, flight: InFlight) -> Reply:
         parsed, prompt = flight.response.parsed, flight.request.prompt
-        told = parsed.token_ids or ()
-        ids = tuple(one for one in told if count(one) is not None)  # a server may say anything
         assert prompt is not None, "kept where replies are"
         return Reply(
             flight.entry.index,
             self._point.targets[flight.request.target].replica,
             "".join(message.text for message in prompt.messages),
             "".join(parsed.texts or ()),
-            ids if ids and len(ids) == len(told) else None,
+            parsed.ids or None,
             None if parsed.logprobs is None else tuple(parsed.logprobs),
         )
 

@@ -133,8 +133,8 @@ class RequestWriter:
         """The answer in the form of the prompt. Ids the engine did not give are replaced by as many random ones."""
         if isinstance(user[0], str):
             return ("".join(parsed.texts or ()),)
-        if parsed.token_ids is not None:
-            return (np.array(parsed.token_ids, dtype=np.int32),)
+        if (ids := parsed.ids) is not None:
+            return (np.array(ids, dtype=np.int32),)
         rng = stream(self._assignment.point.seed, PROMPT_STREAM, 2, entry.index)
         return (self._assignment.prompter.make(rng, reply_tokens),)
 

@@ -288,7 +288,8 @@ def test_invalid_utf8_spoils_a_character_and_not_the_stream() -> None:
 
 NAMES_IN_EVENTS = (  # noqa: SIM905 (shorter to read)
     "choices text delta content usage token token_ids meta_info error completion_tokens details stop tokens "
-    "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n tokens_predicted"
+    "finish_reason tool_calls prompt_tokens cached_tokens prompt_tokens_details timings cache_n tokens_predicted "
+    "output_token_logprobs output_ids"
 ).split()
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([2**31, 2**63]) | st.text(max_size=3)
 ODD_EVENTS = st.recursive(
@@ -303,6 +304,8 @@ ODD_EVENTS = st.recursive(
 @given(events=st.lists(ODD_EVENTS, max_size=5))
 @example(events=[{"choices": [{"text": " a", "token_ids": 5}]}])
 @example(events=[{"choices": [{"delta": {"tool_calls": [3]}}]}])
+@example(events=[{"meta_info": {"completion_tokens": 1, "output_token_logprobs": 7}}])
+@example(events=[{"meta_info": {"completion_tokens": 1, "output_token_logprobs": [[]]}}])
 def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
     for texts in (None, []):
         parsed = Parsed(texts=texts)

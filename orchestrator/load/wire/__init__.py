@@ -42,6 +42,12 @@ class Parsed:
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None  # of its tokens, where they were asked for; NaN where one has none
 
+    @property
+    def ids(self) -> tuple[int, ...] | None:
+        """``token_ids``, None also where one is none that a vocabulary could hold: a server may say anything."""
+        told = self.token_ids
+        return tuple(told) if told is not None and all(count(one) is not None for one in told) else None
+
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """An error object of the stream; the first one counts."""
         if self.error is None:

@@ -38,9 +38,7 @@ class SglangGenerate:
             _read_meta(meta, parsed)
             if parsed.texts is not None:
                 _collect(event, parsed)
-                if said := meta.get("output_token_logprobs"):
-                    new = said if len(said) < total else said[len(parsed.logprobs or ()) :]
-                    collect_logprobs([one[0] for one in new], parsed)
+                _collect_logprobs(meta.get("output_token_logprobs"), total, parsed)
 
 
 def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
@@ -66,6 +64,17 @@ def _collect(event: dict[str, Any], parsed: Parsed) -> None:
         parsed.texts = [text] if whole else [*(parsed.texts or []), text]
     if isinstance(ids, list):
         parsed.token_ids = ids if len(ids) == parsed.output_tokens else [*(parsed.token_ids or []), *ids]
+
+
+def _collect_logprobs(said: Any, total: int, parsed: Parsed) -> None:
+    """Of all tokens until now, unless the server streams increments."""
+    try:
+        said = said or []
+        values = [one[0] for one in (said if len(said) < total else said[len(parsed.logprobs or ()) :])]
+    except (KeyError, TypeError, IndexError):
+        parsed.garbage = parsed.garbage or f"not the log-probabilities of this API: {str(said)[:200]}"
+    else:
+        collect_logprobs(values, parsed)
 
 
 WIRE = SglangGenerate()

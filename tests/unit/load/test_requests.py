@@ -93,8 +93,8 @@ def test_a_request_written_for_the_wrong_phase_is_written_again_when_the_prefix_
     assert warm[:8] != measured[:8]
 
 
-@pytest.mark.parametrize("given_ids", [[7, 8, 9], None])
-def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: list[int] | None) -> None:
+@pytest.mark.parametrize("given_ids", [[7, 8, 9], None, [7, 8, 2**40], [7, "8", 9], [-1, 8, 9]])
+def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: Any) -> None:
     talk = ConversationsWorkload(
         name="w", kind="conversations", turns=2, input_tokens=Lengths(fixed=5), output_tokens=Lengths(fixed=3)
     )
@@ -104,7 +104,7 @@ def test_the_next_turn_holds_the_answer_or_as_many_tokens(given_ids: list[int] |
     second = content(made.take(entry(0, 1, 2)))["prompt"]
     assert second[:5] == content(first)["prompt"]
     assert len(second) == 13
-    assert given_ids is None or second[5:8] == given_ids
+    assert given_ids != [7, 8, 9] or second[5:8] == given_ids
     unrelated = content(made.take(entry(1, 1, 2)))["prompt"]
     assert len(unrelated) == 5  # its first turn never answered
 
