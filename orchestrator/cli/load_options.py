@@ -219,7 +219,7 @@ def target_of(url: str, options: dict[str, Any], problems: list[Problem]) -> Tar
     if endpoint is not None and not re.fullmatch(r"/[!-~]*", endpoint):
         problems.append(Problem(f"--endpoint {endpoint!r}: give the path of the API, like /v2/completions"))
     if options["insecure"] and not base.startswith("https://"):
-        problems.append(Problem(f"--insecure is for https, not for {base}"))
+        problems.append(Problem("--insecure is for https"))
     key, headers = _api_key(options["api_key_env"], problems), _headers(options["headers"], problems)
     return Target(base, options["model"] or "", api_key=key, headers=headers, verify_tls=not options["insecure"])
 
@@ -301,15 +301,15 @@ def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, 
         name, _, value = (part.strip() for part in text.partition(":"))
         missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
         filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
-        if missing:
-            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
-        elif problem := header_problem(name, filled):
+        if problem := header_problem(name, filled):
             problems.append(Problem(f"--header: {problem}"))
         found.append((name, filled))
     return tuple(found)
 
 
 def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
+        elif missing:
+            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
     try:
         extra = json.loads(text or "{}")
     except json.JSONDecodeError as error:

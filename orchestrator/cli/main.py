@@ -53,6 +53,13 @@ def cli() -> None:
     """
 
 
+def _complain(error: object) -> None:
+    """It may repeat what a server said, or what was typed: no terminal obeys it, and no password of a URL is shown."""
+    from orchestrator.redaction import redacted
+
+    click.echo(f"error: {redacted(str(error))}", err=True)
+
+
 def main() -> None:
     """Exit status: 0 done, 3 done with failed points, 2 bad input and nothing started, 1 our error, 130 interrupted."""
     gc.set_threshold(100_000, 50, 100)  # answers are a million records without cycles: looking took a third of the time
@@ -66,14 +73,14 @@ def main() -> None:
         sys.exit(2)
     except ProblemsError as error:
         for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
+            _complain(problem)
         click.echo(f"{len(error.problems)} problem(s); nothing was started", err=True)
         sys.exit(2)
     except InputError as error:
-        click.echo(f"error: {error}", err=True)
+        _complain(error)
         sys.exit(2)
     except OrchestratorError as error:
-        click.echo(f"error: {error}", err=True)
+        _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)

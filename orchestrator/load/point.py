@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from orchestrator.redaction import SHORTEST
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Level, Workload
 
@@ -24,6 +25,12 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # more of them, secrets perhaps too
     verify_tls: bool = True  # False: whoever answers is believed
+
+    @property
+    def secrets(self) -> list[str]:
+        """What no error may show, whatever a server repeats: the key, and of headers values and their last word."""
+        said = [self.api_key or "", *(part for _, value in self.headers for part in (value, value.split(" ")[-1]))]
+        return [one for one in said if len(one) >= SHORTEST]
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def parse_url(url: str) -> Origin:
 def header_problem(name: str, value: str) -> str | None:
     """Why a header cannot be added to requests, without its value, which may be a secret; None when it can."""
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-        return f"{name[:60]!r} is no name of a header"
+        return "what stands before its first colon is no name of a header; give NAME: VALUE"
     if name.lower() in ("content-length", "transfer-encoding", "connection", "accept-encoding"):
         return f"the header {name!r} is the client's own"
     if not re.fullmatch(r"[\t\x20-\x7e\x80-\xff]*", value):

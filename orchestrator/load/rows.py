@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
 from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.load.workloads.content import load_tokenizer
+from orchestrator.redaction import redacted
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.results.spool import Part, Spool, nameless_file, room
@@ -31,6 +33,7 @@ Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, 
 
 ROWS_AT_ONCE = 5_000  # to disk; a row is about 1 kB until then, a gap 4 bytes (6 where chunks hold several tokens)
 GAPS_AT_ONCE = 250_000
+MOST_SHOWN = 500  # characters of an error
 REPLIES_AT_ONCE = 1_000  # tokenized together: encodings take about 100 bytes a token until they are counted
 
 
@@ -46,6 +49,8 @@ class Rows:
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
         self._replies = nameless_file() if self._tokenizer else None  # that came without counts, pickled
         self._spool = Spool("requests", "token_events")
+        secrets = [target.secrets for target in assignment.point.targets]
+        self._shown = lru_cache(64)(lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN])
 
     @property
     def full(self) -> bool:
@@ -89,7 +94,7 @@ class Rows:
             response.parsed.finish_reason,
             response.status,
             response.error_class,
-            response.error,
+            response.error and self._shown(response.error, request.target),
             response.http_status,
         )
 

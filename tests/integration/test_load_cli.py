@@ -441,10 +441,14 @@ def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
         args = (url(server.port), "--concurrency", "1", "--requests", "3", *QUICK, "--results", str(tmp_path))
         done = load(*args, "--api-key-env", "MY_KEY", "--format", "json", MY_KEY=secret)
         refused = load(*args)
+    with serving(refusing("418 No", lambda r: bool(r.body), f"\x1b[31mYou sent {secret}".encode())) as server:
+        args = (url(server.port), "--concurrency", "1", "--requests", "3", *QUICK)
+        echoed = load(*args, "--header", "X-Key: ${MY_KEY}", MY_KEY=secret)
     assert done.returncode == 0, done.stderr
     assert refused.returncode == 2
     assert "--api-key-env" in refused.stderr
-    assert secret not in done.stdout + done.stderr
+    assert secret not in done.stdout + done.stderr + echoed.stderr
+    assert "failed a trial request" in echoed.stderr and "You sent ***" in echoed.stderr
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert secret.encode() not in stored
     assert b"MY_KEY" in stored

@@ -51,7 +51,7 @@ class Parsed:
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
         """An error object of the stream; the first one counts."""
         if self.error is None:
-            self.error, self.error_class = error[:500], error_class
+            self.error, self.error_class = error, error_class
 
 
 class Wire(Protocol):
@@ -209,4 +209,4 @@ def odd_event(event: Any, parsed: Parsed) -> None:
     if said is not None:
         refuse(event, said, parsed)
     elif parsed.garbage is None:
-        parsed.garbage = f"not an event of this API: {str(event)[:200]}"
+        parsed.garbage = f"not an event of this API: {str(event)[:1_000]}"
