@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import chain, takewhile
 
 from orchestrator.load.client_stats import Listening, StatsRecorder
-from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply
+from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence
 from orchestrator.load.priority import How, Priority, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
 from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
@@ -28,6 +28,7 @@ from orchestrator.results.outcomes import ErrorClass, Status
 
 BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
 SWEEP_EVERY = 25  # beats
+LISTEN_NS = 5_000_000_000  # how often silences are looked for: with 10,000 open that takes 10 ms from the loop
 OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read although bytes are waiting
 FLIGHT_BYTES = 3_000  # of a response, without what came
 
@@ -131,6 +132,9 @@ class Driver:
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
         self._listening = Listening(len(point.targets))
+        self._listen_ns = 0  # when silences are looked for again
+        self._silences: tuple[Silence, ...] = ()
+        self._crowded = False  # a conversation's rows, which are made while bytes wait, are to be flushed
         self._priority = Priority("normal")
         self._aborting = False
         self._rows_of_rest = True
@@ -149,8 +153,9 @@ class Driver:
     def progress(self) -> Progress:
         in_flight = len(self._open)
         sent = self._queue.scheduled - len(self._waiting)
-        silences = tuple(self._listening.silences(list(self._open), time.monotonic_ns()))
-        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks, silences)
+        if (now := time.monotonic_ns()) >= self._listen_ns:
+            self._listen_ns, self._silences = now + LISTEN_NS, tuple(self._listening.silences(list(self._open), now))
+        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks, self._silences)
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """All rows of this client, when its last request is over."""
@@ -199,7 +204,7 @@ class Driver:
             if transport.ended:
                 self._take_ended()
                 wake = 0  # more may be due, or nothing left
-            quiet = reads == 0 or self._over_bytes > OVER_BYTES
+            quiet = reads == 0 or self._over_bytes > OVER_BYTES or self._crowded
             if quiet and not self._read_step() and self._writer.hungry:
                 self._writer.ahead(1)
             idle = not (self._over or self._reading or self._long or self._writer.hungry)
@@ -279,7 +284,7 @@ class Driver:
         if self._reading is None:
             return self._read_ahead_step()
         if next(self._reading, _END) is _END:
-            self._reading = None
+            self._reading, self._crowded = None, False
         return True
 
     def _read(self, flight: InFlight) -> Iterator[None]:
@@ -298,6 +303,7 @@ class Driver:
     def _read_now(self, flight: InFlight) -> None:
         """A conversation's next turn needs the reply."""
         deque(self._read(flight), maxlen=0)
+        self._crowded = self._crowded or self._rows.full
         response = flight.response
         self._writer.answered(flight.entry, flight.request, response.parsed, response.output_tokens or 0)
 

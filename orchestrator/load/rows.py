@@ -127,20 +127,23 @@ class Rows:
         """``flush`` at one go, where it is due."""
         deque(self.flush() if self.full else (), maxlen=0)
 
-    def flush(self) -> Iterator[None]:
-        """Hands what is here to the disk, in steps. Raises ResultsError when there is no room."""
-        rows, gaps = self._rows, self._gaps
-        self._rows, self._gaps, self._gaps_held = [], [], 0
+    def flush(self, everything: bool = False) -> Iterator[None]:
+        """Hands what is here to the disk, in steps; not a few rows because their gaps are many, which would take more
+        room and time of whoever reads them. Raises ResultsError when there is no room."""
+        gaps, self._gaps, self._gaps_held = self._gaps, [], 0
+        self._spool.write("token_events", self._token_events(gaps))
+        if not everything and len(self._rows) < ROWS_AT_ONCE:
+            return
+        rows, self._rows = self._rows, []
         columns = self._ids(len(rows))
         for at, field in enumerate(list(REQUESTS)[len(columns) :]):
             columns.append(pa.array([row[at] for row in rows], field.type))
             yield
         self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
-        self._spool.write("token_events", self._token_events(gaps))
 
     def parts(self) -> list[Part]:
         """``requests`` and ``token_events``, complete. Raises ResultsError when there is no room for them."""
-        deque(self.flush(), maxlen=0)
+        deque(self.flush(everything=True), maxlen=0)
         return self._spool.parts()
 
     def close(self) -> None:

@@ -1,11 +1,21 @@
-"""What a client leaves of a run that is ended before it began: nothing is sent, so that no server is needed."""
+"""What a client does that needs no server: leaves rows of a run that is ended before it began, tells how far it is."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
-from orchestrator.load.client import LoadClient
-from orchestrator.load.point import ClientResult
+import pytest
+
+from orchestrator.load.client import Driver, LoadClient
+from orchestrator.load.point import ClientResult, LoadPoint, Silence
+from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.response import InFlight
+from orchestrator.load.rows import Rows
+from orchestrator.load.schedule import Entry
+from orchestrator.load.workloads.conversations import ConversationsWorkload
+from orchestrator.spec.load import Lengths
 from tests.unit.load.test_schedule import point
 
 
@@ -27,3 +37,38 @@ def test_who_has_enough_waits_for_no_row_of_what_was_to_come() -> None:
     result, client = ended(rows=False)
     assert (result.requests.num_rows, result.token_events.num_rows) == (0, 0)
     assert client.progress().failed == 0
+
+
+@contextmanager
+def driver(given: LoadPoint) -> Iterator[Driver]:
+    assignment = Assignment.of(given, 0, 1)
+    made = Driver(assignment, RequestWriter(assignment, [parse_url(given.targets[0].url)]), [])
+    made._rows = Rows(assignment, 0)
+    with closing(made._rows), closing(made._poller):
+        yield made
+
+
+def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look goes over all that is open, and the loop waits meanwhile."""
+    found = [[Silence(0, 1, 5.0)]]
+    with driver(point()) as made:
+        monkeypatch.setattr(made._listening, "silences", lambda *_: found.pop())
+        assert [made.progress().silences for _ in range(3)] == [(Silence(0, 1, 5.0),)] * 3
+
+
+def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 2)
+    talk = ConversationsWorkload(
+        name="w", kind="conversations", turns=1, input_tokens=Lengths(fixed=4), output_tokens=Lengths(fixed=4)
+    )
+    crowded = []
+    with driver(point(workload=talk)) as made:
+        for index in range(2):
+            entry = Entry(index, index, 0, 0)
+            made._read_now(InFlight(entry, made._writer.take(entry)))
+            crowded.append(made._crowded)
+        assert crowded == [False, True]
+        while made._read_step():
+            pass
+        assert (made._crowded, made._rows.full) == (False, False)
+        assert [part.rows for part in made._rows.parts()] == [2, 0]

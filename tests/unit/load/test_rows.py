@@ -8,10 +8,12 @@ from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.load.point import Target
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
 from orchestrator.load.rows import Rows, lost_requests
@@ -91,6 +93,32 @@ def test_rows_that_went_to_disk_step_by_step_are_the_same_and_none_is_held(monke
         assert len(held) == 20
         assert held[-1] - held[1] < 30 * 1_800, "a row that is held takes ten times as much"
         assert stepwise.parts()[0].read().equals(at_once.parts()[0].read())
+
+
+def test_each_table_goes_to_disk_when_it_is_full_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.load.rows.ROWS_AT_ONCE", 40)
+    monkeypatch.setattr("orchestrator.load.rows.GAPS_AT_ONCE", 1_000)
+    groups = []
+    for gaps in (500, 0):  # long answers, and those of one token
+        with closing(Rows(Assignment.of(point(), 0, 1), START)) as rows:
+            for index in range(81):
+                flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 1), ended_ns=START)
+                flight.response.gaps_us = array("i", range(gaps))
+                rows.add(flight)
+                rows.flush_full()
+            groups.append([pq.read_metadata(pa.BufferReader(part.content)).num_row_groups for part in rows.parts()])
+    assert groups == [[3, 41], [3, 3]]
+
+
+@pytest.mark.parametrize("length", [0, 495])
+def test_an_error_shows_no_secret_of_its_target_and_no_control_characters(length: int) -> None:
+    secrets = {"api_key": "key-of-mine", "headers": (("X-Key", "Basic hidden-word"), ("X-Team", "blue"))}
+    target = Target("http://h", "m", **secrets)  # type: ignore[arg-type]
+    flight = InFlight(Entry(0, 0, 0, 0), Request(0, b"", "measure", 1, 1), ended_ns=START)
+    flight.response.fail(ErrorClass.HTTP_4XX, "x" * length + "\x1b[31mblue key-of-mine, hidden-word\x07")
+    rows = Rows(Assignment.of(point(targets=(target,)), 0, 1), START)
+    rows.add(flight)
+    assert tables(rows)[0]["error"].to_pylist() == [("x" * length + "blue ***, ***")[:500]]
 
 
 def test_no_rows_make_empty_tables() -> None:
