@@ -20,9 +20,20 @@ if TYPE_CHECKING:
     from orchestrator.runner.measure import Attempt
 
 _COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
-_ABOVE_0 = click.FloatRange(min=0, min_open=True)
 
 SLOW_S = 10.0  # without a first answer, until the user is told
+
+class _Factor(click.FloatRange):
+    """Of a schedule. NaN is in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail("that is no number", param, ctx)
+        return found
+
+
+_FACTOR = _Factor(1e-9, 1e9)
 EXAMPLES = """
 \b
 Examples:
@@ -86,9 +97,9 @@ class Sectioned(click.Command):
     "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
 )
 @click.option("--trace", metavar="FILE", help="Open loop: at its times, JSONL with timestamp in seconds (see below).")
-@click.option("--speed-up", type=_ABOVE_0, metavar="FACTOR", help="Of --trace; 1000 where it is in milliseconds.")
-@click.option("--arrivals", default="poisson", show_default=True, help="constant, poisson or gamma (open loop).")
-@click.option("--burstiness", type=_ABOVE_0, default=1.0, metavar="SHAPE", help="Of gamma; 1 = Poisson.")
+@click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 where it is in milliseconds.")
+@click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
+@click.option("--burstiness", type=_FACTOR, metavar="SHAPE", help="Of gamma; 1 = Poisson, which is the default.")
 @click.option("--max-in-flight", type=_COUNT, metavar="N", help="Due requests wait beyond it; latency says so.")
 @click.option("--requests", type=_COUNT, metavar="N", help="Stop after so many requests.")
 @click.option("--duration", metavar="TIME", help="Stop after so long, like 30s.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -12,15 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.spec.load import MOST_TOKENS
+from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.spec.dialect import Dialect
 
 MOST_REQUESTS = 5_000_000
-MOST_IN_FLIGHT = 100_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
@@ -29,6 +29,7 @@ _NEEDS = {  # what an option is for
     "prefix_count": "prefix_tokens",
     "think_time": "turns",
     "speed_up": "trace",
+    "arrivals": "rate",
 }.items()
 
 
@@ -73,6 +74,7 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     if ways == ["concurrency"]:
         if options["max_in_flight"] is not None:
             problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
+        _at_most(0.0, options, problems)
         numbers = _numbers("concurrency", options["concurrency"], problems)
         if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
             said = f"--concurrency {options['concurrency']!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
@@ -87,11 +89,7 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
         return {}
     _at_most(max((rate for rate in rates if rate < math.inf), default=0.0), options, problems)
-    burstiness = options["burstiness"]
-    if not math.isfinite(burstiness):
-        problems.append(Problem(f"--burstiness: {burstiness} is no number that a schedule could have"))
-        burstiness = 1.0
-    arrivals = {"process": options["arrivals"], "burstiness": burstiness}
+    arrivals = _given(process=options["arrivals"], burstiness=options["burstiness"])
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
     return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
 
@@ -109,8 +107,10 @@ def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any
     else:
         if (options["requests"] or 0) > len(offsets):
             problems.append(Problem(f"--requests {options['requests']}: the trace has {len(offsets)}"))
-    rate = (len(offsets) - 1) / offsets[-1] if offsets[-1] > 0 else "inf"
-    count = {} if options["duration"] else {"requests": options["requests"] or len(offsets)}
+    ends = _end_s(options)
+    offsets = [offset for offset in offsets[: options["requests"]] if not ends or offset < ends]
+    rate = (len(offsets) - 1) / offsets[-1] if offsets[-1] > 0 else len(offsets) / ends if ends else "inf"
+    count = {} if options["duration"] else {"requests": len(offsets)}
     return {"levels": {"request_rate": [rate]}, "arrivals": arrivals} | count
 
 
@@ -129,10 +129,16 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
 
 def _at_most(rate: float, options: dict[str, Any], problems: list[Problem]) -> None:
     """A schedule is written before the start: it has to fit into memory."""
-    seconds = sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
-    count = options["requests"] or rate * seconds
+    count = options["requests"] or rate * _end_s(options)
     if count > MOST_REQUESTS:
         problems.append(Problem(f"these are {count:,.0f} requests; one run sends at most {MOST_REQUESTS:,}"))
+
+
+def _end_s(options: dict[str, Any]) -> float:
+    """When requests are no longer due; 0: their number says when."""
+    if options["duration"] is None:
+        return 0.0
+    return sum(_seconds(name, options[name], []) or 0.0 for name in ("duration", "warmup"))
 
 
 def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
@@ -154,6 +160,8 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
     for name, needed in _NEEDS:
         if options[name] is not None and options[needed] is None:
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
+    if options["burstiness"] is not None and options["arrivals"] != "gamma":
+        problems.append(Problem("--burstiness is for --arrivals gamma"))
     api = options["api"]
     content: dict[str, Any] = {"name": "load", "api": api if api in ("completions", "chat", "tgi") else "native"}
     drawn, file = options["input_tokens"] is not None, options["prompt_file"]
@@ -272,10 +280,7 @@ def _seconds(option: str, text: str | None, problems: list[Problem]) -> float | 
     from orchestrator.spec.load import parse_duration
 
     try:
-        seconds = None if text is None else parse_duration(text)
-        if seconds is None or math.isfinite(seconds):
-            return seconds
-        raise ValueError(f"{text!r} never ends")
+        return None if text is None else parse_duration(text)
     except ValueError as error:
         problems.append(Problem(f"{_flag(option)}: {error}"))
         return None
@@ -311,9 +316,10 @@ def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
         elif missing:
             problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
     try:
-        extra = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
-        problems.append(Problem(f"--extra-body is no JSON: {error}"))
+        extra = orjson.loads(text or "{}")
+        orjson.dumps(extra)
+    except (orjson.JSONDecodeError, TypeError) as error:
+        problems.append(Problem(f"--extra-body is no JSON that can be sent: {error}"))
         return {}
     if not isinstance(extra, dict):
         problems.append(Problem("--extra-body must be a JSON object"))

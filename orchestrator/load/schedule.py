@@ -21,6 +21,7 @@ from orchestrator.errors import InputError
 from orchestrator.load.arrivals import ARRIVALS, Asked
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
+from orchestrator.spec.load import MOST_REQUESTS, MOST_SECONDS
 
 # Closed loop: slots start this far apart. All at one instant, the later ones of 512 would be late by the time the
 # client needs to send the earlier ones, and that lateness would be ours, not the engine's.
@@ -29,9 +30,6 @@ SLOT_STAGGER_NS = 200_000
 
 BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a request that failed, doubled up to the maximum
 MAX_BACKOFF_NS = 5_000_000_000
-
-
-MOST_ARRIVALS = 50_000_000  # of one point: 400 MB of instants
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,12 @@ class Schedule:
         if arrivals.to is not None:
             arrivals = arrivals.model_copy(update={"to": arrivals.to / turns})
         asked = Asked(arrivals, point.level.value / turns, point.ends_s, self.sessions)
-        if asked.expected > MOST_ARRIVALS:
-            raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_ARRIVALS:,}")
+        if asked.expected > MOST_REQUESTS:
+            raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}")
         offsets_s = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
+        if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
+            said = f"the last request would be due after {offsets_s[-1]:.3g} s"
+            raise InputError(f"{said}; a point may take {MOST_SECONDS:g} s")
         return np.round(offsets_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:

@@ -24,7 +24,7 @@ from pydantic import (
 from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
-from orchestrator.spec.load import AnyWorkload, Duration, Level, LoadRules, Rate, Slo, Workload
+from orchestrator.spec.load import MOST_IN_FLIGHT, AnyWorkload, Duration, Level, LoadRules, Rate, Slo, Workload
 from orchestrator.spec.problems import add_errors, wrong
 from orchestrator.spec.settings import Hardware, Strict, Versions
 
@@ -78,7 +78,7 @@ class Levels(Strict):
     """Load levels to measure: requests/s, requests kept in flight, or both one after the other."""
 
     request_rate: Annotated[list[Rate], Field(min_length=1)] | None = None
-    concurrency: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
+    concurrency: Annotated[list[Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:

@@ -25,6 +25,10 @@ from orchestrator.spec.settings import Strict
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
+MOST_SECONDS = 1e9  # 30 years: nanoseconds of more do not fit into int64
+MOST_REQUESTS = 50_000_000  # of one point: 400 MB of instants
+MOST_IN_FLIGHT = 100_000
+MOST_TURNS = 1_000  # their lengths are drawn for a thousand sessions at once
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Control = Literal["request_rate", "concurrency"]
@@ -41,7 +45,9 @@ def parse_duration(text: object) -> float:
     unit = match.group(2).replace("µ", "u").lower() if match else ""
     if match is None or unit not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
-    return float(match.group(1)) * _SECONDS[unit]
+    if (seconds := float(match.group(1)) * _SECONDS[unit]) > MOST_SECONDS:
+        raise ValueError(f"{text!r} is longer than {MOST_SECONDS:g} s, the longest there is")
+    return seconds
 
 
 def hours(seconds: float) -> str:
@@ -256,7 +262,7 @@ class LoadRules(Strict):
     control: Control | None = None
     arrivals: Arrivals = Arrivals()
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
-    requests: Annotated[int, Field(ge=1)] | None = None
+    requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
     warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")  # None: found in the data
     max_in_flight: Annotated[int, Field(ge=1)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")

@@ -12,14 +12,14 @@ from pydantic import Field
 
 from orchestrator.load.workloads.content import Prompter
 from orchestrator.load.workloads.random import Drawn, Random
-from orchestrator.spec.load import Duration, session_bounds
+from orchestrator.spec.load import MOST_TURNS, Duration, session_bounds
 
 
 class ConversationsWorkload(Drawn):
     """``kind: conversations``: ``turns`` requests per session, the next one ``think_time`` after an answer."""
 
     kind: Literal["conversations"]
-    turns: int = Field(default=1, ge=1)
+    turns: int = Field(default=1, ge=1, le=MOST_TURNS)
     think_time: Duration = 0.0
 
     def token_bounds(self) -> tuple[int, int | None]:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from orchestrator.load.workloads.content import PROMPT_STREAM, Kind, Message, Prompt, Prompter, SessionLengths, stream
-from orchestrator.spec.load import Lengths, Workload, session_bounds
+from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload, session_bounds
 
 SAMPLE = range(1000)  # sessions that are drawn to see how long prompts will be
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
@@ -22,8 +22,8 @@ class Drawn(Workload):
 
     input_tokens: Lengths
     output_tokens: Lengths
-    shared_prefix_tokens: int = Field(default=0, ge=0)  # the same first tokens in every prompt
-    shared_prefix_count: int = Field(default=1, ge=1)  # of which there are so many; each session draws one
+    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)  # the same first tokens in every prompt
+    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)  # so many; each session draws one
 
     def token_bounds(self) -> tuple[int, int | None]:
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, turns=1)

@@ -206,3 +206,8 @@ def test_an_infinite_rate_is_all_at_once_and_needs_a_number() -> None:
 def test_more_arrivals_than_memory_holds_are_refused() -> None:
     with pytest.raises(InputError, match="requests would be due"):
         Schedule(point(value=1e9), Each(1))
+
+
+def test_arrivals_beyond_what_instants_can_hold_are_refused() -> None:
+    with pytest.raises(InputError, match="the last request would be due after .* a point may take 1e\\+09 s"):
+        Schedule(point(value=1e-11, requests=5, duration_s=None), Each(1))
