@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt
+    from orchestrator.spec.load import Workload
 
 _COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
 
-SLOW_S = 10.0  # without a first answer, until the user is told
 
 class _Factor(click.FloatRange):
     """Of a schedule. NaN is in every range."""
@@ -34,6 +34,7 @@ class _Factor(click.FloatRange):
 
 
 _FACTOR = _Factor(1e-9, 1e9)
+SLOW_S = 10.0  # without a first answer, until the user is told
 EXAMPLES = """
 \b
 Examples:
@@ -141,7 +142,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         store.check_writable()
     for note in notes:
         click.echo(f"note: {note}", err=True)
-    distinct = runs[0].point.workload.distinct_requests()  # now: a file may be gone afterwards
+    repeats = Repeats(runs[0].point.workload)  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []
     stop, failed, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
@@ -154,13 +155,13 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         at_end.callback(show_all)  # also when a level fails: that must not cost what those before it gave
         for run in runs:
             if options["warmup_requests"] and not stop.is_set():
-                run.warm_up(options["warmup_requests"], clients, stop.is_set)
+                repeats.add(run.warm_up(options["warmup_requests"], clients, stop.is_set))
             if interrupted := stop.is_set():
                 click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
                 break
             attempt, failures = _measured(run, clients, stop, options["max_errors"])
             assert attempt.loaded
-            after = [*_repeated(distinct, attempt.loaded.requests.num_rows), *_interrupted(attempt)]
+            after = [*repeats.add(attempt.loaded.requests.num_rows), *_interrupted(attempt, stop.is_set())]
             for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
@@ -218,10 +219,10 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
 
     loaded = attempt.loaded
     assert loaded
-    point = loaded.cut(run.load)
-    found = run_document(point, clients, loaded.requests, loaded.token_events, loaded.stats, attempt.verdict)
-    found |= limits_document(point, loaded.requests, loaded.token_events, run.plan.slos)
-    return found | {"seed": run.plan.seed, "emulated": run.emulated}
+    point, token_events = loaded.cut(run.load), loaded.token_events  # decoded each time it is asked for
+    found = run_document(point, clients, loaded.requests, token_events, loaded.stats, attempt.verdict)
+    found |= limits_document(point, loaded.requests, token_events, run.plan.slos)
+    return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
 
 def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[str]]:
@@ -263,7 +264,7 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
     if not target.verify_tls:
         yield f"nobody checked the certificate of {target.url} (--insecure): anyone could have answered"
     if load.arrivals.process == "trace" and load.requests:
-        yield f"the trace has {load.requests:,} requests in {(load.requests - 1) / load.levels[0].value:,.1f} s"
+        yield f"{load.requests:,} requests of the trace, due within {(load.requests - 1) / load.levels[0].value:,.1f} s"
 
 
 def _only_model(url: str, models: list[str] | None) -> str:
@@ -272,16 +273,28 @@ def _only_model(url: str, models: list[str] | None) -> str:
     return models[0]
 
 
-def _repeated(distinct: int | None, requests: int) -> list[str]:
-    """What a user should know who sent the same prompts several times."""
-    if distinct is None or requests <= distinct:
-        return []
-    times = -(-requests // distinct)
-    return [f"{requests} requests of {distinct} prompts: each sent up to {times} times; a prefix cache answers faster"]
+class Repeats:
+    """How often prompts of a file were sent: each warm-up and each level begins with its first."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._distinct, self._drawn, self._times = workload.distinct_requests(), workload.drawn(), 0
+
+    def add(self, requests: int) -> list[str]:
+        """What a user should know after so many requests more."""
+        if self._distinct is None:
+            return []
+        before = 0 if self._drawn else self._times
+        self._times = before + -(-requests // self._distinct)
+        if self._times < 2:
+            return []
+        also = ", also sent before (warm-up, earlier levels)" if before else ""
+        said = f"{requests} requests of {self._distinct} prompts{also}: each sent up to {self._times} times"
+        return [f"{said}; a prefix cache answers faster"]
 
 
-def _interrupted(attempt: Attempt) -> list[str]:
-    return [f"{attempt.verdict.reasons[0]}; run again for all"] if attempt.interrupted else []
+def _interrupted(attempt: Attempt, by_user: bool) -> list[str]:
+    again = "; run again for all" if by_user else ""
+    return [f"{attempt.verdict.reasons[0]}{again}"] if attempt.interrupted else []
 
 
 def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:

@@ -308,13 +308,13 @@ def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, 
         filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
         if problem := header_problem(name, filled):
             problems.append(Problem(f"--header: {problem}"))
+        elif missing:
+            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
         found.append((name, filled))
     return tuple(found)
 
 
 def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
-        elif missing:
-            problems.append(Problem(f"--header {name}: the environment variable {missing[0]!r} is not set"))
     try:
         extra = orjson.loads(text or "{}")
         orjson.dumps(extra)

@@ -19,8 +19,10 @@ from orchestrator.runner.measure import Attempt, Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
 
 START_LEAD_S = 0.05  # to the common start: clients are processes of this machine
+WARM_UP_IN_FLIGHT = 8  # where the level says no rate
 
 
 def plan_of(experiment: Mapping[str, Any]) -> Plan:
@@ -87,10 +89,17 @@ class EndpointRun:
             attempt_id=new_ulid(),
         )
 
-    def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """So many requests of the same kind, but none of those that will be measured; they leave no rows."""
+    def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> int:
+        """So many requests of the same kind; they leave no rows. Returns how many were sent.
+
+        None that is drawn is one of those that will be measured; texts of a file are. A trace's times are not waited
+        for.
+        """
         other = replace(self.load, requests=requests, duration_s=None, warmup_s=0.0, seed=self.load.seed ^ 1)
-        measure_here(other, clients, stopped=stopped)
+        if other.arrivals.process == "trace":
+            other = replace(other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT)))
+        loaded = measure_here(other, clients, stopped=stopped).loaded
+        return loaded.requests.num_rows if loaded else 0
 
     def commit(self, store: Store, attempt: Attempt) -> None:
         """Its rows, its launch (the server was up already), its plan."""

@@ -165,6 +165,10 @@ class Workload(Strict, ABC):
         """How many requests there are before the first is sent again; None: no two are alike."""
         return None
 
+    def drawn(self) -> bool:
+        """Whether another seed makes other prompts."""
+        return True
+
     def identity(self) -> dict[str, Any]:
         """What is asked for, whatever its name and wherever its files lie: part of a point's id and of the seed of its
         schedule."""

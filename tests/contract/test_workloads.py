@@ -304,6 +304,11 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
         ),
         ("a.jsonl", b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "and a text"),
         ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": "x"}]}', "nowhere does the user say anything"),
+        (
+            "a.jsonl",
+            b'{"prompt": "x"}\n{"timestamp": 2, "conversations": [{"from": "gpt", "value": "x"}]}',
+            "line 2: its user says nothing",
+        ),
         ("a.jsonl", b'{"conversations": [{"from": "human"}]}', "\"value\" 'None'; give one of system, user,"),
         ("a.jsonl", b'{"input_length": 0, "output_length": 1}', "line 1: input_length is 0; give a whole number"),
         ("a.jsonl", b'{"input_length": 513, "hash_ids": [1]}', "1 hash_ids for 513 tokens; there is one for every 512"),

@@ -6,16 +6,22 @@ import math
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.cli.load import load
+from orchestrator.cli.load import Repeats, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
 from orchestrator.errors import Problem, ProblemsError
+from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads.content import draw, stream
 from orchestrator.plan.model import Plan
-from orchestrator.runner.endpoint import plan_of
+from orchestrator.runner import endpoint
+from orchestrator.runner.endpoint import EndpointRun, plan_of
+from orchestrator.runner.measure import Attempt
+from orchestrator.runner.probe import Probed
+from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import MOST_TOKENS, Lengths
 
 URL = "https://host"
@@ -110,6 +116,59 @@ def test_a_trace_says_when_what_and_how_many(tmp_path: Path) -> None:
     assert "--speed-up is for --trace" in experiment(*LENGTHS, "--rate", "1", "--speed-up", "2")[1]
 
 
+@pytest.mark.parametrize(
+    ("part", "rate", "requests"),
+    [
+        (("--requests", "3"), 2 / 1.5, 3),
+        (("--requests", "1"), math.inf, 1),
+        (("--duration", "2s"), 2 / 1.5, None),
+        (("--duration", "500ms"), 1 / 0.5, None),
+    ],
+)
+def test_part_of_a_trace_is_the_level_of_that_part(
+    part: tuple[str, str], rate: float, requests: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+    made, problems = experiment("--trace", str(tmp_path / "trace.jsonl"), "--speed-up", "1000", *part)
+    assert problems == []
+    (load,) = planned(made).loads
+    assert (load.levels[0].value, load.requests) == (pytest.approx(rate), requests)
+
+
+def test_a_warm_up_does_not_wait_for_the_times_of_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[LoadPoint] = []
+
+    def measured(point: LoadPoint, *_: Any, **__: Any) -> Attempt:
+        asked.append(point)
+        return Attempt()
+
+    monkeypatch.setattr(endpoint, "measure_here", measured)
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+    for loop in (("--trace", str(tmp_path / "trace.jsonl")), (*LENGTHS, "--rate", "3", "--requests", "9")):
+        plan = planned(experiment(*loop)[0])
+        probed = Probed(Dialect("openai_completions", "/v1/completions"), None)
+        EndpointRun(plan, plan.points[0], Target(URL, "m"), probed).warm_up(2, 1)
+    assert [(one.level.control, one.level.value, one.requests) for one in asked] == [
+        ("concurrency", 2, 2), ("request_rate", 3, 2)
+    ]  # fmt: skip
+
+
+def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_are_not(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("a\nb\nc\n")
+    (tmp_path / "trace.jsonl").write_text(TRACE)
+
+    def said(*args: str) -> list[str]:
+        repeats = Repeats(planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload)
+        return [" ".join(repeats.add(requests)) for requests in (2, 3, 4)]
+
+    first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
+    assert first == ""
+    assert second.startswith("3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 ")
+    assert "up to 4 times" in third
+    assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == ["", "", ""]
+    assert said("--input-tokens", "8") == ["", "", ""]
+
+
 def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(TRACE + '{"timestamp": 4000, "input_length": 9}\n{"timestamp": 6000, "input_length": 0}\n')
@@ -141,10 +200,62 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
         (("--output-tokens", "4"), "give one of --input-tokens"),
         (("--input-tokens", "4"), "give --output-tokens"),
         ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
+        ((*LENGTHS, "--trace", "x", "--arrivals", "constant"), "--arrivals is for --rate"),
+        ((*LENGTHS, "--rate", "1", "--burstiness", "2"), "--burstiness is for --arrivals gamma"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(args: tuple[str, ...], said: str) -> None:
     assert any(problem.startswith(said) for problem in experiment(*args)[1])
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--concurrency", "2", "--requests", "100000000000"), "these are 100,000,000,000 requests"),
+        (("--rate", "1", "--timeout", "1e300s"), "--timeout: '1e300s' is longer than 1e+09 s"),
+        (("--rate", "1", "--timeout", "1e999s"), "--timeout: '1e999s' is longer than 1e+09 s"),
+        (("--concurrency", "1", "--duration", "1e300s"), "--duration: '1e300s' is longer than 1e+09 s"),
+    ],
+)
+def test_sizes_beyond_reason_are_said_with_their_option(args: tuple[str, ...], said: str) -> None:
+    problems: list[Problem] = []
+    experiment_of(URL, parsed(*LENGTHS, *args), problems)
+    assert any(problem.message.startswith(said) for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--prefix-tokens", "3000000000"),
+        ("--prefix-tokens", "1", "--prefix-count", "3000000000"),
+        ("--turns", "1001"),
+    ],
+)
+def test_sizes_beyond_reason_are_said_by_the_plan(args: tuple[str, ...]) -> None:
+    with pytest.raises(ProblemsError, match="less than or equal"):
+        planned(experiment(*LENGTHS, *args)[0])
+
+
+@pytest.mark.parametrize("factor", ["nan", "inf", "1e-300", "-1"])
+def test_a_factor_is_a_number_that_a_schedule_could_have(factor: str) -> None:
+    for option in ("--speed-up", "--burstiness"):
+        with pytest.raises(click.BadParameter):
+            parsed(option, factor)
+
+
+@pytest.mark.parametrize("text", ["[1", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": %s}' % ("[" * 300 + "]" * 300)])
+def test_an_extra_body_that_cannot_be_sent_is_a_problem(text: str) -> None:
+    problems: list[Problem] = []
+    dialects_of(parsed("--extra-body", text), problems)
+    assert [problem.message.startswith("--extra-body") for problem in problems] == [True]
+
+
+def test_no_problem_shows_what_may_be_secret() -> None:
+    headers = ["--header", "Authorization Bearer hidden-1", "--header", "X hidden-2: ${NOT_SET}"]
+    problems: list[Problem] = []
+    target_of("http://me:hidden-3@host", parsed("--insecure", *headers), problems)
+    assert len(problems) == 4
+    assert "hidden" not in " ".join(problem.message for problem in problems)
 
 
 def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -> None:

@@ -100,6 +100,9 @@ class FileWorkload(Workload):
     def distinct_requests(self) -> int:
         return summary(self.prompts).prompts
 
+    def drawn(self) -> bool:
+        return all(asked for asked, _ in summary(self.prompts).lengths)  # no texts
+
     def identity(self) -> dict[str, Any]:
         """With the content of its file in place of its path."""
         content = self.prompts_digest or summary(self.prompts).digest
@@ -257,7 +260,10 @@ def _entry(found: Any, shown: object) -> Line | None:
     if name is None:
         raise ValueError(f"{str(shown)[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
     named = [_whole(found, name) for name in ("output_tokens", "output_length") if found.get(name) is not None]
-    return _ENTRIES[name](found, named[0] if named else None)
+    line = _ENTRIES[name](found, named[0] if named else None)
+    if line is None and "timestamp" in found:
+        raise ValueError("its user says nothing: left out, all prompts below it would be sent at the times of others")
+    return line
 
 
 def _prompt(found: dict[str, Any], answer: int | None) -> Line:
