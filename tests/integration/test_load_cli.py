@@ -442,8 +442,8 @@ def test_a_key_reaches_the_server_and_nothing_else(tmp_path: Path) -> None:
         done = load(*args, "--api-key-env", "MY_KEY", "--format", "json", MY_KEY=secret)
         refused = load(*args)
     with serving(refusing("418 No", lambda r: bool(r.body), f"\x1b[31mYou sent {secret}".encode())) as server:
-        args = (url(server.port), "--concurrency", "1", "--requests", "3", *QUICK)
-        echoed = load(*args, "--header", "X-Key: ${MY_KEY}", MY_KEY=secret)
+        header = ("--header", "X-Key: ${MY_KEY}")
+        echoed = load(url(server.port), "--rate", "9", "--requests", "3", *QUICK, *header, MY_KEY=secret)
     assert done.returncode == 0, done.stderr
     assert refused.returncode == 2
     assert "--api-key-env" in refused.stderr
