@@ -127,7 +127,7 @@ class EngineHost:
         if status is None and not self._last_words.spoken(self._phase, self._process.news()):
             return None
         assert self._server
-        return classify(self._server.engine.log, self._phase, self._process.log_tail(), status)
+        return classify(self._server.engine.log, self._phase, self._process.log_since_ready(), status)
 
     def empty_cache(self) -> bool:
         """Empty the prefix cache; whether the engine did. vLLM refuses as long as a request still holds blocks."""

@@ -73,6 +73,7 @@ class EngineProcess:
         self._events: int | None = None
         self._unread = b""
         self._heard = 0  # bytes of its log that `news` has told
+        self._ready_at = 0  # where in it it was ready
         self._exit_status: int | None = None
         self._stopped: dict[str, Any] | None = None
         self._report: StopReport | None = None
@@ -105,7 +106,17 @@ class EngineProcess:
     def mark_ready(self) -> None:
         """Note in its log that it serves from here on: what stands above is no reason for a later death."""
         with open(self.log_path, "a") as log:
+            self._ready_at = log.tell()
             log.write(f"\n{READY}\n")
+
+    def log_since_ready(self) -> str:
+        """The first and the last MiB that it wrote since it was ready, or its start, without its secrets. What it died
+        of stands first: each request that was open may add a traceback, longer than the one before."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._ready_at)
+            text = log.read(_TAIL_BYTES)
+            log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return self.redact((text + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:
         """The last lines it wrote, without its secrets. The cause of a death stands far above its end."""

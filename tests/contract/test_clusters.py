@@ -349,7 +349,7 @@ def test_aborted_clients_report_soon_and_with_a_row_for_every_request(cluster: C
     run.abort()
     run.settle(20.0)
     assert time.monotonic() - began < 15
-    rows = [row for report in run.reports().values() for row in report.requests.to_pylist()]
+    rows = [row for report in run.reports().values() for row in report.requests.read().to_pylist()]
     assert len(rows) == 100
     assert "aborted" in {row["status"] for row in rows}
     clients.release()

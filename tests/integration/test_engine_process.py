@@ -209,6 +209,25 @@ def test_the_lock_is_held_by_the_owner_alone_and_freed_by_its_death(owner: Owner
     assert not is_held(owner.launch_id, node_folder("locks"))
 
 
+def test_what_it_died_of_is_found_above_megabytes_that_followed(tmp_path: Path, launch_id: str) -> None:
+    code = f"""
+import pathlib, time
+print('AtStart', flush=True)
+while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.05)
+print('TheCause')
+for nth in range(40_000): print(f'traceback {{nth:060d}}')
+print('TheEnd', flush=True)
+time.sleep(60)"""
+    with running(Command((sys.executable, "-c", code)), tmp_path / "work", launch_id) as process:
+        assert wait_until(lambda: "AtStart" in process.log_tail())
+        process.mark_ready()
+        (tmp_path / "go").touch()
+        assert wait_until(lambda: "TheEnd" in process.log_tail())
+        said = process.log_since_ready()
+    assert [word in said for word in ("AtStart", "TheCause", "TheEnd")] == [False, True, True]
+    assert len(said) < 2.1 * 2**20
+
+
 def test_the_engine_gets_a_clean_environment_and_its_secrets_nowhere_else(tmp_path: Path, launch_id: str) -> None:
     code = (
         "import os, signal; print(dict(os.environ), signal.pthread_sigmask(0, []), os.nice(0), os.getcwd(), flush=True)"
