@@ -210,13 +210,13 @@ def test_the_lock_is_held_by_the_owner_alone_and_freed_by_its_death(owner: Owner
 
 
 def test_what_it_died_of_is_found_above_megabytes_that_followed(tmp_path: Path, launch_id: str) -> None:
-    code = f"""
+    code = f"""  # the log begins with the command
 import pathlib, time
-print('AtStart', flush=True)
+print('At' + 'Start', flush=True)
 while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.05)
-print('TheCause')
+print('The' + 'Cause')
 for nth in range(40_000): print(f'traceback {{nth:060d}}')
-print('TheEnd', flush=True)
+print('The' + 'End', flush=True)
 time.sleep(60)"""
     with running(Command((sys.executable, "-c", code)), tmp_path / "work", launch_id) as process:
         assert wait_until(lambda: "AtStart" in process.log_tail())
