@@ -143,7 +143,8 @@ class Blobs:
     def _holds(self, key: str, data: bytes | pa.Buffer) -> bool:
         try:
             size = self.filesystem.get_file_info(self.path(key)).size
-            return size == memoryview(data).nbytes and pa.py_buffer(self._read(key)).equals(pa.py_buffer(data))
+            same: bool = size == memoryview(data).nbytes and pa.py_buffer(self._read(key)).equals(pa.py_buffer(data))
+            return same
         except OSError:
             return False
 
