@@ -252,7 +252,8 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     ):
         assert said in done.stdout
     assert re.search(r"http_4xx: \d, mostly: HTTP 400", done.stdout)
-    assert "\\x1b[2J too large" in done.stdout
+    assert "max_tokens is  too large" in done.stdout
+    assert "\x1b" not in done.stdout
     assert "of requests failed: throughput and latencies are those of the others" in done.stdout
 
 
