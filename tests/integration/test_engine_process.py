@@ -55,7 +55,8 @@ def launch_id(tmp_path: Path) -> Iterator[str]:
     yield name
     wait_until(lambda: not living(name))
     assert ownership.kill_tagged({ownership.LAUNCH: name}) == [], "the test left processes behind"
-    assert not Path(f"/dev/shm/sgl_shm_mq_{name}").exists(), "its shared memory is left behind"
+    segment = Path(f"/dev/shm/sgl_shm_mq_{name}")  # the guard removes it once all are gone
+    assert wait_until(lambda: not segment.exists()), "its shared memory is left behind"
 
 
 class Owner:
