@@ -1,8 +1,8 @@
-# make demo | make demo-quantization | make test | make lint; each installs what it needs and nothing outside this folder.
+# make demo | make demo-quantization | make test | make chaos | make lint; each installs what it needs, in this folder alone.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-quantization test lint install engines compiled model lock clean
+.PHONY: demo demo-quantization test chaos lint install engines compiled model lock clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -40,6 +40,10 @@ demo-quantization: install
 
 test: install compiled engines model .engines/tgi-client/installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# the long runs that `make test` leaves out: 100 kill rounds, outages of minutes, many nodes (an hour and more)
+chaos: install engines model
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 lint: install
 	$(BIN)/ruff check .

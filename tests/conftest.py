@@ -1,0 +1,23 @@
+"""Tests marked ``long`` run only where ``-m`` names them (``make chaos``); what was left out is said at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: only what would have run counts
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "long" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    items[:] = [item for item in items if item not in long]
+    config.hook.pytest_deselected(items=long)
+    config.stash[LEFT_OUT] = len(long)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(LEFT_OUT, 0):
+        line = f"{count} LONG TESTS WERE NOT RUN (make chaos runs them)"
+        terminalreporter.write_sep("!", line, yellow=True, bold=True)
