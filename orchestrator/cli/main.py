@@ -17,6 +17,8 @@ COMMANDS = {
     "run": "orchestrator.cli.run:run",
     "results": "orchestrator.cli.results:results",
     "best": "orchestrator.cli.best:best",
+    "status": "orchestrator.cli.status:status",
+    "stop": "orchestrator.cli.stop:stop",
     "logs": "orchestrator.cli.logs:logs",
     "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",

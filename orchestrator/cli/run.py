@@ -24,7 +24,8 @@ Examples:
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
 Run the same command again to continue: what is measured is not measured twice. Ctrl-C and SIGTERM stop the engines and
-keep what was measured; the second one ends the program at once.
+keep what was measured; the second one ends the program at once. An experiment has one active run per root: while one
+is active another is refused (status 2), `orchestrator status URI` shows it and `orchestrator stop URI` ends it.
 Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 1 our own error, 130 interrupted.
 """
 
@@ -70,6 +71,7 @@ def run(
     from orchestrator.report.live import LiveSweep
     from orchestrator.report.stored import Experiment
     from orchestrator.results.events import Phase
+    from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.runner.context import SweepContext
     from orchestrator.runner.sweep import Sweep
 
@@ -78,15 +80,19 @@ def run(
         live(Phase("sweep", "see that results can be written", store.uri))
         store.check_writable()
         live.say(Estimate(plan).summary())
-        live(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
-        cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
-        if cluster.note:
-            live.say(f"note: {cluster.note}")
-        with stops(stop):  # not before: Ray takes the signals when it starts
-            try:
-                report = Sweep(SweepContext(plan, cluster, store, live, timeout_s, retry_failed, stop=stop)).run()
-            finally:
-                cluster.close()
+        live(Phase("sweep", "see that no other run is active", f"{store.uri}/{plan.name}"))
+        with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
+            active(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))
+            cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
+            if cluster.note:
+                live.say(f"note: {cluster.note}")
+            context = SweepContext(plan, cluster, store, active, timeout_s, retry_failed, stop=stop)
+            active.tell = context.tell
+            with stops(stop):  # not before: Ray takes the signals when it starts
+                try:
+                    report = Sweep(context).run()
+                finally:
+                    cluster.close()
         live.say(_summary(report, store))
     try:
         click.echo("\n".join(answer_text(Experiment(store))), err=True)

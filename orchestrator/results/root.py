@@ -14,7 +14,7 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
 from orchestrator.results.store import Store, is_name
 
-_MARKS = ("commits", "plan.json")  # what an experiment's folder holds
+MARKS = ("commits", "plan.json")  # what an experiment's folder holds
 _log = logging.getLogger(__name__)
 
 
@@ -41,20 +41,20 @@ class Results:
         return rows if columns is None else rows.select(list(columns))
 
 
-def open_results(uri: str) -> Results:
+def open_results(uri: str, marks: Sequence[str] = MARKS) -> Results:
     """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
 
     Folders with names that no experiment has are left out and logged. Raises InputError when there is none.
     """
     location = parse_location(uri)
     blobs = Blobs(location)
-    if any(blobs.exist(list(_MARKS))):
+    if any(blobs.exist(list(marks))):
         parent, _, name = location.path.rpartition("/")
         return Results(replace(location, path=parent).uri, (name,))
-    found = [name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in _MARKS]))]
+    found = [name for name in blobs.folders() if any(blobs.exist([f"{name}/{mark}" for mark in marks]))]
     names = tuple(name for name in found if is_name(name))
     for name in sorted(set(found) - set(names)):
         _log.warning("%r is left out: no experiment can have this name", blobs.path(name))
     if not names:
-        raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(_MARKS)}")
+        raise InputError(f"no results at {location.uri}: no folder there holds {' or '.join(marks)}")
     return Results(location.uri, names)

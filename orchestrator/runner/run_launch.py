@@ -228,5 +228,5 @@ def close(context: SweepContext, todo: Todo, committed: Committed, failure: Fail
     kind = "measured" if failure is None else "failed"
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
-    data = {"left_s": round(context.left_s())}
+    data = {"left_s": round(context.left_s()), "left": todo.left}
     context.tell(Event(kind, text, todo.deployment.label, measurement_id=committed.measurement_id, data=data))

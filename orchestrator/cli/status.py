@@ -1,0 +1,53 @@
+"""``orchestrator status``: what the active run of an experiment does, from its results alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator status results/
+  orchestrator status s3://bucket/sweeps --experiment quickstart --format json
+
+\b
+Needs no cluster: a run writes what it does beside its results every 10 s. Ages are told by the clocks of the storage
+and of this machine. A run whose process is gone is `dead`; one of another host that wrote nothing for a minute is
+`silent`. Running its command again takes the place of either.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("uri")
+@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def status(uri: str, experiment: str | None, form: str) -> None:
+    """Runs of the experiments at URI: who, since when, how far, what failed, what happened last."""
+    from orchestrator.report.runs import run_text, state_of
+    from orchestrator.results.runs import runs_at
+
+    found = []
+    for runs in runs_at(uri, experiment):
+        ages = runs.names()
+        records = [(record, ages.get(f"{record.run_id}.json", 0.0)) for record, _ in runs.all()]
+        found.append((runs.experiment, records))
+    if form == "json":
+        said = [
+            {
+                "experiment": name,
+                "runs": [
+                    asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s} for one, age_s in all_
+                ],
+            }
+            for name, all_ in found
+        ]
+        click.echo(json.dumps(said, indent=1))
+        return
+    for name, records in found:
+        for record, age_s in records:
+            click.echo(run_text(name, record, age_s))
+        if not records:
+            click.echo(f"{name}: no run of it is on record")

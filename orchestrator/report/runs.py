@@ -1,0 +1,52 @@
+"""What a run does now, or did last, from its record alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from orchestrator.redaction import redacted
+from orchestrator.report.live import rough
+from orchestrator.results.runs import SILENT_S, RunRecord
+
+
+def state_of(record: RunRecord, age_s: float) -> str:
+    """``running``, ``stopping``, ``ended``; ``dead``: its process is gone; ``silent``: nobody knows.
+
+    ``age_s``: seconds since its last heartbeat.
+    """
+    lives = record.lives()
+    if record.state == "ended" or lives or (lives is None and age_s < SILENT_S):
+        return record.state
+    return "dead" if lives is False else "silent"
+
+
+def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]:
+    """For people: who and since when, how far it is, what each deployment does, what failed, what happened last."""
+    state = state_of(record, age_s)
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began_unix_ns / 1e9))
+    heard = "it ended" if state == "ended" else "its last heartbeat was"
+    yield f"{experiment}: {state}, {record.name}, since {since}; {heard} {rough(age_s)} ago"
+    if state in ("dead", "silent"):
+        yield "  running the same command again takes its place and continues; what it measured is kept"
+    left_s = f", ~{rough(record.left_s)} left" if record.left_s and state == "running" else ""
+    yield (
+        f"  {record.measured} of {record.total} measured, {record.failed} failed, {record.skipped} done before{left_s}"
+        + (f"; {record.says}" if record.says not in ("", "ended") else "")
+    )
+    for label, one in record.deployments.items():
+        left = f", {one['left']} left" if one.get("left") is not None else ""
+        doing = f"; {one['doing']}" if one.get("doing") and state in ("running", "stopping") else ""
+        yield f"  {label}: {one.get('measured')} measured, {one.get('failed')} failed{left}{doing}"
+        if one.get("why"):
+            yield f"    {one['why']}"
+    if record.events:
+        yield "  last events"
+    for event in record.events:
+        at = time.strftime("%H:%M:%S", time.localtime(event["unix_ns"] / 1e9))
+        yield f"    {at} {event['kind']}: {event['deployment'] and event['deployment'] + ': '}{event['text']}"
+
+
+def run_text(experiment: str, record: RunRecord, age_s: float) -> str:
+    """``run_lines`` without anything that a terminal obeys."""
+    return redacted("\n".join(run_lines(experiment, record, age_s)))

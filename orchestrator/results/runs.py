@@ -1,0 +1,346 @@
+"""Which runs of an experiment are active: a record of each beside its results, kept fresh by a heartbeat.
+
+The records are advisory, and results are right without them: they keep two drivers from measuring one experiment on
+the same engines' time, and tell ``status`` and ``stop`` what a driver does. Whether a run lives is never told from two
+hosts' clocks. On the same host its process says it; elsewhere its record, which changes with every heartbeat.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator.errors import InputError, OrchestratorError, ResultsError
+from orchestrator.redaction import redacted
+from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.events import Event, Listener, Phase
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.location import parse_location
+from orchestrator.results.root import MARKS, open_results
+
+EVERY_S = 10.0  # between heartbeats
+SILENT_S = 60.0  # a record of another host that did not change for so long is that of a dead run
+LOOK_S = 1.0  # how often records of others are read while nobody knows whether they live
+MOST_DEPLOYMENTS, MOST_EVENTS = 100, 20  # in a record; of deployments those that something happened to last
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """What a driver tells of itself. ``deployments``: by label, what each does, since when, and its measurements."""
+
+    run_id: str
+    state: str = "running"  # claiming | running | stopping | ended
+    host: str = "?"
+    place: str = ""  # boot of the kernel and PID namespace: within it ``pid`` and ``pid_started`` name one process
+    pid: int = 0
+    pid_started: int = 0  # clock ticks since boot
+    user: str = "?"
+    began_unix_ns: int = 0
+    beats: int = 0
+    says: str = ""  # what the sweep does, or how it ended
+    total: int = 0  # measurements that were to do when it began
+    skipped: int = 0  # that were done before
+    measured: int = 0
+    failed: int = 0
+    left_s: float | None = None  # how long the rest will take, as it was estimated last
+    deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)  # the last ones, oldest first
+
+    @classmethod
+    def of_this_process(cls) -> RunRecord:
+        return cls(
+            run_id=new_ulid(),
+            state="claiming",
+            host=platform.node(),
+            place=_place(),
+            pid=os.getpid(),
+            pid_started=_started(os.getpid()) or 0,
+            user=_user(),
+            began_unix_ns=time.time_ns(),
+        )
+
+    @classmethod
+    def from_json(cls, run_id: str, text: bytes) -> RunRecord:
+        """A damaged one is that of an unknown run: nobody knows whether it lives, until it was silent for long."""
+        try:
+            found, empty = json.loads(text), asdict(cls(run_id=run_id))
+            known = {name: found[name] for name in empty.keys() & found.keys()} | {"run_id": run_id}
+            if all(type(one) is type(empty[name]) for name, one in known.items() if name != "left_s"):
+                return cls(**known)
+        except (AttributeError, RecursionError, ValueError):
+            pass
+        return cls(run_id=run_id)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def name(self) -> str:
+        return f"pid {self.pid} of {self.user} on {self.host}"
+
+    def lives(self) -> bool | None:
+        """Whether its process does; None where this host cannot tell."""
+        if self.state == "ended":
+            return False
+        if self.place != _place():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except (OverflowError, PermissionError):  # another user's
+            pass
+        started = _started(self.pid)  # of another user's process it may be hidden
+        return started is None or started == self.pid_started
+
+    def note(self, item: Event | Phase) -> None:
+        """Keep what is told."""
+        if isinstance(item, Phase) and item.deployment == "sweep":
+            self.says = f"{item.name} {item.detail}".strip()
+            return
+        if isinstance(item, Event):
+            self._count(item)
+            keys = {"unix_ns": item.unix_ns, "kind": item.kind, "deployment": item.deployment, "text": item.text}
+            self.events = [*self.events, keys][-MOST_EVENTS:]
+        if not item.deployment:
+            return
+        one = self.deployments.pop(item.deployment, None) or {"doing": "", "measured": 0, "failed": 0, "left": None}
+        self.deployments[item.deployment] = one
+        if isinstance(item, Phase):
+            doing = "" if item.name == "ended" else f"{item.name} {item.detail}".strip()
+            one |= {} if one["doing"] == doing else {"doing": doing, "since_unix_ns": time.time_ns()}
+        elif item.kind in ("measured", "failed"):
+            one[item.kind] += 1
+        one |= {"left": item.data["left"]} if isinstance(item, Event) and "left" in item.data else {}
+        one |= {"why": item.text} if isinstance(item, Event) and item.kind in ("failed", "gave_up") else {}
+        for label in [label for label, other in self.deployments.items() if not other["doing"]]:
+            if len(self.deployments) > MOST_DEPLOYMENTS:
+                del self.deployments[label]
+
+    def _count(self, event: Event) -> None:
+        if event.kind == "sweep":
+            self.total, self.skipped = int(event.data.get("total", 0)), int(event.data.get("skipped", 0))
+        self.measured += event.kind == "measured"
+        self.failed += event.kind == "failed"
+        self.left_s = event.data.get("left_s", self.left_s)
+
+
+class Runs:
+    """The records of one experiment, below ``<root>/<experiment>/runs/``; of ``stop`` a request beside each."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self.uri, self.experiment = uri, experiment
+        self._blobs = Blobs(parse_location(uri), Retry(tries=3, first_s=0.5))
+
+    def names(self) -> dict[str, float]:
+        """Names of what lies there, and how many seconds ago each was written, by the storage's clock and ours."""
+        infos = self._blobs.listing(f"{self.experiment}/runs", recursive=False)
+        found = {info.base_name: info.mtime_ns for info in infos if info.is_file}
+        return {
+            name: max(0.0, (time.time_ns() - (wrote or 0)) / 1e9) for name, wrote in found.items() if name[0] != "."
+        }
+
+    def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
+        """A run's record, and its text; None where there is none."""
+        text = self._blobs.get(self._key(f"{run_id}.json"))
+        return None if text is None else (RunRecord.from_json(run_id, text), text)
+
+    def all(self) -> list[tuple[RunRecord, bytes]]:
+        """Every run's, oldest first."""
+        names = sorted(name.removesuffix(".json") for name in self.names() if name.endswith(".json"))
+        return [found for name in names if (found := self.read(name))]
+
+    def put(self, run_id: str, text: bytes) -> None:
+        self._blobs.put(self._key(f"{run_id}.json"), text)
+
+    def ask_to_stop(self, run_id: str) -> None:
+        self._blobs.put(self._key(f"{run_id}.stop"), f"{_user()} on {platform.node()}".encode())
+
+    def asked_by(self, run_id: str) -> str:
+        """Who asked it to stop."""
+        return redacted((self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace"))[:200]
+
+    def remove(self, run_id: str) -> None:
+        for suffix in ("json", "stop"):
+            self._blobs.delete(self._key(f"{run_id}.{suffix}"))
+
+    def _key(self, name: str) -> str:
+        return f"{self.experiment}/runs/{name}"
+
+    def take(self, record: RunRecord, watch: Watch, sleep: Callable[[float], None] = time.sleep) -> set[str]:
+        """Make it the active run of the experiment. Returns the ids of the dead, whose place it took.
+
+        Of several that claim the place at once the one with the smallest id gets it: each writes its claim before it
+        looks, so whoever looks last sees all; it waits for those that may have looked before it, and for those of which
+        nobody knows yet whether they live. Raises InputError when another run is active.
+        """
+        self.put(record.run_id, record.to_json())
+        try:
+            dead = set[str]()
+            while True:
+                rivals = [
+                    (other, watch.lives(other, text)) for other, text in self.all() if other.run_id != record.run_id
+                ]
+                dead |= {other.run_id for other, lives in rivals if lives is False}
+                unknown = [(other, lives) for other, lives in rivals if other.run_id not in dead]
+                for other, lives in unknown:
+                    if lives and (other.state != "claiming" or other.run_id < record.run_id):
+                        raise InputError(self._refusal(other))
+                if not unknown:
+                    break
+                sleep(LOOK_S)
+                record.beats += 1
+                self.put(record.run_id, record.to_json())
+            record.state = "running"
+            self.put(record.run_id, record.to_json())
+        except BaseException:
+            self.remove(record.run_id)
+            raise
+        for run_id in dead:
+            self.remove(run_id)
+        return dead
+
+    def _refusal(self, other: RunRecord) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(other.began_unix_ns / 1e9))
+        of = f", {other.measured} of {other.total} measured" if other.total else ""
+        return (
+            f"another run of {self.experiment!r} is active at {self.uri}: {other.name}, since {since}{of}. "
+            f"'orchestrator status {self.uri}' shows it, 'orchestrator stop {self.uri}' ends it in order; or wait "
+            "until it is over: what it measured is not measured again"
+        )
+
+
+def runs_at(uri: str, experiment: str | None = None) -> list[Runs]:
+    """Of the experiments at ``uri``, or of one. Raises InputError where there is none (of that name)."""
+    found = open_results(uri, (*MARKS, "runs"))
+    names = found.experiments if experiment is None else (found.store(experiment).experiment,)
+    return [Runs(found.uri, name) for name in names]
+
+
+class Watch:
+    """Whether runs live, told from their processes or from their records as they change or do not."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._seen: dict[str, tuple[bytes, float]] = {}
+
+    def silent_s(self, record: RunRecord, text: bytes) -> float:
+        """For how long its record was seen unchanged."""
+        before, since_s = self._seen.get(record.run_id, (b"", 0.0))
+        if before != text:
+            since_s = self._now_s()
+            self._seen[record.run_id] = text, since_s
+        return self._now_s() - since_s
+
+    def lives(self, record: RunRecord, text: bytes) -> bool | None:
+        """None while that is not known."""
+        if (here := record.lives()) is not None:
+            return here
+        changed = self._seen.get(record.run_id, (text, 0.0))[0] != text
+        if self.silent_s(record, text) >= SILENT_S:
+            return False
+        return changed or None
+
+
+class ActiveRun:
+    """This driver as the active run of an experiment while it is entered: a listener that keeps its record fresh.
+
+    ``stop`` is set when somebody asks the run to stop, or when another took its place. ``tell``: who else is told.
+    """
+
+    def __init__(self, runs: Runs, stop: threading.Event, tell: Listener, watch: Watch | None = None) -> None:
+        self.tell = tell
+        self._shown, self._runs, self._stop, self._watch = tell, runs, stop, watch or Watch()
+        self._record = RunRecord.of_this_process()
+        self._dead: set[str] = set()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._lost = False
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> ActiveRun:
+        self._dead = self._runs.take(self._record, self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(EVERY_S)
+        if self._thread.is_alive():  # the storage does not answer: others see that this process is gone
+            return
+        with suppress(OrchestratorError):
+            if isinstance(error, InputError) or self._lost:  # nothing was started, or it is somebody else's turn
+                self._runs.remove(self._record.run_id)
+                return
+            self._record.state = "ended"
+            stopped = "stopped" if self._stop.is_set() else ""
+            self._record.says = redacted(f"{kind.__name__}: {error}") if kind else stopped
+            self._runs.put(self._record.run_id, self._record.to_json())
+
+    def __call__(self, item: Event | Phase) -> None:
+        with self._lock:
+            self._record.note(item)
+        self._shown(item)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(EVERY_S):
+            with suppress(ResultsError):  # the storage does not answer: the next beat may come through
+                self.beat()
+            if self._lost:
+                return
+
+    def beat(self) -> None:
+        """One heartbeat: what others want of this run, then its own record."""
+        ours, names = self._record.run_id, self._runs.names()
+        others = {name.removesuffix(".json") for name in names if name.endswith(".json")} - self._dead - {ours}
+        found = [one for run_id in others if (one := self._runs.read(run_id)) and one[0].state == "running"]
+        if found or f"{ours}.json" not in names:
+            self._lost = True
+            by = f": {found[0][0].name}" if found else ""
+            self.tell(Event("stop_asked", f"this run was silent for a minute, and another took its place{by}"))
+            self._stop.set()
+            return
+        if f"{ours}.stop" in names and not self._stop.is_set():
+            self.tell(Event("stop_asked", f"{self._runs.asked_by(ours)} asks this run to stop"))
+            self._stop.set()
+        with self._lock:
+            self._record.beats += 1
+            self._record.state = "stopping" if self._stop.is_set() else self._record.state
+            text = self._record.to_json()
+        self._runs.put(ours, text)
+
+
+def _place() -> str:
+    """Within what one pid means one process. Containers share their host's kernel, not its processes."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return platform.node()
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; -1 for one that ended and was not waited for."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return -1 if words[0] in "ZX" else int(words[19])
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())

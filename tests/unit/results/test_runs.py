@@ -1,0 +1,355 @@
+"""One active run per experiment: the second is refused, a dead one's place is taken, a race has one winner."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.errors import InputError, ResultsError
+from orchestrator.report.runs import run_text, state_of
+from orchestrator.results import runs as module
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.runs import EVERY_S, MOST_DEPLOYMENTS, SILENT_S, ActiveRun, RunRecord, Runs, Watch, runs_at
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(str(tmp_path), "x")
+
+
+class Time:
+    """A clock that goes on as somebody sleeps; ``then`` happens at each step."""
+
+    def __init__(self, then=lambda: None) -> None:
+        self.now_s, self.then = 0.0, then
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.then()
+
+    def watch(self) -> Watch:
+        return Watch(lambda: self.now_s)
+
+
+def written(runs: Runs, **changes: object) -> RunRecord:
+    """The record of a running run, in place."""
+    record = replace(RunRecord.of_this_process(), **{"state": "running", **changes})
+    runs.put(record.run_id, record.to_json())
+    return record
+
+
+def take(runs: Runs, time: Time | None = None) -> RunRecord:
+    time, record = time or Time(), RunRecord.of_this_process()
+    runs.take(record, time.watch(), time.sleep)
+    return record
+
+
+def ids(runs: Runs) -> list[str]:
+    return [record.run_id for record, _ in runs.all()]
+
+
+def test_a_second_run_is_refused_and_told_who_runs_and_what_to_do(runs: Runs) -> None:
+    first = written(runs, measured=3, total=8, user="ann", host="node7")
+    with pytest.raises(InputError) as refused:
+        take(runs)
+    said = str(refused.value)
+    assert f"pid {os.getpid()} of ann on node7, since" in said
+    assert "3 of 8 measured" in said
+    assert f"orchestrator stop {runs.uri}" in said
+    assert ids(runs) == [first.run_id]
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_place_of_a_run_killed_on_this_host_is_taken_at_once(runs: Runs) -> None:
+    written(runs, pid=dead_pid())
+    written(runs, pid_started=1)  # its pid was given to somebody else since
+    time = Time()
+    assert ids(runs) != [take(runs, time).run_id]
+    assert time.now_s == 0.0
+    (left,) = runs.all()
+    assert left[0].state == "running"
+
+
+def test_a_process_that_ended_and_was_not_waited_for_is_dead(runs: Runs) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    record = written(runs, pid=process.pid, pid_started=module._started(process.pid))
+    assert record.lives() is True
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert record.lives() is False
+    process.wait()
+
+
+def test_a_run_that_ended_hinders_nobody_and_its_record_is_replaced(runs: Runs) -> None:
+    written(runs, state="ended")
+    assert ids(runs) != [(taken := take(runs)).run_id]
+    assert ids(runs) == [taken.run_id]
+
+
+def test_a_run_of_another_host_that_beats_is_refused_for(runs: Runs) -> None:
+    other = written(runs, place="elsewhere")
+
+    def beat() -> None:
+        other.beats += time.now_s % EVERY_S == 0
+        runs.put(other.run_id, other.to_json())
+
+    time = Time(beat)
+    with pytest.raises(InputError, match="another run"):
+        take(runs, time)
+    assert time.now_s == EVERY_S
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minute(runs: Runs, damaged: bool) -> None:
+    other = written(runs, place="elsewhere", began_unix_ns=2**62)  # its clock says nothing
+    if damaged:
+        runs.put(other.run_id, b'{"pid": "x"')
+    time = Time()
+    taken = take(runs, time)
+    assert time.now_s == SILENT_S
+    assert ids(runs) == [taken.run_id]
+
+
+class Interleaved(Runs):
+    """Each look at the storage waits for its turn, and a seeded throw of dice says whose it is."""
+
+    def __init__(self, runs: Runs) -> None:
+        super().__init__(runs.uri, runs.experiment)
+        self.waiting: dict[str, threading.Event] = {}
+        self.changed = threading.Condition()
+
+    def turn(self, _: float = 0.0) -> None:
+        mine = threading.Event()
+        with self.changed:
+            self.waiting[threading.current_thread().name] = mine
+            self.changed.notify()
+        assert mine.wait(20)
+
+    def put(self, run_id: str, text: bytes) -> None:
+        self.turn()
+        super().put(run_id, text)
+
+    def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
+        self.turn()
+        return super().read(run_id)
+
+    def names(self) -> dict[str, float]:
+        self.turn()
+        return super().names()
+
+    def remove(self, run_id: str) -> None:
+        self.turn()
+        super().remove(run_id)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_of_several_that_start_at_the_same_time_exactly_one_runs(runs: Runs, seed: int) -> None:
+    dice, won, refused = random.Random(seed), list[str](), list[str]()
+    if seed % 2:
+        written(runs, pid_started=1)  # a dead one was there before
+    own = Interleaved(runs)
+
+    def claim(run_id: str) -> None:
+        record = replace(RunRecord.of_this_process(), run_id=run_id)  # whatever their clocks say
+        try:
+            own.take(record, Watch(), own.turn)
+            won.append(run_id)
+        except InputError:
+            refused.append(run_id)
+        with own.changed:
+            own.changed.notify()
+
+    for run_id in map(str, dice.sample(range(100, 1000), 3)):
+        threading.Thread(target=claim, args=(run_id,), name=run_id, daemon=True).start()
+    while len(won) + len(refused) < 3:
+        with own.changed:
+            assert own.changed.wait_for(lambda: len(own.waiting) + len(won) + len(refused) == 3, 20)
+            if own.waiting:
+                own.waiting.pop(dice.choice(sorted(own.waiting))).set()
+    assert len(won) == 1
+    assert ids(runs) == won
+
+
+def entered(runs: Runs, stop: threading.Event | None = None) -> tuple[ActiveRun, list[Event | Phase]]:
+    told: list[Event | Phase] = []
+    return ActiveRun(runs, stop or threading.Event(), told.append), told
+
+
+def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> None:
+    active, told = entered(runs)
+    with active:
+        (before,) = runs.all()
+        active(Event("sweep", "2 to do", data={"total": 2, "skipped": 1}))
+        active(Phase("tp=2", "measure", "chat 4 req/s"))
+        active(Event("measured", "measured chat 4 req/s", "tp=2", data={"left": 1, "left_s": 60}))
+        active(Event("failed", "no kernel", "tp=2", data={"left": 0, "left_s": 0}))
+        active.beat()
+        ((record, text),) = runs.all()
+        assert text != before[1]
+        assert (record.state, record.total, record.skipped, record.measured, record.failed) == ("running", 2, 1, 1, 1)
+        assert record.deployments["tp=2"]["doing"] == "measure chat 4 req/s"
+        assert record.deployments["tp=2"]["left"] == 0
+        assert record.deployments["tp=2"]["why"] == "no kernel"
+        shown = run_text("x", record, 3.0)
+        assert "1 of 2 measured, 1 failed, 1 done before" in shown
+        assert "tp=2: 1 measured, 1 failed, 0 left; measure chat 4 req/s" in shown
+        assert "its last heartbeat was 3 s ago" in shown
+    assert len(told) == 4
+    ((ended, _),) = runs.all()
+    assert (ended.state, ended.says) == ("ended", "")
+
+
+def test_a_record_stays_small_and_keeps_who_is_at_work(runs: Runs) -> None:
+    record = RunRecord.of_this_process()
+    record.note(Phase("at work", "measure"))
+    for number in range(1000):
+        record.note(Phase(f"d{number}", "start"))
+        record.note(Event("measured", "x" * 100, f"d{number}"))
+        record.note(Phase(f"d{number}", "ended"))
+    assert len(record.deployments) == MOST_DEPLOYMENTS
+    assert {"at work", "d999"} <= record.deployments.keys()
+    assert record.measured == 1000
+    assert len(record.to_json()) < 20_000
+
+
+def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
+    stop = threading.Event()
+    active, told = entered(runs, stop)
+    with active:
+        ((record, _),) = runs.all()
+        runs.ask_to_stop(record.run_id)
+        active.beat()
+        active.beat()
+        assert stop.is_set()
+        assert [one.kind for one in told] == ["stop_asked"]
+        assert "asks this run to stop" in told[0].text
+        assert runs.all()[0][0].state == "stopping"
+    assert [(one.state, one.says) for one, _ in runs.all()] == [("ended", "stopped")]
+
+
+def test_a_run_whose_place_was_taken_meanwhile_stops_and_leaves_the_other_alone(runs: Runs) -> None:
+    stop = threading.Event()
+    active, told = entered(runs, stop)
+    with active:
+        ((ours, _),) = runs.all()
+        runs.remove(ours.run_id)
+        other = written(runs, place="elsewhere")
+        active.beat()
+        assert stop.is_set()
+        assert "took its place" in told[0].text
+    assert ids(runs) == [other.run_id]
+
+
+def test_storage_that_does_not_answer_ends_no_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, beats, through = threading.Event(), [], threading.Event()
+
+    def fails(self: Runs) -> dict[str, float]:
+        beats.append(1)
+        if len(beats) > 2:
+            through.set()
+        raise ResultsError("no answer")
+
+    active, _ = entered(runs, stop)
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    with active, monkeypatch.context() as patch:
+        patch.setattr(Runs, "names", fails)
+        assert through.wait(10)
+    assert not stop.is_set()
+    assert [one.state for one, _ in runs.all()] == ["ended"]
+
+
+def test_what_was_refused_before_it_started_leaves_no_record_and_what_failed_says_why(runs: Runs) -> None:
+    with pytest.raises(InputError), entered(runs)[0]:
+        raise InputError("a node cannot")
+    assert ids(runs) == []
+    with pytest.raises(ZeroDivisionError), entered(runs)[0]:
+        raise ZeroDivisionError("by zero")
+    assert [(one.state, one.says) for one, _ in runs.all()] == [("ended", "ZeroDivisionError: by zero")]
+
+
+def test_the_state_of_a_run_is_told_by_its_process_or_its_age(runs: Runs) -> None:
+    assert state_of(written(runs), 1e9) == "running"
+    assert state_of(written(runs, pid_started=1), 1.0) == "dead"
+    elsewhere = written(runs, place="elsewhere")
+    assert (state_of(elsewhere, 5.0), state_of(elsewhere, 500.0)) == ("running", "silent")
+    assert "takes its place and continues" in run_text("x", elsewhere, 500.0)
+
+
+def invoke(*argv: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
+    return done.return_value or 0, done.stdout
+
+
+def test_status_shows_runs_as_text_and_json_and_obeys_no_terminal_sequence(runs: Runs) -> None:
+    event = {"unix_ns": 10**18, "kind": "failed", "deployment": "", "text": "\x1b[2Jhf_" + "a" * 30}
+    written(runs, events=[event])
+    _, said = invoke("status", runs.uri)
+    assert said.startswith("x: running, pid")
+    assert "\x1b" not in said
+    assert "hf_a" not in said
+    (experiment,) = json.loads(invoke("status", f"{runs.uri}/x", "--format", "json")[1])
+    assert experiment["experiment"] == "x"
+    assert [(one["state"], one["pid"]) for one in experiment["runs"]] == [("running", os.getpid())]
+    assert experiment["runs"][0]["heartbeat_age_s"] < 60
+    with pytest.raises(InputError, match="no results"):
+        runs_at(f"{runs.uri}/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("becomes", "status", "says"),
+    [
+        ({"state": "ended", "measured": 3, "total": 8}, 0, "x: ended: 3 of 8 measured"),
+        (None, 0, "ended before it measured anything"),
+        (
+            {"state": "ended", "events": [{"kind": "left_over", "text": "2 processes outlived their launch"}]},
+            3,
+            "2 processes outlived their launch",
+        ),
+        ({"pid_started": 1}, 3, "its process is gone"),
+        ({}, 3, "does not answer"),
+    ],
+)
+def test_stop_asks_waits_and_says_what_became_of_it(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, becomes: dict | None, status: int, says: str
+) -> None:
+    record, time, asked = written(runs), Time(), []
+
+    def later() -> None:
+        asked.append(f"{record.run_id}.stop" in runs.names())
+        if becomes is None:
+            runs.remove(record.run_id)
+        elif becomes:
+            changed = replace(record, **becomes)
+            runs.put(changed.run_id, changed.to_json())
+
+    time.then = later
+    monkeypatch.setattr("orchestrator.cli.stop.time.sleep", time.sleep)
+    monkeypatch.setattr("orchestrator.cli.stop.time.monotonic", lambda: time.now_s)
+    monkeypatch.setattr("orchestrator.results.runs.time.monotonic", lambda: time.now_s)
+    monkeypatch.setattr(module, "Watch", time.watch)
+    code, said = invoke("stop", runs.uri)
+    assert asked[0]
+    assert (code, says in said) == (status, True), said
+
+
+def test_stop_gives_up_when_its_time_is_over_and_says_so_where_nothing_runs(runs: Runs) -> None:
+    assert written(runs, state="ended")
+    assert invoke("stop", runs.uri) == (0, f"no run is active at {runs.uri}\n")
+    written(runs)
+    code, said = invoke("stop", runs.uri, "--timeout", "0s")
+    assert (code, "it has not ended yet" in said) == (3, True)
