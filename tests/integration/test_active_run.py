@@ -1,4 +1,4 @@
-"""One active run per experiment, seen as users see it: refused, killed and taken over at once, stopped from elsewhere."""
+"""One active run per experiment, as users see it: refused, killed and taken over at once, stopped from elsewhere."""
 
 from __future__ import annotations
 
