@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A Ray cluster of two nodes on this machine until Ctrl-C, for trying sweeps; no other Ray of this machine is touched.
+#   clusters/local/two-nodes.sh &      then:  ray job submit --address http://127.0.0.1:8265 --working-dir . -- \
+#                                             python -m orchestrator run experiments/quickstart-emulated.yaml --results "$PWD/sweeps"
+#   CPUS (of each node, 4), PORT (6379), DASHBOARD_PORT (8265), RAY (ray): set them to change them.
+set -euo pipefail
+: "${CPUS:=4}" "${PORT:=6379}" "${DASHBOARD_PORT:=8265}" "${RAY:=ray}"
+folder=$(mktemp -d /tmp/ray2-XXXXXX)       # short: Ray's socket paths below it are limited to 107 bytes
+mkdir "$folder/1" "$folder/2"              # one each: nodes that share one unpack a job's files over each other
+export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder      # on loopback
+node=("$RAY" start --block --disable-usage-stats --num-cpus="$CPUS" --object-store-memory=80000000 --node-ip-address=127.0.0.1)
+trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf "$folder"; exit 0' EXIT INT TERM
+answers() { (: < "/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+"${node[@]}" --head --port="$PORT" --dashboard-host=127.0.0.1 --dashboard-port="$DASHBOARD_PORT" \
+  --dashboard-agent-listen-port=$((DASHBOARD_PORT + 1)) --ray-client-server-port=$((DASHBOARD_PORT + 2)) \
+  --temp-dir="$folder/1" > "$folder/1/log" 2>&1 &
+until answers "$PORT"; do
+  kill -0 $! 2>/dev/null || { cat "$folder/1/log"; exit 1; }
+  sleep 1
+done
+"${node[@]}" --address="127.0.0.1:$PORT" --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
+  --temp-dir="$folder/2" > "$folder/2/log" 2>&1 &
+until answers "$DASHBOARD_PORT"; do sleep 1; done
+echo "two nodes: --address 127.0.0.1:$PORT, jobs to http://127.0.0.1:$DASHBOARD_PORT"
+wait -n                                    # a node that ends ends both
+cat "$folder"/?/log

@@ -1,0 +1,100 @@
+"""Cluster files that this machine can run are run: each measures a sweep, with the emulator as its engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness import (
+    MODEL,
+    ROOT,
+    assert_nothing_left,
+    assert_rows_equal_schedule,
+    environment,
+    manifests,
+    orchestrator,
+    rows,
+    wait_for,
+    write_experiment,
+)
+
+pytestmark = pytest.mark.cluster
+RAY = str(Path(sys.executable).parent / "ray")
+SWEEP = f"""
+version: 1
+name: small
+model: {{id: {MODEL}}}
+hardware: HARDWARE
+deployments:
+  engine: emulator
+  hardware: here
+  vary: [{{cases: [{{tensor_parallel_size: 1}}, {{tensor_parallel_size: 2, nnodes: 2}}]}}]
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
+"""
+
+
+@contextmanager
+def running(script: str, log: Path, says: str, **env: str) -> Iterator[None]:
+    """A script of clusters/local while it runs; it leaves no process and no folder."""
+    before = set(os.listdir("/tmp"))
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(ROOT / "clusters" / "local" / script)], env=environment(RAY=RAY, **env), stdout=out, stderr=out
+        )
+    try:
+        wait_for(lambda: process.poll() is not None or says in log.read_text(), 60, f"{script}: {log.read_text()}")
+        assert process.poll() is None, log.read_text()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    folders = [Path("/tmp", name) for name in set(os.listdir("/tmp")) - before if name.startswith(("ray2-", "rayas-"))]
+    assert folders == []
+
+
+def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
+    experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", "{here: {accelerator: cpu}}"))
+    results = tmp_path / "results"
+    env = {"PORT": "20741", "DASHBOARD_PORT": "20751", "CPUS": "2"}
+    with running("two-nodes.sh", tmp_path / "log", "two nodes:", **env):
+        package = tmp_path / "package"
+        shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+        run = [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
+        submit = [RAY, "job", "submit", "--address", "http://127.0.0.1:20751", "--working-dir", str(package)]
+        done = wait_for(lambda: _accepted([*submit, "--", *run], tmp_path), 60, "jobs are taken")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert len({row["node_id"] for row in _seats(results)}) == 2
+    assert_nothing_left()
+
+
+def _accepted(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str] | None:
+    done = subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=180, check=False)
+    return None if "No available agent" in done.stdout + done.stderr else done
+
+
+def _seats(results: Path) -> list[dict[str, str]]:
+    return [seat for row in rows(results, "launches") for seat in json.loads(row["placement_json"])]
+
+
+@pytest.mark.long
+def test_the_local_cluster_that_grows_measures_a_sweep_from_nothing(tmp_path: Path) -> None:
+    grown = "{here: {accelerator: H100-80GB, gpus_per_node: 8, labels: {pool: grown}}}"
+    experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", grown))
+    results = tmp_path / "results"
+    with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT="20761"):
+        done = orchestrator("run", str(experiment), "--results", str(results), "--address", "127.0.0.1:20761")
+    assert done.returncode == 0, done.stderr
+    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert_rows_equal_schedule(results)
+    assert_nothing_left()

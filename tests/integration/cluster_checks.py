@@ -1,0 +1,245 @@
+"""What can be known of a cluster file without its cloud: every function returns the problems it finds, as sentences."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jsonschema
+
+from orchestrator.catalog.accelerators import find
+
+LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
+GPU = "nvidia.com/gpu"
+# Keys of KubeRay 1.7.0 that the files use: another one is looked up in its definition before it stands here.
+KUBERAY_KEYS = {
+    "spec": "rayVersion enableInTreeAutoscaling authOptions autoscalerOptions headGroupSpec workerGroupSpecs",
+    "RayJob spec": "entrypoint submissionMode backoffLimit activeDeadlineSeconds preRunningDeadlineSeconds"
+    " shutdownAfterJobFinishes ttlSecondsAfterFinished rayClusterSpec",
+    "autoscalerOptions": "version idleTimeoutSeconds upscalingMode",
+    "authOptions": "mode",
+    "group": "groupName priority replicas minReplicas maxReplicas idleTimeoutSeconds labels rayStartParams template",
+}
+SUBMISSION_MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
+
+
+def ray_up(config: dict[str, Any]) -> list[str]:
+    """A file for ``ray up``: Ray's own check, then what it lets through, by the provider's description of a node."""
+    from ray._private.label_utils import validate_node_label_syntax
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    try:
+        prepared = prepare_config(copy.deepcopy(config))
+        validate_config(prepared)
+    except Exception as error:
+        return [f"Ray refuses it: {getattr(error, 'message', error)}"]
+    found = []
+    check = {"aws": aws_node, "gcp": gcp_node, "azure": azure_node}.get(config["provider"]["type"])
+    for name, kind in config["available_node_types"].items():
+        try:
+            validate_node_label_syntax(kind.get("labels", {}))
+        except ValueError as error:
+            found.append(f"{name}: {error}")
+        if check:
+            found += [f"{name}: {problem}" for problem in check(kind["node_config"])]
+            found += [f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))]
+    commands = [line for key, lines in prepared.items() if key.endswith("_commands") for line in lines]
+    found += [f"a nightly Ray is installed: {line}" for line in commands if "dev0" in line or "nightly" in line]
+    return found + [problem for line in commands for problem in shell(line)]
+
+
+def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
+    labels = kind.get("labels", {})
+    if not kind.get("resources", {}).get("GPU"):
+        return
+    yield from accelerator(labels.get("accelerator", "no label accelerator"))
+    if labels.get("market") not in ("spot", "ondemand"):
+        yield f"its market is {labels.get('market')!r}"
+    if idle_s < LONGEST_DOWNLOAD_S:
+        yield f"a node that is idle for {idle_s:g} s leaves, and weights may take {LONGEST_DOWNLOAD_S:g} s to come"
+
+
+def accelerator(name: str) -> list[str]:
+    """A name of our catalogue: anything else would never be chosen by an experiment's ``hardware``."""
+    known = find(name)
+    return [] if known else [f"accelerator {name!r} is not in the catalogue"]
+
+
+def aws_node(node: dict[str, Any]) -> list[str]:
+    """RunInstances as botocore describes it; botocore itself looks at keys and types, not at enumerations."""
+    from botocore.validate import ParamValidator
+
+    model = _run_instances()
+    report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **node}, model)
+    found = report.generate_report().splitlines()
+    market = node.get("InstanceMarketOptions", {})
+    for value, shape in (
+        (node.get("InstanceType"), model.members["InstanceType"]),
+        (market.get("MarketType", "spot"), model.members["InstanceMarketOptions"].members["MarketType"]),
+    ):
+        found += [] if value in shape.enum else [f"{value!r} is no {shape.name}"]
+    return found
+
+
+@cache
+def _run_instances() -> Any:
+    import botocore.session
+
+    return botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+
+
+def gcp_node(node: dict[str, Any]) -> list[str]:
+    """Compute Engine's Instance, as Google's discovery document describes it."""
+    schemas = _compute_engine()
+    kinds = {"string": str, "integer": int, "boolean": bool, "number": (int, float)}
+
+    def walk(value: Any, schema: dict[str, Any], at: str) -> Iterator[str]:
+        schema = schemas[schema["$ref"]] if "$ref" in schema else schema
+        kind = schema.get("type")
+        if kind == "object":
+            if not isinstance(value, dict):
+                yield f"{at} is {value!r}, not an object"
+                return
+            for key, inner in value.items():
+                below = schema.get("properties", {}).get(key) or schema.get("additionalProperties")
+                yield from walk(inner, below, f"{at}.{key}") if below else [f"{at}.{key} is unknown"]
+        elif kind == "array":
+            if not isinstance(value, list):
+                yield f"{at} is {value!r}, not a list"
+                return
+            for number, inner in enumerate(value):
+                yield from walk(inner, schema["items"], f"{at}[{number}]")
+        elif kind in kinds and (not isinstance(value, kinds[kind]) or (kind != "boolean" and value is True)):
+            yield f"{at} is {value!r}, not a {kind}"
+        elif "enum" in schema and value not in schema["enum"]:
+            yield f"{at} is {value!r}, not one of {schema['enum']}"
+
+    return list(walk(node, {"$ref": "Instance"}, "node_config"))
+
+
+@cache
+def _compute_engine() -> dict[str, Any]:
+    folder = resources.files("googleapiclient") / "discovery_cache" / "documents"
+    schemas: dict[str, Any] = json.loads((folder / "compute.v1.json").read_text())["schemas"]
+    return schemas
+
+
+def azure_node(node: dict[str, Any]) -> list[str]:
+    """Parameters of the template that Ray deploys, with their types."""
+    import ray
+
+    path = resources.files(ray) / "autoscaler" / "_private" / "_azure" / "azure-vm-template.json"
+    known = json.loads(path.read_text())["parameters"] | {"availability_zone": {"type": "string"}}
+    kinds = {"string": str, "int": int, "bool": bool, "object": dict, "array": list, "securestring": str}
+    found = [f"{key} is unknown beside azure_arm_parameters" for key in node if key != "azure_arm_parameters"]
+    for key, value in node.get("azure_arm_parameters", {}).items():
+        if key not in known:
+            found.append(f"azure_arm_parameters.{key} is unknown")
+        elif not isinstance(value, kinds[known[key]["type"].lower()]):
+            found.append(f"azure_arm_parameters.{key} is {value!r}, not a {known[key]['type']}")
+    return found
+
+
+def pods(document: dict[str, Any]) -> list[str]:
+    """Every pod template of a KubeRay document, and every document of Kubernetes' own, by Kubernetes' own models."""
+    if document["apiVersion"] == "v1":
+        return list(_kubernetes(document, f"V1{document['kind']}", document["kind"]))
+    found = []
+    for name, group in _groups(document):
+        found += _kubernetes(group["template"], "V1PodTemplateSpec", f"{name}.template")
+    return found
+
+
+def _kubernetes(value: Any, kind: str, at: str) -> Iterator[str]:
+    plain = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": object, "datetime": str}
+    if inner := re.fullmatch(r"([Ll]ist|[Dd]ict)[\[(](?:str, ?)?(.+)[\])]", kind):
+        each = list if inner[1].lower() == "list" else dict
+        if not isinstance(value, each):
+            yield f"{at} is {value!r}, not a {inner[1]}"
+            return
+        for key, below in value.items() if each is dict else enumerate(value):
+            yield from _kubernetes(below, inner[2], f"{at}.{key}")
+    elif kind in plain:
+        if not isinstance(value, plain[kind]) or (kind != "bool" and isinstance(value, bool)):
+            yield f"{at} is {value!r}, not a {kind}"
+    elif not isinstance(value, dict):
+        yield f"{at} is {value!r}, not a {kind}"
+    else:
+        model = getattr(importlib.import_module("kubernetes.client"), kind)
+        kinds = {model.attribute_map[name]: inner for name, inner in model.openapi_types.items()}
+        for key, below in value.items():
+            yield from _kubernetes(below, kinds[key], f"{at}.{key}") if key in kinds else [f"{at}.{key} is unknown"]
+
+
+def _groups(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    spec = document["spec"].get("rayClusterSpec", document["spec"])
+    return [("head", spec["headGroupSpec"]), *((one["groupName"], one) for one in spec["workerGroupSpecs"])]
+
+
+def kuberay_rules(document: dict[str, Any]) -> list[str]:
+    """What KubeRay's operator refuses although its schema lets it through, and what this program cannot start with."""
+    found, spec = [], document["spec"]
+    if document["kind"] == "RayJob":
+        if spec.get("submissionMode", "K8sJobMode") not in SUBMISSION_MODES:
+            found.append(f"submissionMode {spec['submissionMode']!r} is none of {SUBMISSION_MODES}")
+        if spec.get("ttlSecondsAfterFinished") and not spec.get("shutdownAfterJobFinishes"):
+            found.append("ttlSecondsAfterFinished needs shutdownAfterJobFinishes")
+    cluster = spec.get("rayClusterSpec", spec)
+    levels = [("spec", cluster), ("RayJob spec", spec if document["kind"] == "RayJob" else {})]
+    levels += [(key, cluster.get(key, {})) for key in ("autoscalerOptions", "authOptions")]
+    levels += [("group", group) for _, group in _groups(document)]
+    found += [f"{at}: {key} is unknown" for at, level in levels for key in level if key not in KUBERAY_KEYS[at].split()]
+    if cluster.get("autoscalerOptions", {}).get("version") != "v2":
+        found.append("autoscalerOptions.version is not v2: labels, priority and idleTimeoutSeconds of groups need it")
+    for name, group in _groups(document):
+        container = group["template"]["spec"]["containers"][0]
+        gpus = int(container["resources"].get("limits", {}).get(GPU, 0))
+        as_up = {"resources": {"GPU": gpus}, "labels": group.get("labels", {})}
+        found += [f"{name}: {one}" for one in _gpu_group(as_up, group.get("idleTimeoutSeconds", 0))]
+        mounted = {one["name"] for one in container.get("volumeMounts", ())}
+        there = {one["name"] for one in group["template"]["spec"].get("volumes", ())}
+        found += [f"{name}: volume {one} is mounted and not there" for one in sorted(mounted - there)]
+        if name == "head" and (gpus or group["rayStartParams"].get("num-gpus") != "0"):
+            found.append("the head may be given GPUs, and goes down with what runs on them")
+    return found
+
+
+def kuberay_schema(document: dict[str, Any], definition: dict[str, Any]) -> list[str]:
+    """By the custom resource definition of KubeRay, made strict: a key it does not name is an error."""
+    (version,) = (one for one in definition["spec"]["versions"] if one["name"] == "v1")
+    if document["apiVersion"] != "ray.io/v1":
+        return [f"apiVersion is {document['apiVersion']!r}, not ray.io/v1"]
+    check = jsonschema.Draft7Validator(_strict(version["schema"]["openAPIV3Schema"]) | {"additionalProperties": True})
+    paths = (("/".join(map(str, error.absolute_path)), error.message) for error in check.iter_errors(document))
+    return [f"{path}: {message[:300]}" for path, message in paths]
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(value) for key, value in schema.items()}
+    if (
+        isinstance(made.get("properties"), dict)
+        and "type" in made
+        and not made.get("x-kubernetes-preserve-unknown-fields")
+    ):
+        made.setdefault("additionalProperties", False)
+    if made.pop("x-kubernetes-int-or-string", False):
+        made.pop("type", None)
+        made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return made
+
+
+def shell(script: str) -> list[str]:
+    """Whether bash can read it."""
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    return [f"bash: {done.stderr.strip()}"] if done.returncode else []

@@ -1,0 +1,229 @@
+"""The cluster files that are shipped, checked without a cloud; each check also has broken files, which it refuses.
+
+What runs on this machine is run: the local files and Slurm in tests/cluster/test_local_files.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.engines.ports import FIRST, LAST
+from scripts import install_engines
+from tests.harness import ROOT
+from tests.integration import cluster_checks as checks
+
+CLUSTERS = ROOT / "clusters"
+UP = ("aws", "gcp", "azure", "local/autoscaling")
+KUBERAY = ("kuberay-rayjob", "kuberay-raycluster")
+KUBERAY_CRDS = "KUBERAY_CRDS"  # a folder with ray.io_rayjobs.yaml and ray.io_rayclusters.yaml of KubeRay 1.7
+
+
+def text(name: str) -> str:
+    return (CLUSTERS / name).read_text()
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load(text(f"{name}.yaml"))
+
+
+def ray_documents(name: str) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(text(f"{name}.yaml")) if one["kind"].startswith("Ray")]
+
+
+def changed(config: Any, path: str, value: object) -> Any:
+    """The same with one more, or another, value."""
+    made = copy.deepcopy(config)
+    *above, last = [int(part) if part.isdigit() else part for part in path.split("/")]
+    level = made
+    for part in above:
+        level = level[part]
+    level[last] = value
+    return made
+
+
+@pytest.mark.parametrize("name", UP)
+def test_a_file_for_ray_up_passes_rays_own_check_and_its_clouds(name: str) -> None:
+    assert checks.ray_up(load(name)) == []
+
+
+NODE = "available_node_types/h100_spot/node_config"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "said"),
+    [
+        ("aws", "upscaling_sped", 1, "Ray refuses it"),
+        ("aws", "available_node_types/h100_spot/resources/GPU", 7.5, "Ray refuses it"),
+        ("aws", "available_node_types/h100_spot/labels/market", 1, "Ray refuses it"),
+        ("aws", "head_node_type", "haed", "Ray refuses it"),
+        ("aws", f"{NODE}/InstanceTyp", "p5.48xlarge", "InstanceTyp"),
+        ("aws", f"{NODE}/InstanceType", "p5.49xlarge", "'p5.49xlarge' is no InstanceType"),
+        ("aws", f"{NODE}/InstanceMarketOptions/MarketType", "SPOT", "'SPOT' is no MarketType"),
+        ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeSize", "200", "Ebs.VolumeSize"),
+        ("aws", "available_node_types/h100_spot/labels/accelerator", "H1000", "'H1000' is not in the catalogue"),
+        ("aws", "available_node_types/h100_spot/labels/a b", "c", "a b"),
+        ("aws", "available_node_types/h100_spot/idle_timeout_s", 300, "weights may take"),
+        ("aws", "initialization_commands/0", "if true; then", "bash: "),
+        ("gcp", f"{NODE}/machinetype", "a3-highgpu-8g", "node_config.machinetype is unknown"),
+        ("gcp", f"{NODE}/scheduling/provisioningModel", "spot", "'spot', not one of"),
+        ("gcp", f"{NODE}/scheduling", [{"preemptible": True}], "scheduling is [{'preemptible': True}], not an object"),
+        ("gcp", f"{NODE}/disks/0/initializeParams/diskSizeGb", 200, "diskSizeGb is 200, not a string"),
+        ("azure", f"{NODE}/azure_arm_parameters/prioritty", "Spot", "azure_arm_parameters.prioritty is unknown"),
+        ("azure", f"{NODE}/azure_arm_parameters/imageSku", 2204, "imageSku is 2204, not a string"),
+        ("azure", f"{NODE}/vmSize", "Standard_ND96isr_H100_v5", "vmSize is unknown beside azure_arm_parameters"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_for_ray_up_is_refused(name: str, path: str, value: object, said: str) -> None:
+    assert said in " ".join(checks.ray_up(changed(load(name), path, value)))
+
+
+def test_a_file_without_setup_commands_would_install_a_nightly_ray() -> None:
+    config = load("aws")
+    del config["setup_commands"]
+    assert "a nightly Ray is installed" in " ".join(checks.ray_up(config))
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_a_kuberay_file_holds_pods_that_kubernetes_knows_and_the_operators_rules(name: str) -> None:
+    for document in yaml.safe_load_all(text(f"{name}.yaml")):
+        assert checks.pods(document) == []
+    (document,) = ray_documents(name)
+    assert checks.kuberay_rules(document) == []
+
+
+GROUP = "spec/rayClusterSpec/workerGroupSpecs/0"
+CONTAINER = f"{GROUP}/template/spec/containers/0"
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "value", "said"),
+    [
+        (checks.pods, f"{CONTAINER}/imag", "x", "containers.0.imag is unknown"),
+        (checks.pods, f"{CONTAINER}/env/0/value", 0, "env.0.value is 0, not a str"),
+        (checks.pods, f"{CONTAINER}/resources/limits/nvidia.com~gpu", 8, "is 8, not a str"),
+        (checks.pods, f"{GROUP}/template/spec/terminationGracePeriodSeconds", "120", "'120', not a int"),
+        (checks.kuberay_rules, f"{GROUP}/idleTimeoutSecond", 1800, "group: idleTimeoutSecond is unknown"),
+        (checks.kuberay_rules, f"{GROUP}/idleTimeoutSeconds", 60, "weights may take"),
+        (checks.kuberay_rules, f"{GROUP}/labels/accelerator", "H1000", "'H1000' is not in the catalogue"),
+        (checks.kuberay_rules, "spec/submissionMode", "K8SJobMode", "submissionMode 'K8SJobMode' is none of"),
+        (checks.kuberay_rules, "spec/shutdownAfterJobFinishes", False, "needs shutdownAfterJobFinishes"),
+        (checks.kuberay_rules, "spec/rayClusterSpec/autoscalerOptions/version", "v1", "version is not v2"),
+        (checks.kuberay_rules, f"{CONTAINER}/volumeMounts/0/name", "weight", "volume weight is mounted and not there"),
+    ],
+)
+def test_a_broken_kuberay_file_is_refused(
+    check: Callable[[dict[str, Any]], list[str]], path: str, value: object, said: str
+) -> None:
+    (document,) = ray_documents("kuberay-rayjob")
+    assert said in " ".join(check(changed(document, path, value)))
+
+
+@pytest.mark.parametrize("name", KUBERAY)
+def test_kuberays_definition_read_strictly_holds_for_its_files(name: str) -> None:
+    folder = os.environ.get(KUBERAY_CRDS)
+    if not folder:
+        pytest.skip(
+            f"{KUBERAY_CRDS} names no folder with KubeRay's definitions (clusters/README.md says where they are)"
+        )
+    definition = yaml.load(
+        (Path(folder) / f"ray.io_{name.removeprefix('kuberay-')}s.yaml").read_text(), yaml.CSafeLoader
+    )
+    (document,) = ray_documents(name)
+    assert checks.kuberay_schema(document, definition) == []
+    group = ("spec/rayClusterSpec" if document["kind"] == "RayJob" else "spec") + "/workerGroupSpecs/0"
+    for path, value, said in (
+        (f"{group}/idleTimeoutSecond", 1, "'idleTimeoutSecond' was unexpected"),
+        (f"{group}/rayStartParams/min-worker-port", 10002, "10002 is not of type 'string'"),
+        (f"{group}/template/spec/containers/0/imag", "x", "'imag' was unexpected"),
+        (f"{group}/groupName", None, "None is not of type 'string'"),
+    ):
+        assert said in " ".join(checks.kuberay_schema(changed(document, path, value), definition)), path
+
+
+def test_images_hold_the_versions_that_are_tested() -> None:
+    ray = re.findall(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)
+    files = [path for path in CLUSTERS.rglob("*") if path.is_file()]
+    tags = {tag for path in files for tag in re.findall(r"ray(?:/ray)?:(?:ray)?([\d.]+)-py", path.read_text())}
+    assert tags == set(ray)
+    image = text("image/Containerfile")
+    assert set(re.findall(r"(?:vllm|sglang)==([\d.]+)", image)) == {
+        install_engines.VLLM_VERSION,
+        install_engines.SGLANG_VERSION,
+    }
+
+
+def test_rays_workers_and_engines_use_different_ports() -> None:
+    ranges = {
+        path: re.findall(r"(?:min|max)-worker-port[=:]? ?\"?(\d+)", path.read_text())
+        for path in CLUSTERS.rglob("*")
+        if path.is_file() and "worker-port" in path.read_text()
+    }
+    assert len(ranges) >= 6
+    assert all(set(ports) == {"10002", "10999"} for ports in ranges.values())
+    assert not FIRST <= 10999 <= LAST
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"])
+def test_bash_can_read_the_scripts(name: str) -> None:
+    script = load("sky")["run"] if name == "sky.yaml" else text(name)
+    assert checks.shell(script) == []
+    assert checks.shell(script + "\nif") != []
+
+
+@pytest.fixture(scope="module")
+def sky(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], str]:
+    """What SkyPilot says of a task, without a cloud: its accelerator, or why it refuses it."""
+    folder = tmp_path_factory.mktemp("sky")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "skypilot==0.14.1"]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        pytest.skip(f"SkyPilot could not be installed: {done.stderr[-300:]}")
+    code = (
+        "import sys, sky; t = sky.Task.from_yaml(sys.argv[1])\n"
+        "print(sorted({f'{n}:{c}' for r in t.resources for n, c in r.accelerators.items()}))"
+    )
+
+    def ask(config: Any) -> str:
+        (folder / "task.yaml").write_text(yaml.safe_dump(config))
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+        argv = [str(python), "-c", code, str(folder / "task.yaml")]
+        said = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+        return said.stdout.strip() if said.returncode == 0 else said.stderr
+
+    return ask
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(sky: Callable[[Any], str]) -> None:
+    task = load("sky")
+    task["secrets"]["RAY_AUTH_TOKEN"] = "given"
+    assert sky(task) == "['H100:8']"
+    assert checks.accelerator(task["resources"]["accelerators"].partition(":")[0]) == []
+    assert "num_nodes" in sky(changed(task, "num_node", 2))
+    assert "infra" in sky(changed(task, "resources/any_of/0/infra", "amazon/us-west-2")).lower()
+    assert sky(changed(task, "resources/accelerators", "H1000:8")) == "['H1000:8']"  # SkyPilot asks no catalogue
+    assert checks.accelerator("H1000") != []
+
+
+def test_the_catalogue_knows_every_accelerator_of_the_sky_task() -> None:
+    name, _, count = load("sky")["resources"]["accelerators"].partition(":")
+    assert checks.accelerator(name) == [] and int(count) == 8
+
+
+def test_this_python_is_that_of_the_images() -> None:
+    tags = set(re.findall(r"-py(\d)(\d+)", text("image/Containerfile")))
+    assert {tuple(map(int, tag)) for tag in tags} == {sys.version_info[:2]}
