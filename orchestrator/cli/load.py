@@ -109,7 +109,7 @@ class Sectioned(click.Command):
 )
 @click.option("--warmup-requests", type=_COUNT, metavar="N", help="Sent and waited for before each level: no rows.")
 @click.option(
-    "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed; looked at each second."
+    "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed (of several clients: about)."
 )
 @click.option("--clients", type=_COUNT, metavar="N", default=1, show_default=True, help="Local client processes.")
 @click.option("--input-tokens", metavar="LENGTH", help="Of random prompts: 200, 100:300 or 200+-50.")
@@ -155,7 +155,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         at_end.callback(show_all)  # also when a level fails: that must not cost what those before it gave
         for run in runs:
             if options["warmup_requests"] and not stop.is_set():
-                repeats.add(run.warm_up(options["warmup_requests"], clients, stop.is_set))
+                repeats.add(run.warm_up(options["warmup_requests"], clients, stop.is_set), warm_up=True)
             if interrupted := stop.is_set():
                 click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
                 break
@@ -187,24 +187,14 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
 def _measured(run: EndpointRun, clients: int, stop: threading.Event, most: int | None) -> tuple[Attempt, int]:
     """One level, and how many of its requests failed: until ``most`` of them have, or the user stops it."""
     from orchestrator.report.live import live_load
-    from orchestrator.results.events import Event, Phase
     from orchestrator.runner.endpoint import measure_here
 
-    enough = threading.Event()
     with live_load() as shown:
-
-        def hear(item: Event | Phase) -> None:
-            if isinstance(item, Phase) and item.requests and item.requests.failed >= (most or math.inf):
-                enough.set()
-            if shown is not None:
-                shown(item)
-
-        listener = shown if most is None else hear  # clients that nobody watches stay undisturbed
-        attempt = measure_here(run.load, clients, listener, lambda: stop.is_set() or enough.is_set())
+        attempt = measure_here(replace(run.load, max_errors=most), clients, shown, stop.is_set, shown.drawn)
     assert attempt.loaded
     counts = attempt.loaded.requests["status"].value_counts().to_pylist()
     failed = sum(one["counts"] for one in counts if one["values"] != "ok")
-    if attempt.interrupted and enough.is_set():
+    if attempt.interrupted and failed >= (most or math.inf):
         reasons = [
             f"{failed} requests failed: the rest was not sent (--max-errors {most})",
             *attempt.verdict.reasons,
@@ -274,21 +264,23 @@ def _only_model(url: str, models: list[str] | None) -> str:
 
 
 class Repeats:
-    """How often prompts of a file were sent: each warm-up and each level begins with its first."""
+    """How often prompts of a file were sent: each level begins with its first, each warm-up ends with its last."""
 
     def __init__(self, workload: Workload) -> None:
-        self._distinct, self._drawn, self._times = workload.distinct_requests(), workload.drawn(), 0
+        self._drawn, self._sent = workload.drawn(), [0] * (workload.distinct_requests() or 0)
 
-    def add(self, requests: int) -> list[str]:
+    def add(self, requests: int, warm_up: bool = False) -> list[str]:
         """What a user should know after so many requests more."""
-        if self._distinct is None:
+        if not (distinct := len(self._sent)):
             return []
-        before = 0 if self._drawn else self._times
-        self._times = before + -(-requests // self._distinct)
-        if self._times < 2:
+        before = [0] * distinct if self._drawn else self._sent
+        rounds, rest = divmod(requests, distinct)
+        more = [rounds] * (distinct - rest) + [rounds + 1] * rest
+        self._sent = [old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)]
+        if (most := max(self._sent)) < 2:
             return []
-        also = ", also sent before (warm-up, earlier levels)" if before else ""
-        said = f"{requests} requests of {self._distinct} prompts{also}: each sent up to {self._times} times"
+        also = ", also sent before (warm-up, earlier levels)" if any(before) else ""
+        said = f"{requests} requests of {distinct} prompts{also}: each sent up to {most} times"
         return [f"{said}; a prefix cache answers faster"]
 
 

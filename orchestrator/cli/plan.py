@@ -132,8 +132,9 @@ def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
 
 
 def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:
-    """Weights of a device, tokens of KV cache, sequences of max_model_len at once; empty where they are not known."""
+    """Weights of a device, tokens of KV cache, sequences of max_model_len that run at once; empty: not known."""
     weights, tokens, at_once = (figures.get(name) for name in ("weight_bytes", "kv_cache_tokens", "max_concurrency"))
+    at_once = at_once and min(at_once, figures["max_num_seqs"])
     return (
         "" if weights is None else f"{weights / GIB:.1f} GiB",
         "" if tokens is None else f"{tokens:,}",

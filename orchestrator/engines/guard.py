@@ -32,13 +32,13 @@ from typing import Any
 import psutil
 
 from orchestrator.engines.ownership import GUARD, kill_tagged
-from orchestrator.engines.shared_memory import LIMIT_S, Segments, mapped, remove
+from orchestrator.engines.shared_memory import LIMIT_S, Segments, mapped, names, remove
 
 OWNER_GONE_GRACE_S = 3.0  # no one is left to wait for a graceful end
 CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
-FIRST_LOOK_S = 2.0  # at what the engine has mapped; each look waits twice as long as the one before
+LOOK_S = 0.5  # at which segments there are; at what the engine has mapped only when there are new ones, and once more
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -130,12 +130,14 @@ def _run_after(spec: dict[str, Any]) -> None:
 
 def _watch(engine: Child, wake: int) -> str:
     """Sleep until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
-    look_s = FIRST_LOOK_S
+    known, new = set[str](), set[str]()
     while True:
-        ready, _, _ = select.select([0, wake], [], [], look_s)
+        ready, _, _ = select.select([0, wake], [], [], LOOK_S)
         if not ready:
-            look_s *= 2
-            engine.look()
+            before, there = new, names()
+            known, new = there, there - known
+            if before or new:
+                engine.look()
             continue
         if 0 in ready:
             return "stop" if os.read(0, 64) else "owner gone"

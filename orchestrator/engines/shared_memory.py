@@ -6,6 +6,7 @@ can tell whose it is, since most names hold no pid.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable
@@ -41,6 +42,13 @@ def _read(pids: Iterable[int], found: Segments) -> None:
             fields = line.split(maxsplit=5)
             if len(fields) == 6 and fields[5].startswith(tuple(FOLDER + name for name in NAMES)):
                 found.add((fields[5], int(fields[4])))
+
+
+def names() -> set[str]:
+    """Of all engines' segments here, whosever they are."""
+    with contextlib.suppress(OSError):
+        return {name for name in os.listdir(FOLDER) if name.startswith(NAMES)}
+    return set()
 
 
 def remove(segments: Segments) -> None:

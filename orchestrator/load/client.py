@@ -309,12 +309,20 @@ class Driver:
 
     def _add(self, flight: InFlight) -> None:
         response = flight.response
-        self._failed += response.status is not Status.OK
+        if response.status is not Status.OK:
+            self._failed += 1
+            self._perhaps_give_up()
         self._chunks += response.chunks
         self._stats.coalesced_reads += response.coalesced_reads
         self._rows.add(flight)
         if self._point.keep_replies and response.status is Status.OK:
             self._replies.append(self._reply(flight))
+
+    def _perhaps_give_up(self) -> None:
+        most, more = self._point.max_errors, self._open or self._waiting or self._queue.next_due_ns is not None
+        if most is not None and self._failed >= most and more and not self._aborting:
+            self._stats.gave_up = True
+            self.abort(rows=False)
 
     def _reply(self, flight: InFlight) -> Reply:
         parsed, prompt = flight.response.parsed, flight.request.prompt

@@ -30,6 +30,7 @@ class StatsRecorder:
         self.in_flight_max = 0
         self.coalesced_reads = 0
         self.left_out = 0
+        self.gave_up = False
 
     def start(self, start_ns: int, now_ns: int) -> None:
         self._start_ns, self._start_error_ns = start_ns, now_ns - start_ns
@@ -80,6 +81,7 @@ class StatsRecorder:
             pid=os.getpid(),
             priority=priority,
             left_out=self.left_out,
+            gave_up=self.gave_up,
         )
 
 

@@ -55,6 +55,7 @@ class LoadPoint:
     requests: int | None = None
     seed: int = 0
     max_in_flight: int | None = None  # over all clients; a due request then waits, and its latency says so
+    max_errors: int | None = None  # once so many requests of a client failed, it sends no more and leaves the rest out
     request_timeout_s: float = 600.0
     drain_timeout_s: float | None = None  # after the last due instant; open then: a row `timeout`. None: as for one
     tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
@@ -98,7 +99,8 @@ class ClientStats:
     host: str = ""
     pid: int = 0
     priority: str = "normal"  # of the thread that runs the loop: realtime | nice | normal
-    left_out: int = 0  # requests that were due and not over when the user ended the run: they have no rows
+    left_out: int = 0  # requests that were due and not over when the run was ended early: they have no rows
+    gave_up: bool = False  # max_errors of its requests failed
 
 
 @dataclass(frozen=True, slots=True)

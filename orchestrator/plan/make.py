@@ -242,6 +242,11 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     elif (problem := STRATEGIES[load.search].problem(question)) is not None:
         experiment.problems.add(place, f"search {load.search!r}: {problem}")
     arrivals = _arrivals(experiment, load.arrivals, paths)
+    for workload in workloads if arrivals.trace is not None else ():
+        if left := workload.left_out():
+            said = f"{workload.name!r}: {left} entries of its prompts say nothing and are left out"
+            hint = "take them out of both files, or those below are sent at the times of others"
+            experiment.problems.add(("load", "arrivals"), said, hint)
     digest = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
     more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
     if load.duration_s is None and load.requests is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -14,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.results.events import Event, Listener, Phase
+from orchestrator.results.events import Event, Phase
 
 QUIET_KINDS = frozenset({"launch"})
 LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # as they begin; of all others a log hears when they take long
@@ -28,7 +26,7 @@ STYLES = {
     "measured": "green",
 }
 BAR = 24  # columns
-STILL_S = 60.0  # without a terminal, a phase that goes on says so as often
+STILL_S, LOAD_STILL_S = 60.0, 10.0  # without a terminal, a phase that goes on says so as often
 MOST_DETAIL = 100  # characters of what an engine says
 
 
@@ -44,8 +42,8 @@ class _Shown:
 class LiveSweep:
     """Context manager and listener of a sweep."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, still_s: float | None = None) -> None:
+        self._console, self._still_s = console, still_s or STILL_S
         self._lock = threading.Lock()
         self._phases: dict[str, _Shown] = {}
         self._total = self._ended = self._failed = 0
@@ -66,6 +64,11 @@ class LiveSweep:
         self._over.set()
         if self._console.is_terminal:
             self._live.stop()
+
+    @property
+    def drawn(self) -> bool:
+        """It draws again and again, which takes time from whoever else is in this process."""
+        return self._console.is_terminal
 
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
@@ -115,11 +118,11 @@ class LiveSweep:
 
     def _keep_saying(self) -> None:
         """A log never stands still for minutes: what goes on is said again, with what it waits for."""
-        while not self._over.wait(min(1.0, STILL_S)):
+        while not self._over.wait(min(1.0, self._still_s)):
             now_s, lines = time.monotonic(), []
             with self._lock:
                 for shown in self._phases.values():
-                    if now_s - shown.said_s >= STILL_S:
+                    if now_s - shown.said_s >= self._still_s:
                         shown.said_s = now_s
                         lines.append(f"{_clock()} {_named(shown.phase)}: {_progress(shown, now_s)}")
             for line in lines:
@@ -149,15 +152,9 @@ class LiveSweep:
         return Text(f"{self._ended} of {self._total} measurements{failed}{self._left()}")
 
 
-@contextmanager
-def live_load() -> Iterator[Listener | None]:
-    """Who shows how far ``load`` is; None elsewhere than on a terminal, so that clients stay undisturbed."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with LiveSweep(console) as live:
-        yield live
+def live_load() -> LiveSweep:
+    """Who shows how far ``load`` is."""
+    return LiveSweep(Console(stderr=True), LOAD_STILL_S)
 
 
 def rough(seconds: float) -> str:

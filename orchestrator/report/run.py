@@ -112,9 +112,10 @@ def run_text(found: Document) -> Iterator[str]:
     yield f"window: from {begin:.1f} s{how}, {shown.window_s:.1f} s long"
     yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed"
     sources = ", ".join(one["token_count_sources"]) or "nobody"
-    cached = "" if one["cached_tokens"] is None else f"; {one['cached_tokens']:,} prompt tokens came from a cache"
-    lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources}){cached}"
+    lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources})"
     yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
+    cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from it"
+    yield f"prefix cache: {one.get('cache_state', 'unknown')} at the begin{cached}"
     for name, count in shown.errors.items():
         text = one["error_texts"].get(name)
         yield say(f"  {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
@@ -137,6 +138,7 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
     titles += ["E2E ms\np50, p99", *(["attainment"] if "slo" in first else [])]
     yield from table([Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every])
     yield ""
+    yield f"prefix cache at their begin: {', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
     if "slo" in first:
         yield f"limits: {first['slo']['text']}"
     for one in every:

@@ -31,21 +31,26 @@ def plan_of(experiment: Mapping[str, Any]) -> Plan:
 
 
 def measure_here(
-    point: LoadPoint, clients: int = 1, tell: Listener | None = None, stopped: Callable[[], bool] = lambda: False
+    point: LoadPoint,
+    clients: int = 1,
+    tell: Listener = lambda item: None,
+    stopped: Callable[[], bool] = lambda: False,
+    watched: bool = False,
 ) -> Attempt:
-    """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are.
+    """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are, and
+    takes long to show it where the point is ``watched``.
 
     Once ``stopped`` says so it ends early, with what was measured until then. Raises InputError when it cannot be run,
     OrchestratorError when every client died.
     """
-    cluster = LocalCluster(None, clients, watched=tell is not None)
+    cluster = LocalCluster(None, clients, watched)
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
             Replicas((), point.targets),
             borrowed,
             stopped=stopped,
-            tell=tell or (lambda item: None),
+            tell=tell,
             lead_s=START_LEAD_S,
             keeps=True,
         )
@@ -92,10 +97,12 @@ class EndpointRun:
     def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> int:
         """So many requests of the same kind; they leave no rows. Returns how many were sent.
 
-        None that is drawn is one of those that will be measured; texts of a file are. A trace's times are not waited
-        for.
+        None that is drawn is one of those that will be measured; texts are the last of their file, which are measured
+        last. A trace's times are not waited for.
         """
-        other = replace(self.load, requests=requests, duration_s=None, warmup_s=0.0, seed=self.load.seed ^ 1)
+        workload = self.load.workload.others(requests)
+        other = replace(self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0)
+        other = replace(other, seed=self.load.seed ^ 1)
         if other.arrivals.process == "trace":
             other = replace(other, level=Level(control="concurrency", value=min(requests, WARM_UP_IN_FLIGHT)))
         loaded = measure_here(other, clients, stopped=stopped).loaded

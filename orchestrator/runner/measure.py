@@ -56,7 +56,7 @@ class Loaded:
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
-    early; ``interrupted``: the user did. ``cache``: of its replicas before it.
+    early; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas before it.
     """
 
     span_unix_ns: tuple[int, int]
@@ -259,6 +259,7 @@ class Measurer:
                 return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
             run.settle(SETTLE_S)
         reports = run.reports()
+        interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
         requests = by_index(parts)  # as stored ones are read: sums of floats depend on the order
@@ -305,6 +306,8 @@ class Measurer:
                 return None, False
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
             self._show_load(progress, point, elapsed_s, length_s)
+            if progress.failed >= (point.max_errors or math.inf):  # of all clients together
+                return None, True
             if self.replicas.launched and (failure := _stalled(progress, point)):
                 return self._died(failure), False
             if elapsed_s > limit_s + SETTLE_S:

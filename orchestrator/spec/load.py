@@ -169,6 +169,14 @@ class Workload(Strict, ABC):
         """Whether another seed makes other prompts."""
         return True
 
+    def others(self, requests: int) -> Self:
+        """For a warm-up of so many requests: its prompts are those that are measured last, if no seed makes others."""
+        return self
+
+    def left_out(self) -> int:
+        """How many entries of its file are no request."""
+        return 0
+
     def identity(self) -> dict[str, Any]:
         """What is asked for, whatever its name and wherever its files lie: part of a point's id and of the seed of its
         schedule."""

@@ -165,7 +165,7 @@ def test_a_conversation_holds_what_was_said_before() -> None:
 
 def test_a_file_is_sent_as_it_is_in_its_order_and_again_from_its_start() -> None:
     made = make("file")
-    lines = parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl")
+    lines = [one for one in parse_prompts(PROMPTS.read_bytes(), "prompts.jsonl") if one]
     sent = [made.prompt(session, 0, "measure", ()) for session in range(5)]
     assert [prompt.messages for prompt in sent] == [lines[at].messages for at in (0, 1, 2, 0, 1)]
     assert {prompt.tokens for prompt in sent} == {made.input_tokens(0, 0)} == {0}, "nobody counted them"
@@ -186,7 +186,7 @@ SHARE_GPT = [
     [],
 ]
 SHARED = [json.dumps({"id": "a", "conversations": one}) for one in SHARE_GPT]
-SENT = [line("Hi"), line("system:Be kind", "Ho")]
+SENT = [line("Hi"), line("system:Be kind", "Ho"), None, None]
 TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 9]}'
 
 
@@ -213,7 +213,7 @@ TRACE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [
         ("a.jsonl", '{"input_length": 3}', [Line((), None, 3)]),
     ],
 )
-def test_lines_are_text_or_json(name: str, text: str, lines: list[Line]) -> None:
+def test_lines_are_text_or_json(name: str, text: str, lines: list[Line | None]) -> None:
     assert parse_prompts(text.encode(), name) == lines
 
 
@@ -222,7 +222,7 @@ def test_lines_are_text_or_json(name: str, text: str, lines: list[Line]) -> None
 )
 def test_any_text_is_sent_as_it_is(texts: list[str]) -> None:
     data = "".join(f"{text}\r\n" for text in texts).encode()
-    assert [one.messages[0].text for one in parse_prompts(data, "a.txt")] == texts
+    assert [one and one.messages[0].text for one in parse_prompts(data, "a.txt")] == texts
 
 
 KEYS = ["prompt", "messages", "conversations", "input_length", "hash_ids", "role", "content", "from", "value"]
@@ -236,7 +236,7 @@ JSON = st.recursive(
 @given(st.lists(JSON, min_size=1), st.booleans())
 def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bool) -> None:
     text = json.dumps(values) if array else "\n".join(map(json.dumps, values))
-    lines: list[Line] = []
+    lines: list[Line | None] = []
     said: list[str] = []
     try:
         lines = parse_prompts(text.encode(), "a.json")
@@ -245,7 +245,7 @@ def test_any_json_is_read_or_refused_with_its_place(values: list[Any], array: bo
     assert bool(lines) != bool(said)
     assert all(one.startswith("prompts 'a.json'") for one in said)
     assert len(lines) <= len(values)
-    assert all(one.input_tokens or one.messages[-1].text for one in lines), "each has something to send"
+    assert all(one.input_tokens or one.messages[-1].text for one in lines if one), "each has something to send"
 
 
 def test_a_trace_without_texts_is_sent_in_its_lengths_and_equal_blocks_are_alike(tmp_path: Path) -> None:
@@ -365,11 +365,26 @@ def test_a_client_sends_the_prompts_that_were_planned_or_none(tmp_path: Path) ->
     assert workload("random").resolved(str) == workload("random")
 
 
+def test_a_warm_up_sends_the_last_texts_of_a_file_and_other_drawn_prompts_by_its_seed(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one\ntwo\nthree\n")
+    texts = file_of(file).resolved(str).others(4).requests(IDS, 0)
+    assert [texts.prompt(at, 0, "measure", ()).flat() for at in range(4)] == ["three", "one", "two", "three"]
+    assert file_of(file).requests(IDS, 0).prompt(0, 0, "measure", ()).flat() == "one"
+    assert workload("random").others(4) == workload("random")
+
+
+def test_entries_that_say_nothing_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(SHARED))
+    assert file_of(file).left_out() == 2
+
+
 def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
     first = summary(str(file))
-    assert first == Summary(first.digest, 2, frozenset([(0, 4), (0, None)]))
+    assert first == Summary(first.digest, 2, 0, frozenset([(0, 4), (0, None)]))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
         assert summary(str(file)) == first

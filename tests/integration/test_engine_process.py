@@ -118,6 +118,13 @@ def test_a_file_of_shared_memory_that_it_did_not_map_stays(owner: Owner) -> None
         other.unlink()
 
 
+def test_shared_memory_of_a_tree_that_dies_whole_is_removed(owner: Owner) -> None:
+    time.sleep(1.5)  # the guard's looks, each half a second
+    for pid in living(owner.launch_id):
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not Path(f"/dev/shm/sgl_shm_mq_{owner.launch_id}").exists())
+
+
 def test_the_guard_is_nobodys_child_and_adopts_the_daemon(owner: Owner) -> None:
     guard = guard_of(owner.engine)
     assert guard.pid not in {child.pid for child in psutil.Process(owner.process.pid).children(recursive=True)}

@@ -246,6 +246,7 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     for said in (
         "window: from 0.0 s",
         "tokens a request: 8 in, 4 out (counted by: ",
+        "prefix cache: unknown at the begin",
         "on average",
         "95 % interval",
         "(n=",
@@ -387,7 +388,7 @@ def test_too_many_errors_end_it_and_keep_what_was_measured(loop: tuple[str, str]
     assert done.returncode == 3, done.stderr
     assert time.monotonic() - began < 40
     found = json.loads(done.stdout)
-    assert found["requests"]["failed"] >= 5
+    assert 5 <= found["requests"]["failed"] <= 5 + 4, "it stops at the count; what was open may fail, too"
     assert found["requests"]["ok"] > 20
     assert found["errors"].keys() == {"http_5xx"}
     assert found["validity"] == "interrupted"

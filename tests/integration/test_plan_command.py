@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.plan import _predicted
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
@@ -70,6 +71,12 @@ def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> No
     assert "4 deployments: 1 planned, 1 excluded, 2 impossible" in done.stdout
     assert "2 points x 3 repeats = 6 measurements" in done.stdout
     assert "7 min of load and 76 s of starts one after the other, 0.1 GPU hours" in done.stdout
+
+
+def test_no_more_sequences_run_at_once_than_there_are_slots() -> None:
+    figures = {"weight_bytes": 2**30, "kv_cache_tokens": 1024, "max_concurrency": 4.0}
+    assert _predicted(figures | {"max_num_seqs": 1}) == ("1.0 GiB", "1,024", "1.0")
+    assert _predicted(figures | {"max_num_seqs": 8}) == ("1.0 GiB", "1,024", "4.0")
 
 
 def test_the_table_holds_on_80_columns_with_a_reason_that_is_long(tmp_path: Path) -> None:

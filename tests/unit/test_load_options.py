@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,23 @@ def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_ar
 
     def said(*args: str) -> list[str]:
         repeats = Repeats(planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload)
-        return [" ".join(repeats.add(requests)) for requests in (2, 3, 4)]
+        return [" ".join(repeats.add(requests, warm_up=requests == 1)) for requests in (1, 2, 3, 4)]
 
-    first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
-    assert first == ""
+    warm_up, first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
+    assert warm_up == first == "", "one is the last of three, the other the first two"
     assert second.startswith("3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 ")
     assert "up to 4 times" in third
-    assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == ["", "", ""]
-    assert said("--input-tokens", "8") == ["", "", ""]
+    assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == [""] * 4
+    assert said("--input-tokens", "8") == [""] * 4
+
+
+def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("1\n2\n3\n")
+    talks = [[{"from": "human", "value": "Hi"}], [{"from": "gpt", "value": "nobody asked"}], []]
+    (tmp_path / "talks.json").write_text(json.dumps([{"conversations": one} for one in talks]))
+    args = ("--trace", str(tmp_path / "times.txt"), "--prompt-file", str(tmp_path / "talks.json"), "--output-tokens")
+    with pytest.raises(ProblemsError, match="'load': 2 entries of its prompts say nothing and are left out"):
+        planned(experiment(*args, "4")[0])
 
 
 def test_all_that_is_wrong_in_a_trace_is_said_at_once(tmp_path: Path) -> None:

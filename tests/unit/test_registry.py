@@ -52,3 +52,5 @@ def test_an_unknown_name_gets_the_nearest_one(third_party: Path) -> None:
     brings(third_party, "mine = acme_parts:PART")
     with pytest.raises(InputError, match=r"unknown part 'mind'; did you mean 'mine'\? Known: maxsize, mine"):
         parts()["mind"]
+    with pytest.raises(InputError, match=r"unknown part 'zzzz'\. Known: maxsize, mine"):
+        parts()["zzzz"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import orjson
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.workloads.content import (
@@ -66,12 +66,14 @@ class Summary:
 
     digest: str
     prompts: int
+    left_out: int  # entries in which the user says nothing
     lengths: frozenset[tuple[int, int | None]]
 
     @classmethod
-    def of(cls, data: bytes, lines: Sequence[Line]) -> Summary:
+    def of(cls, data: bytes, found: Sequence[Line | None]) -> Summary:
+        lines = [line for line in found if line]
         lengths = frozenset((line.input_tokens, line.output_tokens) for line in lines)
-        return cls(content_digest(data), len(lines), lengths)
+        return cls(content_digest(data), len(lines), len(found) - len(lines), lengths)
 
 
 class FileWorkload(Workload):
@@ -81,6 +83,7 @@ class FileWorkload(Workload):
     prompts: str
     output_tokens: Lengths | None = None  # of lines that name no number
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
+    _first: int = PrivateAttr(0)  # entry of the first request
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Every client sends the prompts that were planned, or none. Raises ProblemsError as ``summary`` does."""
@@ -103,13 +106,21 @@ class FileWorkload(Workload):
     def drawn(self) -> bool:
         return all(asked for asked, _ in summary(self.prompts).lengths)  # no texts
 
+    def others(self, requests: int) -> Self:
+        made = self.model_copy()
+        made._first = 0 if self.drawn() else -requests
+        return made
+
+    def left_out(self) -> int:
+        return summary(self.prompts).left_out
+
     def identity(self) -> dict[str, Any]:
         """With the content of its file in place of its path."""
         content = self.prompts_digest or summary(self.prompts).digest
         return super().identity() | {"prompts": content, "prompts_digest": None}
 
     def requests(self, prompter: Prompter, seed: int) -> File:
-        return File(self, prompter, seed)
+        return File(self, prompter, seed, self._first)
 
     def check(self, found: Summary) -> None:
         """Raises ProblemsError for a file that is not what the workload was planned with, or that lacks lengths."""
@@ -128,17 +139,19 @@ class FileWorkload(Workload):
 class File(Kind):
     """One line of the file per request."""
 
-    def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int) -> None:
+    def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int, first: int = 0) -> None:
         """Raises ProblemsError for a file that cannot be sent, or that is not the one that was planned."""
         data = read_file("prompts", workload.prompts)
-        self._lines = parse_prompts(data, workload.prompts)
-        workload.check(Summary.of(data, self._lines))
+        found = parse_prompts(data, workload.prompts)
+        workload.check(Summary.of(data, found))
+        self._lines, self._first = [line for line in found if line], first
         self._lengths = SessionLengths(Lengths(fixed=1), workload.output_tokens or Lengths(fixed=1), 1, seed)
         self._prompter, self._seed = prompter, seed
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         line = self._line(session)
-        made = line.messages or (Message("user", self._made(session % len(self._lines), line), line.input_tokens),)
+        at = (self._first + session) % len(self._lines)
+        made = line.messages or (Message("user", self._made(at, line), line.input_tokens),)
         return Prompt(made, line.input_tokens)
 
     def _made(self, at: int, line: Line) -> Content:
@@ -157,7 +170,7 @@ class File(Kind):
         return self._line(session).output_tokens or self._lengths.output_tokens(session, 0)
 
     def _line(self, session: int) -> Line:
-        return self._lines[session % len(self._lines)]
+        return self._lines[(self._first + session) % len(self._lines)]
 
 
 def summary(path: str) -> Summary:
@@ -172,8 +185,8 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
     return Summary.of(data, parse_prompts(data, path))
 
 
-def parse_prompts(data: bytes, path: str) -> list[Line]:
-    """Every line that is not blank, or every entry of an array; without conversations in which the user says nothing.
+def parse_prompts(data: bytes, path: str) -> list[Line | None]:
+    """Every line that is not blank, or every entry of an array; None for conversations in which the user says nothing.
 
     Raises ProblemsError with the file, the lines (entries) and what is wrong there. JSON is told by the file's name, or
     by a first line that is an object with one of the keys. Lines end with a line feed, or a carriage return before it;
@@ -190,7 +203,7 @@ def parse_prompts(data: bytes, path: str) -> list[Line]:
         found = read_each("prompts", path, numbered, _json_line if is_json else lambda line: Line(_says(line.decode())))
     if not any(found):
         raise ProblemsError([Problem(f"prompts {path!r}: nowhere does the user say anything")])
-    return [line for line in found if line]
+    return found
 
 
 def _array(data: bytes, path: str) -> list[Any]:

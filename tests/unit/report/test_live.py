@@ -94,9 +94,18 @@ def test_a_point_of_so_many_requests_shows_how_many_of_them_are_done() -> None:
     assert lines == ["measure load 4 in flight  " + "━" * 18 + "╌" * 6 + " 3 s, 30/40 done, 4 in flight"]
 
 
-def test_load_is_watched_on_a_terminal_only() -> None:
-    with live_load() as listener:
-        assert listener is None
+def test_elsewhere_than_on_a_terminal_load_says_now_and_then_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("orchestrator.report.live.LOAD_STILL_S", 0.05)
+    said = ""
+    with live_load() as live:
+        live(Phase("", "measure", "load 4 req/s", 12.0, 60.0, RequestCounts(48, 3, 1)))
+        end = time.monotonic() + 20
+        while "measure" not in said and time.monotonic() < end:
+            said += capsys.readouterr().err
+    assert not live.drawn
+    assert said.splitlines()[0].endswith(" measure load 4 req/s: 12/60 s, 48 done, 3 in flight, 1 failed")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(12.4, "12 s"), (89, "89 s"), (720, "12 min"), (7300, "2.0 h")])
