@@ -1,4 +1,4 @@
-"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE``, in a process of its own.
+"""A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``, a process of its own.
 
 Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and drops its answer;
 ``all_503`` answers nothing else. Prints its port; GET /faults tells how many faults there were.
@@ -69,6 +69,6 @@ class Proxy(BaseHTTPRequestHandler):
         pass
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[3]) if len(sys.argv) > 3 else 0), Proxy)
 print(server.server_port, flush=True)
 server.serve_forever()

@@ -1,0 +1,171 @@
+"""Where rounds are fought: a Ray cluster whose every process carries a mark, so that of all that runs on this machine
+only that is struck, and only that is asked for when nothing may be left."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator.engines.ownership import node_path
+from tests.harness import ROOT, environment, wait_for
+
+MARK = "CHAOS_GROUND"
+NODES, CPUS = 3, 4
+RAY = re.compile(
+    r"raylet/raylet|gcs_server|ray/dashboard|ray/_private|ray/autoscaler|ray::(IDLE|DashboardAgent|RuntimeEnvAgent)|cluster_process"
+)
+# a dead node is seen within 4 s, a GCS that is gone for good after 15: Ray's own limits are 14 and 60
+QUICK = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+}
+TITLES = {
+    "engine": "-m orchestrator.emulator",
+    "agent": "ray::RayEngineHost",
+    "client": "ray::ClientHost",
+    "guard": "orchestrator.engines.guard",
+    "gcs": "gcs_server",
+    "raylet": "raylet/raylet",
+    "driver": "-m orchestrator run",
+}
+
+
+class Ground:
+    """The cluster, made when it is first asked for, and again after something that no cluster survives."""
+
+    def __init__(self, more: Mapping[str, str] = QUICK) -> None:
+        self._more = more
+        self._process: subprocess.Popen[bytes] | None = None
+        self.mark, self.scratch = uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="chaos-"))
+        self.address = self._folder = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every process of the ground. Ray's limits hold for drivers, too."""
+        kept = {MARK: self.mark, "TMPDIR": str(self.scratch), "SPT_NOENV": "1", "PYTHONPATH": str(ROOT)}
+        return kept | dict(self._more)
+
+    def stand(self) -> None:
+        """See that all nodes are there."""
+        if self._process is not None and (not self.mend() or self.used().get("nodes") != NODES):
+            self.fall()
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.chaos.cluster_process", str(NODES), str(CPUS)]
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env=environment(**self.environment), stdin=-1, stdout=-1
+            )
+            started = self._answer(120)
+            assert started, "the cluster did not start"
+            self.address, self._folder = started
+
+    def mend(self) -> bool:
+        """Replace nodes that died; whether the cluster still answers."""
+        return self._ask("mend", 90) is not None
+
+    def fall(self) -> None:
+        """End whatever carries the mark."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+        for process in [*self.processes(), *self.processes()]:
+            kill(process, signal.SIGKILL)
+        wait_for(lambda: not self.processes(), 20, "the cluster's own processes end by SIGKILL")
+        for folder in (self._folder, *self.scratch.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        self.fall()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def used(self) -> dict[str, Any]:
+        return self._ask("used", 30) or {}
+
+    def _ask(self, what: str, limit_s: float) -> Any:
+        try:
+            self._process.stdin.write(what.encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            return None
+        return self._answer(limit_s)
+
+    def _answer(self, limit_s: float) -> Any:
+        if not select.select([self._process.stdout.fileno()], [], [], limit_s)[0]:
+            return None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def processes(self, title: str = "") -> list[psutil.Process]:
+        """Those that carry the mark and run."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append((" ".join(process.cmdline()), process))
+            except psutil.Error:
+                continue
+        return [process for said, process in found if title in said]
+
+    def victims(self, what: str) -> list[psutil.Process]:
+        """In the order of their birth; of the raylets not the head's, which takes the whole cluster with it."""
+        found = sorted(self.processes(TITLES[what]), key=lambda one: one.create_time())
+        return found[1:] if what == "raylet" else found
+
+    def assert_nothing_left(self, launches: Collection[str], limit_s: float = 20.0) -> None:
+        """No process but Ray's own, and nothing that Ray or a lock holds for anybody."""
+        wait_for(lambda: not self.strangers(), limit_s, f"processes are left: {self.strangers()}")
+        wait_for(lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))), limit_s, f"Ray: {self.used()}")
+        held = [path.name for path in node_path("").rglob("*.lock") if path.stem in launches and is_locked(path)]
+        assert not held, "locks are held"
+
+    def folders(self, launches: Collection[str]) -> list[Path]:
+        """Work folders of these launches, wherever they lie."""
+        there = [*self.scratch.iterdir(), *node_path("").glob("*/*")]
+        return [path for path in there if path.is_dir() and any(one in path.name for one in launches)]
+
+    def strangers(self) -> list[str]:
+        """Command lines of what is none of Ray's."""
+        said = []
+        for process in self.processes():
+            try:
+                said.append(" ".join(process.cmdline())[:150])
+            except psutil.Error:
+                continue
+        return [one for one in said if one and not RAY.search(one)]
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock on a file. It is not made, and not removed."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def kill(process: psutil.Process, number: int) -> bool:
+    """Whether it was there to be hit."""
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
