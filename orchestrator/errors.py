@@ -97,6 +97,7 @@ class FailureKind(StrEnum):
     NO_PLACE = "no_place", _INFRA, "the cluster gave no place in time"
     WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the hardware says"
     NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
+    PREEMPTED = "preempted", _INFRA, "its node is being taken back"
     AGENT_LOST = "agent_lost", _INFRA, "the node, or the agent on it, was lost"
     # the load
     NO_KEY = "no_key", _BAD, "the environment variable with an endpoint's key is not set"

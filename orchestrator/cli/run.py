@@ -38,6 +38,12 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 )
 @click.option("--clients", type=click.IntRange(min=1), help="Most load clients per launch. Default: half the cores.")
 @click.option("--placement-timeout", default="15m", show_default=True, help="How long to wait for nodes (autoscaling).")
+@click.option(
+    "--storage-timeout",
+    default="15m",
+    show_default=True,
+    help="How long rows wait for results that refuse or do not answer: engines stay up, nothing new starts.",
+)
 @click.option("--retry-failed", is_flag=True, help="Try again what failed before because the configuration is wrong.")
 def run(
     experiment: Path,
@@ -45,6 +51,7 @@ def run(
     address: str | None,
     clients: int | None,
     placement_timeout: str,
+    storage_timeout: str,
     retry_failed: bool,
 ) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
@@ -56,10 +63,12 @@ def run(
     from orchestrator.results.store import Store
     from orchestrator.spec.load import parse_duration
 
-    try:
-        timeout_s = parse_duration(placement_timeout)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--placement-timeout") from error
+    limits_s = []
+    for option, given in (("--placement-timeout", placement_timeout), ("--storage-timeout", storage_timeout)):
+        try:
+            limits_s.append(parse_duration(given))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint=option) from error
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
         raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
@@ -78,6 +87,7 @@ def run(
     console, stop = Console(stderr=True), threading.Event()
     with LiveSweep(console) as live:
         live(Phase("sweep", "see that results can be written", store.uri))
+        store.patience.tell = live.say
         store.check_writable()
         live.say(Estimate(plan).summary())
         live(Phase("sweep", "see that no other run is active", f"{store.uri}/{plan.name}"))
@@ -86,7 +96,7 @@ def run(
             cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
             if cluster.note:
                 live.say(f"note: {cluster.note}")
-            context = SweepContext(plan, cluster, store, active, timeout_s, retry_failed, stop=stop)
+            context = SweepContext(plan, cluster, store, active, *limits_s, retry_failed, stop=stop)
             active.tell = context.tell
             with stops(stop):  # not before: Ray takes the signals when it starts
                 try:

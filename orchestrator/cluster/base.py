@@ -146,7 +146,14 @@ class Cluster(Protocol):
 
     note: str | None
 
-    def machines(self) -> list[Machine]: ...
+    def machines(self) -> list[Machine]:
+        """Nodes that take something new: not those in ``leaving``."""
+        ...
+
+    def leaving(self) -> Mapping[str, float]:
+        """Nodes that will be taken back (they drain): node id -> seconds until then, infinite where nobody knows."""
+        ...
+
     def grows(self) -> bool:
         """Whether an autoscaler may add nodes; True also when nobody can tell."""
         ...

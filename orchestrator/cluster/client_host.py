@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
-from orchestrator.errors import OrchestratorError
+from orchestrator.cluster.calls import in_thread
+from orchestrator.errors import OrchestratorError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Progress
 
 if TYPE_CHECKING:
-    from orchestrator.results.store import Store
+    from orchestrator.results.spool import Part
+    from orchestrator.results.store import FilePart, Store
+
+STORE_LIMIT_S = 40.0  # then the driver gets the rows and stores them: it has more patience
 
 
 def local_tokenizer(name: str | None) -> str | None:
@@ -77,20 +82,32 @@ class ClientHost:
         return self._client.prepare(point)
 
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
-        """Load from that instant of this host's wall clock on; rows go to the store where one is given."""
+        """Load from that instant of this host's wall clock on; rows go to the store where one is given, and come back
+        with the report where it does not take them.
+        """
         assert self._client and self._point
         os.sched_setaffinity(0, self._cores)  # the calling thread's, and this is the one that loads
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self._client.run(start_ns)
+        stored = self._stored(store, result.parts) if store else ()
+        stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
+        requests, token_events = result.parts
+        return ClientReport(stats, stored, requests, None if stored else token_events, result.replies)
+
+    def _stored(self, store: Store, parts: Sequence[Part]) -> tuple[FilePart, ...]:
+        """Where its rows are now; nowhere when the storage refuses or is silent. What it takes later does no harm."""
+        assert self._point
         keys = {
             "measurement_id": self._point.measurement_id,
             "attempt_id": self._point.attempt_id,
             "writer": self._writer,
         }
-        stored = tuple(store.put_part(part, **keys) for part in result.parts) if store else ()
-        stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
-        requests, token_events = result.parts
-        return ClientReport(stats, stored, requests, None if store else token_events, result.replies)
+        call = in_thread(lambda: tuple(store.put_part(part, **keys) for part in parts))
+        try:
+            stored: tuple[FilePart, ...] = call.result(STORE_LIMIT_S)
+        except (ResultsError, TimeoutError):
+            return ()
+        return stored
 
     def progress(self) -> Progress:
         """Counters so far, from any thread."""

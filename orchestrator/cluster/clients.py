@@ -112,6 +112,7 @@ class Clients:
 
     def __init__(self, pool: ClientPool, members: Sequence[Member], store: Store | None) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
+        self.nodes: Sequence[str] = [member.node_id for member in members]
         self._pool, self._members, self._store = pool, members, store
         self._offsets: list[tuple[int, int]] = []
         self._run: ClientRun | None = None

@@ -66,6 +66,9 @@ class LocalCluster:
     def machines(self) -> list[Machine]:
         return [Machine(NODE_ID, ADDRESS, len(self._gpus), self._cpus)]
 
+    def leaving(self) -> Mapping[str, float]:
+        return {}
+
     def grows(self) -> bool:
         return False
 

@@ -14,10 +14,27 @@ from orchestrator.cluster.base import Allocation, HostLost
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
+from orchestrator.cluster.notices import watch
+from orchestrator.cluster.ray_private import drain
 from orchestrator.load.priority import lower_niceness
 
 LIMITS_S = {"stop": 120.0}  # where CALL_LIMIT_S is too short
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
+
+
+def _drains_on_notice() -> str:
+    """From now on this node drains when it is given notice. Returns its id."""
+    node_id = str(ray.get_runtime_context().get_node_id())
+    watch(lambda notice: drain(node_id, notice.left_s, notice.why))
+    return node_id
+
+
+class RayClientHost(ClientHost):
+    """On its node, which may be taken back like that of an engine."""
+
+    def __init__(self) -> None:
+        _drains_on_notice()
+        super().__init__()
 
 
 class RayEngineHost(EngineHost):
@@ -25,7 +42,7 @@ class RayEngineHost(EngineHost):
 
     def __init__(self, launch_id: str, gpus: int) -> None:
         lower_niceness(0)  # Ray starts workers at 15, where an engine would come last
-        node_id, address = ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
+        node_id, address = _drains_on_notice(), ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
 
     def describe(self) -> Allocation:
@@ -34,7 +51,7 @@ class RayEngineHost(EngineHost):
 
 
 AGENT_ACTOR: Any = ray.remote(**ACTOR)(RayEngineHost)
-CLIENT_ACTOR: Any = ray.remote(**ACTOR)(ClientHost)
+CLIENT_ACTOR: Any = ray.remote(**ACTOR)(RayClientHost)
 
 
 class RayHandle:

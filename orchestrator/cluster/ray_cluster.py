@@ -5,6 +5,7 @@ Facts of Ray that shaped this file stand in docs/architecture.md, "Ray".
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle
 from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
-from orchestrator.cluster.ray_private import autoscales, own_signals
+from orchestrator.cluster.ray_private import autoscales, draining, own_signals
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
@@ -46,6 +47,7 @@ class RayCluster:
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         self._client_limit = client_limit
+        self._gone_s: dict[str, float] = {}  # node that drains -> when it will be gone, monotonic
 
     def _package_environment(self) -> dict[str, Any] | None:
         """Nodes elsewhere get this package shipped, unless the job's working_dir already carries it."""
@@ -60,7 +62,8 @@ class RayCluster:
         return check_nodes(asked, self._store, self._package_environment()) if asked else []
 
     def machines(self) -> list[Machine]:
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        leaving = self.leaving()
+        alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving]
         return [
             Machine(
                 node["NodeID"],
@@ -71,6 +74,13 @@ class RayCluster:
             )
             for node in alive
         ]
+
+    def leaving(self) -> Mapping[str, float]:
+        now_s = time.monotonic()
+        for node, deadline_ms in draining().items():  # a second drain may name a later time, or none
+            left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
+            self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
+        return {node: max(0.0, gone_s - now_s) for node, gone_s in self._gone_s.items()}
 
     def grows(self) -> bool:
         return autoscales(ray.get_runtime_context().gcs_address)
@@ -86,6 +96,8 @@ class RayCluster:
                 group = group_of(footprint, [{NODE_ID: node} for node in nodes])
                 undo.callback(remove, group)  # at once, lost or not
                 _await(group, footprint, patience)
+                if gone := set(nodes) & self.leaving().keys():  # an actor there would hang without an error
+                    raise PlacementError(f"node {', '.join(gone)} is taken back")
                 handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
                 for handle in handles:
                     undo.callback(handle.kill)  # its engine ends by the guard

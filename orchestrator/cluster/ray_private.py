@@ -8,10 +8,12 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+LEAVING = b"orchestrator/leaving/"  # keys of our own mark, where Ray has no drain or refuses it
 STATUS_KEY = "__autoscaling_status"
 UNNAMED = "node_"  # how Ray names the type of a node of which no autoscaler knows one
 
@@ -94,6 +96,44 @@ def own_signals() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+
+
+def drain(node_id: str, left_s: float, why: str) -> None:
+    """Nothing new goes to this node from now on, and whoever asks (``draining``) is told when it will be gone.
+
+    Called on any node. Where Ray cannot or will not drain it, our own mark in its key-value store says so to us alone.
+    """
+    import ray
+
+    deadline_ms = int((time.time() + left_s) * 1e3)
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+        client = GcsClient(address=ray.get_runtime_context().gcs_address)
+        reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        accepted, _ = client.drain_node(node_id, reason, why, deadline_ms)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
+        accepted = False
+    if not accepted:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(LEAVING + node_id.encode(), str(deadline_ms).encode())
+
+
+def draining() -> dict[str, int]:
+    """Nodes that drain: node id -> when they will be gone, Unix milliseconds, 0 where nobody said; {} if not known."""
+    found: dict[str, int] = {}
+    with suppress(Exception):  # of a Ray that tells it otherwise: what was marked is known all the same
+        from ray._private.state import state
+
+        found = dict(state.get_draining_nodes())
+    with suppress(Exception):
+        from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
+
+        for key in _internal_kv_list(LEAVING):
+            found.setdefault(key.removeprefix(LEAVING).decode(), int(_internal_kv_get(key) or 0))
+    return found
 
 
 def autoscales(gcs_address: str) -> bool:

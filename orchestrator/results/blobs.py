@@ -6,11 +6,15 @@ built in memory first and written in one go; a reply that is lost looks like a f
 
 from __future__ import annotations
 
+import errno
+import itertools
+import math
 import os
 import random
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -26,27 +30,128 @@ T = TypeVar("T")
 _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
 
 
+# a local folder may be a network's: what it says when its server is away, and when somebody has to make room
+_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+SILENT_S = 10.0  # a storage that says nothing for so long is spoken of
+LONGEST_PAUSE_S = 15.0  # between two tries
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long refused calls are tried again, and who hears of it; one for all threads that use a location.
+
+    ``limit_s``: at least so long from the first refusal on, beside the tries of ``Retry``; ``now_s`` is monotonic.
+    ``wait`` sleeps, and returns whether nobody wants the call any more. ``refusing``: thread -> since when its call is
+    refused or gets no answer; ``given_up``: why one was after ``limit_s``; ``ended_s``: when the last of these ended.
+    """
+
+    limit_s: float = 0.0
+    wait: Callable[[float], bool] | None = None
+    now_s: Callable[[], float] = time.monotonic
+    tell: Callable[[str], None] | None = None
+    refusing: dict[int, float] = field(default_factory=dict)
+    given_up: str = ""
+    ended_s: float = -math.inf
+    _spoken: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refused(self, caller: int, text: str) -> float:
+        """A thread's call was: since how many seconds it is. Of several threads the one that waits longest speaks."""
+        with self._lock:
+            since_s = self.refusing.setdefault(caller, self.now_s())
+            speaks = (
+                bool(text) and self.tell is not None and min(self.refusing, key=self.refusing.__getitem__) == caller
+            )
+            self._spoken = self._spoken or speaks
+        if speaks and self.tell:
+            self.tell(text)
+        return self.now_s() - since_s
+
+    def ended(self, passed: bool) -> None:
+        """This thread's call came through, or was given up."""
+        with self._lock:
+            since_s = self.refusing.pop(threading.get_ident(), None)
+            if since_s is None:
+                return
+            self.ended_s, over = self.now_s(), self._spoken and not self.refusing
+            self._spoken = self._spoken and not over
+        if over and passed and self.tell:
+            self.tell(f"the storage answers again after {self.ended_s - since_s:.0f} s")
+
+    @contextmanager
+    def listening(self, what: str) -> Iterator[None]:
+        """A call that gets no answer within it is spoken of, and counts as refused meanwhile."""
+        if self.tell is None:
+            yield
+            return
+        text = f"the storage does not answer since {SILENT_S:g} s: {what}"
+        timer = threading.Timer(SILENT_S, self.refused, (threading.get_ident(), text))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # it may be speaking: what it notes must not come after the end
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounded retries: ``tries`` in all, pauses doubling from ``first_s``, each cut by up to half at random."""
+    """Bounded retries: ``tries`` in all, pauses doubling from ``first_s``, each cut by up to half at random; more where
+    ``patience`` says so. Of a folder (``local``) only what a network's may say is tried again.
+    """
 
     tries: int = 5
     first_s: float = 1.0
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.Random)
+    local: bool = False
 
-    def run(self, what: str, call: Callable[[], T]) -> T:
+    def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
         """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how often and why."""
-        for attempt in range(self.tries):
-            try:
-                return call()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                if attempt + 1 == self.tries or any(word in str(error) for word in _FINAL):
-                    raise ResultsError(f"{what} failed (try {attempt + 1} of {self.tries}): {error}") from error
-            self.sleep(self.first_s * 2**attempt * self.rng.uniform(0.5, 1.0))
-        raise AssertionError("tries is at least 1")
+        passed = True
+        try:
+            for attempt in itertools.count(1):
+                count = f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
+                try:
+                    with patience.listening(f"{what} ({count})"):
+                        return call()
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    text = f"{what} failed ({count}): {error}"
+                    self._refused(attempt, text, error, patience)
+                pause_s = min(LONGEST_PAUSE_S, self.first_s * 2 ** (attempt - 1)) * self.rng.uniform(0.5, 1.0)
+                if patience.wait is None:
+                    self.sleep(pause_s)
+                elif patience.wait(pause_s):
+                    raise ResultsError(f"{text}; not tried again: the sweep was stopped")
+            raise AssertionError("the tries have no end of their own")
+        except ResultsError:
+            passed = False
+            raise
+        finally:
+            patience.ended(passed)
+
+    def _refused(self, attempt: int, text: str, error: OSError, patience: Patience) -> None:
+        """Raises ResultsError when it is not tried again."""
+        said = attempt in (2, 4) or attempt % 8 == 0  # one refusal is nothing yet; then every two minutes
+        limit = (
+            f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s" if patience.limit_s else ""
+        )
+        waited_s = patience.refused(threading.get_ident(), f"the storage refuses: {text}{limit}" if said else "")
+        if self._final(error, patience):
+            raise ResultsError(text) from error
+        if attempt >= self.tries and waited_s >= patience.limit_s:
+            if patience.limit_s:
+                patience.given_up = text = f"the storage refused for {waited_s:.0f} s: {text}"
+            raise ResultsError(text) from error
+
+    def _final(self, error: OSError, patience: Patience) -> bool:
+        if self.local:
+            return error.errno not in (_AWAY | _NO_ROOM if patience.limit_s else _AWAY)
+        return any(word in str(error) for word in _FINAL)
 
 
 class Blobs:
@@ -55,19 +160,23 @@ class Blobs:
     def __init__(self, location: Location, retry: Retry | None = None) -> None:
         self.location = location
         self.filesystem = location.filesystem()
-        self.retry = retry or Retry(tries=1 if location.is_local else 5)
+        self.retry = retry or Retry(tries=3 if location.is_local else 5, local=location.is_local)
+        self.patience = Patience()
+
+    def _run(self, what: str, call: Callable[[], T]) -> T:
+        return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.Buffer) -> None:
         """Write one whole object, replacing what is there. Raises ResultsError when it cannot be done."""
         try:
-            self.retry.run(f"writing {self.path(key)}", lambda: self._put(key, data))
+            self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
         except FileNotFoundError as error:
             raise ResultsError(f"writing {self.path(key)} failed: {error}") from error
 
     def get(self, key: str) -> bytes | None:
         """The whole object, None when there is none."""
         try:
-            return self.retry.run(f"reading {self.path(key)}", lambda: self._read(key))
+            return self._run(f"reading {self.path(key)}", lambda: self._read(key))
         except FileNotFoundError:
             return None
 
@@ -83,7 +192,7 @@ class Blobs:
     def delete(self, key: str) -> None:
         """Remove one object; nothing to do when it is not there."""
         with suppress(FileNotFoundError):
-            self.retry.run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
+            self._run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
 
     def folders(self) -> list[str]:
         """Names of the folders directly below. Google's listing shows none that nobody made: then all objects tell."""
@@ -97,7 +206,7 @@ class Blobs:
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
         """What lies below a folder, sorted by path; empty when there is no such folder."""
         selector = fs.FileSelector(self.path(prefix), recursive=recursive, allow_not_found=True)
-        found = self.retry.run(f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector))
+        found = self._run(f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector))
         return sorted(found, key=lambda info: info.path)
 
     def keys(self, prefix: str) -> list[str]:
@@ -105,7 +214,7 @@ class Blobs:
         if not self.location.is_local:
             return [self.key(info.path) for info in self.listing(prefix) if info.is_file]
         path = self.path(prefix)
-        return [self.key(file) for file in self.retry.run(f"listing {path}", lambda: _files_below(path))]
+        return [self.key(file) for file in self._run(f"listing {path}", lambda: _files_below(path))]
 
     def sizes(self, keys: list[str]) -> list[int | None]:
         """Size in bytes of each object, None where there is none."""
@@ -121,7 +230,7 @@ class Blobs:
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
         paths = [self.path(key) for key in keys]
-        found: list[fs.FileInfo] = self.retry.run(
+        found: list[fs.FileInfo] = self._run(
             f"looking up {', '.join(keys)}", lambda: self.filesystem.get_file_info(paths)
         )
         return found

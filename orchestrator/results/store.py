@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError, InputError, ResultsError
-from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.blobs import Blobs, Patience, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
@@ -71,6 +71,11 @@ class Store:
     def is_local(self) -> bool:
         """A folder, which another machine may not see."""
         return self._blobs.location.is_local
+
+    @property
+    def patience(self) -> Patience:
+        """What this process does while the storage refuses; others that open the store have their own."""
+        return self._blobs.patience
 
     # --- writing ---
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import Clients
+from orchestrator.errors import Failure, FailureKind, PlacementError, ResultsError
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.store import Store
+from orchestrator.runner.breakers import Breakers
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.state import SweepState, used_up
 
@@ -28,6 +33,7 @@ class SweepContext:
     store: Store
     listener: Listener | None = None
     placement_timeout_s: float = 900.0
+    storage_timeout_s: float = 900.0
     retry_failed: bool = False
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
@@ -38,6 +44,10 @@ class SweepContext:
         self.began_s = self.clock.now_s()
         self._lock = threading.Lock()
         self._unwritten: list[Event] = []
+        self.breakers = Breakers(self.clock.now_s, self.tell)
+        self._storage = storage = self.store.patience
+        storage.now_s, storage.wait = self.clock.now_s, partial(self.clock.wait, self.stop)
+        storage.tell = lambda text: self.tell(Event("storage", text))
 
     def tell(self, item: Event | Phase) -> None:
         """Keep an event for the store, show either."""
@@ -58,7 +68,44 @@ class SweepContext:
         now_s = self.clock.now_s()
         return used_up(self.plan.budget, self.state.spent(now_s), now_s - self.began_s)
 
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Within it what the storage refuses is tried again for ``storage_timeout_s``: engines stay up meanwhile."""
+        self._storage.limit_s = self.storage_timeout_s
+        try:
+            yield
+        finally:
+            self._storage.limit_s = 0.0
+
+    def may_start(self) -> bool:
+        """Whether launches may: not while the storage refuses, and not while all of them fail the same way.
+
+        Raises ResultsError when the storage refused for so long that nothing more can come of it.
+        """
+        if self._storage.given_up:
+            raise ResultsError(
+                f"{self._storage.given_up}; what was committed is kept: run the same command again to continue"
+            )
+        return not self._storage.refusing and not self.breakers.paused()
+
+    def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
+        """That one of these nodes will be gone before ``needs_s`` are over; infinite: that it will be gone at all."""
+        leaving = self.cluster.leaving()
+        first = min((node for node in nodes if node in leaving), key=leaving.__getitem__, default=None)
+        if first is None or leaving[first] >= needs_s != math.inf:
+            return None
+        left_s = leaving[first]
+        when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at a time that nobody told"
+        return Failure(FailureKind.PREEMPTED, f"Its node {first[:12]} is taken back {when} (it drains).")
+
     def borrow_clients(self, deployment_id: str, count: int | None = None) -> Clients:
         """``count`` load clients; None: as many as a point begins with. Raises PlacementError."""
         first = min(self.plan.clients or 1, self.cluster.most_clients())
+        began_s = self.clock.now_s()
+        try:
+            return self.cluster.clients(count or first, self.state.avoid(deployment_id))
+        except PlacementError:
+            self.store.check_writable()  # which waits while the storage refuses: that is no fault of a client's node
+            if self._storage.ended_s < began_s:
+                raise
         return self.cluster.clients(count or first, self.state.avoid(deployment_id))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -170,6 +172,8 @@ class Launch:
             self._phase("start", elapsed_s=now_s - began_s, total_s=limit_s, says=says)
             if self._context.stop.is_set():
                 return False
+            if (failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)) is not None:
+                raise EngineFailure(failure)
             for placement in list(waiting):
                 outcome = placement.agents[0].poll_ready(1.0 / len(waiting))
                 if isinstance(outcome, Failure):
@@ -190,6 +194,7 @@ class Launch:
         self._phase("stop")
         logs, left_over = [], 0
         try:
+            self._release_lost()
             for index, agent in enumerate(agents_of(self._placements)):
                 try:
                     stopped = agent.stop()
@@ -200,7 +205,9 @@ class Launch:
                     continue
                 left_over += stopped.left_over
                 if stopped.dirty_gpus:
-                    self._tell("gpu_dirty", f"memory is still in use on {', '.join(stopped.dirty_gpus)}")
+                    dirty = f"memory is still in use on {', '.join(stopped.dirty_gpus)}"
+                    self._tell("gpu_dirty", dirty)
+                    self._context.breakers.rest(agent.allocation.node_id, dirty)
                 logs.append((index, stopped.log))
         finally:
             for placement in self._placements:
@@ -214,6 +221,14 @@ class Launch:
         if left_over:
             self._tell("left_over", f"{left_over} processes outlived their launch")
         self._keep(logs)
+
+    def _release_lost(self) -> None:
+        """What was placed on a node that is gone is given back before all else: its other ranks end by their guards."""
+        there = {one.node_id for one in self._context.cluster.machines()} | self._context.cluster.leaving().keys()
+        for placement in list(self._placements):
+            if {agent.allocation.node_id for agent in placement.agents} - there:
+                placement.release()
+                self._placements.remove(placement)
 
     def _keep(self, logs: Sequence[tuple[int, bytes]]) -> None:
         for index, log in logs:
@@ -237,7 +252,11 @@ class Launch:
         self._committed = True
         self._phase("store")
         row = replace(self.row, **how_it_ended(failure))
-        commit_launch(self._context.store, self._deployment, row, self._context.take_events(), self.answers)
+        events = self._context.take_events()
+        try:
+            commit_launch(self._context.store, self._deployment, row, events, self.answers)
+        except ResultsError as error:  # of one launch: the others go on
+            self._tell("row_lost", f"the row of launch {row.launch_id} could not be stored: {error}")
 
     def _phase(self, name: str, **more: Any) -> None:
         self._context.tell(Phase(self._deployment.label, name, **more))

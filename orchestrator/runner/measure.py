@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
 PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early difference spoils no other answer
 ANSWERS_WITHIN_S = 60.0  # slower answers are not known: whether so slow an engine is any good its points say
+COMMIT_S = 10.0  # from a point's end to its rows in the store, where a node is about to go
 SETTLE_S = 30.0  # for clients to report after an abort
 STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # of request_timeout: so long a replica may say nothing to open requests
 DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
@@ -205,6 +206,7 @@ class Measurer:
     keeps: bool = False
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
+    taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # that its nodes go before so many seconds
 
     def measure(self, point: LoadPoint, more_clients: bool = False) -> Attempt:
         """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``."""
@@ -305,6 +307,8 @@ class Measurer:
             if over:
                 return None, False
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
+            if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
+                return self._died(failure, "preempted"), False
             self._show_load(progress, point, elapsed_s, length_s)
             if progress.failed >= (point.max_errors or math.inf):  # of all clients together
                 return None, True
@@ -327,8 +331,8 @@ class Measurer:
             self.clock.sleep(1.0)
         return None
 
-    def _died(self, failure: Failure) -> Failure:
-        self.tell(Event("engine_died", failure.sentence, self.label, self.launch_id))
+    def _died(self, failure: Failure, kind: str = "engine_died") -> Failure:
+        self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
         return failure
 
     def _show_load(self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float) -> None:

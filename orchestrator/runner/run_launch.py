@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from orchestrator.analysis.answers import broken
 from orchestrator.engines import ENGINES
-from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
+from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.load.workloads.content import ids_within
 from orchestrator.plan.model import Measurement, Point
@@ -36,6 +38,7 @@ class LaunchRun:
         self._deployment = todo.deployment
         self._launch = Launch(context, todo.deployment, nodes)
         self._start = todo.start
+        self._on = tuple(itertools.chain(*nodes))
         self._counted: Failure | None = None  # what ended it, when that counts against a measurement
 
     def run(self) -> None:
@@ -58,8 +61,10 @@ class LaunchRun:
                     self._launch.commit_first(failure)
             finally:
                 self._launch.stop()
+        if failure is not None:
+            self._context.breakers.failed(failure, self._on)
         if failure is not None and failure.failure_class is FailureClass.INFRA:
-            self._todo.avoid |= set(itertools.chain(*self._nodes))
+            self._todo.avoid |= set(self._on)
         over = failure is not None and failure is not self._counted and not self._again(failure)
         try:
             if failure is not None and over:
@@ -86,6 +91,7 @@ class LaunchRun:
             self._context.state.cores_taken,
             self._deployment.label,
             row.launch_id,
+            taken_back=partial(self._context.taken_back, self._on),
         )
         try:
             return self._measure_all(measurer)
@@ -113,6 +119,10 @@ class LaunchRun:
             if over := self._context.over_budget():
                 left_out(self._context, self._todo, over)
                 return None
+            if (failure := self._context.taken_back(self._on, math.inf)) is not None:
+                return failure  # no new point on a node that drains
+            if self._context.taken_back(measurer.clients.nodes, math.inf):
+                self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
             load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
             attempt = measurer.measure(load, self._can_double(measurer, point))
@@ -179,6 +189,8 @@ class LaunchRun:
         failure, key, crowd = attempt.failure, committed.measurement_id, len(measurer.clients.addresses)
         if attempt.loaded is not None:
             self._context.state.add_span(attempt.loaded.span_unix_ns)
+        if failure is None:
+            self._context.breakers.measured(self._on)
         if failure is None or not self._todo.again(key, failure):
             close(self._context, self._todo, committed, failure)
         else:
@@ -194,7 +206,10 @@ class LaunchRun:
 
     def _again(self, failure: Failure) -> bool:
         """Whether the engine is started once more."""
-        again = self._todo.again(START.format(self._start), failure)
+        taken_back = (
+            failure.kind is FailureKind.PREEMPTED
+        )  # as often as there are nodes to take back: it is not counted
+        again = taken_back or self._todo.again(START.format(self._start), failure)
         self._tell("retry" if again else "gave_up", failure.sentence)
         return again
 
@@ -204,17 +219,20 @@ class LaunchRun:
 
 
 def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
-    """Its engine does not come to serve: every open measurement is a failed row."""
-    while (found := todo.next()) is not None:
-        point, measurement = found
-        record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
-        close(context, todo, commit_attempt(context.store, record), failure)
+    """Its engine does not come to serve: every open measurement is a failed row. What cannot be stored is left out."""
+    try:
+        while (found := todo.next()) is not None:
+            point, measurement = found
+            record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
+            close(context, todo, commit_attempt(context.store, record), failure)
+    except ResultsError as error:
+        left_out(context, todo, f"rows that say why cannot be stored ({error})", "row_lost")
 
 
-def left_out(context: SweepContext, todo: Todo, why: str) -> None:
+def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") -> None:
     """What is left of it is not measured in this sweep: no row, a later one may."""
     text = f"{why}; {todo.left} measurements are left out"
-    context.tell(Event("budget", text, todo.deployment.label))
+    context.tell(Event(kind, text, todo.deployment.label))
     context.state.count(left_out=todo.left)
     todo.drop()
 

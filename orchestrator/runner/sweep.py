@@ -67,7 +67,8 @@ class Sweep:
         for text in context.cluster.check_nodes() if total else ():
             context.tell(Event("node_silent", text))
         self._doing("ended")
-        self._admit_all()
+        with context.patient():
+            self._admit_all()
         left = sum(todo.left for todo in self._queue.values())
         if counts.measured and not left:
             self._doing("take repeats together")
@@ -135,10 +136,11 @@ class Sweep:
         """Start what fits the nodes of now, say what nodes are worth adding, give up what none will hold."""
         machines, grows = self._context.cluster.machines(), self._context.cluster.grows()
         waiting, picks = self._waiting(), list[tuple[Todo, Nodes]]()
+        usable = self._context.breakers.usable(machines)
         try:
-            while (pick := self._pick(waiting, machines)) is not None:
+            while self._context.may_start() and (pick := self._pick(waiting, usable)) is not None:
                 picks.append(pick)
-            wanted = self._desire(waiting, machines) if grows else list(waiting)
+            wanted = self._desire(waiting, usable) if grows else list(waiting)
             while picks:  # now that nothing stands in the place of what can start
                 self._start(*picks[0])
                 del picks[0]
@@ -170,6 +172,7 @@ class Sweep:
         waiting.remove(job)
         todo = self._launched[job.key] = self._queue.pop(job.key)
         todo.had_room, todo.no_room_since_s = True, None
+        self._context.breakers.admitted(job.key)
         self._state.admitted(job.key, Running(job.need, nodes, now_s + job.estimate_s))
         return todo, nodes
 
@@ -202,6 +205,7 @@ class Sweep:
             if self._launched.pop(todo.deployment.id, None) is None:
                 continue  # named twice by an interrupt
             self._state.ended(todo.deployment.id)
+            self._context.breakers.ended(todo.deployment.id)
             if todo.left:
                 self._queue[todo.deployment.id] = todo
             if raised is not None and raising:

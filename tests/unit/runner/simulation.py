@@ -138,6 +138,7 @@ class World:
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
     told: list[Event | Phase] = field(default_factory=list)
+    gone_s: dict[str, float] = field(default_factory=dict)  # nodes that drain, and when they are gone
     _coming: int = 0
 
     def step(self, name: str) -> Any:
@@ -154,7 +155,11 @@ class World:
 
     # a Cluster
     def machines(self) -> list[Machine]:
-        return list(self.nodes)
+        return [one for one in self.nodes if one.node_id not in self.gone_s]
+
+    def leaving(self) -> Mapping[str, float]:
+        now_s = self.clock.now_s()
+        return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
 
     def grows(self) -> bool:
         return self.autoscaler
@@ -269,6 +274,7 @@ class FakeAgent:
 class FakeClients:
     world: World
     addresses: list[str]
+    nodes: Sequence[str] = ()
     point: LoadPoint | None = None
 
     def prepare(self, point: LoadPoint, avoid_cores: object, stopped: Callable[[], bool]) -> int | None:

@@ -1,0 +1,133 @@
+"""Notices that this machine will be taken back, from whoever gives them: AWS, Google, Azure, or a file. No Ray in here.
+
+Ray itself watches none of them. Kubernetes and Slurm say it with a signal to their own process; a ``preStop`` hook or a
+trap there writes the file that ORCHESTRATOR_NOTICE_FILE names: the seconds that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from orchestrator.http_control import ask
+
+LINK_LOCAL = "http://169.254.169.254"
+VENDOR = Path("/sys/class/dmi/id/sys_vendor")
+LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
+PREEMPTED_S = 30.0  # what Google gives; it names no time
+MAINTENANCE_S = 60.0
+NOTICE_FILE = "ORCHESTRATOR_NOTICE_FILE"
+METADATA = "ORCHESTRATOR_METADATA_URL"  # in place of LINK_LOCAL: a proxy of the cloud's service
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """This machine will be gone in so many seconds."""
+
+    left_s: float
+    why: str
+
+
+Look = Callable[[], Notice | None]
+
+
+def _get(url: str, method: str = "GET", headers: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The body, empty where the service says that there is nothing. Raises OSError."""
+    answer = ask(url, method, limit_s=ANSWER_LIMIT_S, more_headers=list(headers.items()))
+    if answer.status not in (200, 404):
+        raise OSError(answer.error or f"HTTP {answer.status}")
+    return answer.body.decode() if answer.status == 200 else ""
+
+
+def _left_s(when: datetime) -> float:
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+
+
+def aws(base: str = LINK_LOCAL) -> Notice | None:
+    """A spot instance's interruption (IMDSv2), some two minutes before it."""
+    token = _get(f"{base}/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    said = _get(f"{base}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token})
+    if not said:
+        return None
+    action = json.loads(said)
+    return Notice(_left_s(datetime.fromisoformat(action["time"])), f"AWS: spot interruption ({action['action']})")
+
+
+def google(base: str = LINK_LOCAL) -> Notice | None:
+    """A spot machine's preemption, or maintenance that ends it (a migration does not)."""
+    instance = f"{base}/computeMetadata/v1/instance"
+    if _get(f"{instance}/preempted", headers={"Metadata-Flavor": "Google"}).strip() == "TRUE":
+        return Notice(PREEMPTED_S, "Google: preempted")
+    event = _get(f"{instance}/maintenance-event", headers={"Metadata-Flavor": "Google"}).strip()
+    return Notice(MAINTENANCE_S, f"Google: {event}") if event.startswith("TERMINATE") else None
+
+
+def azure(base: str = LINK_LOCAL) -> Notice | None:
+    """A scheduled event that takes this machine away; those of others in its set are told as well."""
+    said = json.loads(
+        _get(f"{base}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}) or "{}"
+    )
+    ends = [event for event in said.get("Events", ()) if event["EventType"] in ("Preempt", "Terminate", "Redeploy")]
+    if not ends:
+        return None
+    name = _get(
+        f"{base}/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers={"Metadata": "true"}
+    )
+    for event in ends:
+        if name in event["Resources"]:
+            before = event.get("NotBefore")  # none once it has begun
+            left_s = _left_s(parsedate_to_datetime(before)) if before else 0.0
+            return Notice(left_s, f"Azure: {event['EventType']}")
+    return None
+
+
+CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {"Amazon": aws, "Google": google, "Microsoft": azure}
+
+
+def file(path: Path) -> Notice | None:
+    """What a hook wrote there: seconds, none for PREEMPTED_S."""
+    with suppress(FileNotFoundError):
+        return Notice(float(path.read_text().strip() or PREEMPTED_S), f"{path} says so")
+    return None
+
+
+def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) -> list[Look]:
+    """Whom to ask on this machine; nobody where it is in no cloud that is known and no file is named."""
+    found: list[Look] = [partial(file, Path(environment[NOTICE_FILE]))] if environment.get(NOTICE_FILE) else []
+    name = ""
+    with suppress(OSError):
+        name = vendor.read_text()
+    base = environment.get(METADATA, LINK_LOCAL).rstrip("/")
+    return found + [partial(look, base) for word, look in CLOUDS.items() if name.startswith(word)]
+
+
+def first(asked: list[Look]) -> Notice | None:
+    """The first notice that one of them gives. Who does not answer, or nothing sensible, gives none."""
+    for look in asked:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if (notice := look()) is not None:
+                return notice
+    return None
+
+
+def watch(act: Callable[[Notice], None]) -> None:
+    """Call ``act`` once, from a thread, when this machine is given notice. No thread where nobody would give it."""
+    asked = looks()
+
+    def wait() -> None:
+        while (notice := first(asked)) is None:
+            time.sleep(LOOK_S)
+        act(notice)
+
+    if asked:
+        threading.Thread(target=wait, name="notices", daemon=True).start()

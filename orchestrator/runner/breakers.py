@@ -1,0 +1,126 @@
+"""Circuit breakers: a node that fails launches rests, and a sweep that fails the same way everywhere pauses.
+
+Neither for ever: a node is tried again after its rest, and after a pause one launch goes ahead as a probe. Each time
+that it fails again the wait is twice as long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.cluster.base import Machine
+from orchestrator.errors import Failure, FailureClass, FailureKind
+from orchestrator.results.events import Event
+
+NODE_FAILURES = 2  # of class infra, nothing measured there between them
+SAME_NODES = 3  # with the same failure class, nothing measured anywhere between them
+FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 3600.0
+# infrastructure, but not that of the nodes with the engine; a node that is taken back is not chosen again anyway
+NOT_OF_THE_NODE = frozenset(
+    {
+        *(FailureKind.NO_CLIENT, FailureKind.CLIENT_LOST, FailureKind.NO_ROOM),
+        *(FailureKind.INTERNAL, FailureKind.PREEMPTED),
+    }
+)
+# of one configuration each, however many nodes it was tried on
+OF_THE_CONFIGURATION = frozenset({FailureClass.BAD_CONFIG, FailureClass.CLIENT_BOUND})
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Nothing until ``until_s``; ``wait_s`` is how long the next one is."""
+
+    until_s: float = 0.0
+    wait_s: float = FIRST_WAIT_S
+
+    def begin(self, now_s: float) -> float:
+        """Returns its length."""
+        length_s = self.wait_s
+        self.until_s, self.wait_s = now_s + length_s, min(LONGEST_WAIT_S, 2 * length_s)
+        return length_s
+
+
+class Breakers:
+    """What the failures of a sweep say of its nodes and of itself. Safe to call from any of its threads."""
+
+    def __init__(self, now_s: Callable[[], float], tell: Callable[[Event], None]) -> None:
+        self._now_s, self._tell = now_s, tell
+        self._lock = threading.RLock()
+        self._failures: dict[str, int] = {}  # node id -> infra failures since something was measured there
+        self._rests: dict[str, _Wait] = {}
+        self._same: dict[FailureClass, dict[str, str]] = {}  # node id -> what failed there, since anything was measured
+        self._pause: _Wait | None = None
+        self._probe: str | None = None  # the deployment that went ahead after a pause
+
+    def failed(self, failure: Failure, nodes: Iterable[str]) -> None:
+        """A launch on these nodes ended with it, or a point of it did."""
+        kind, found = failure.kind, set(nodes)
+        if kind in NOT_OF_THE_NODE or kind.failure_class in OF_THE_CONFIGURATION or not found:
+            return
+        with self._lock:
+            if kind.failure_class is FailureClass.INFRA:
+                for node in found:
+                    self._failures[node] = self._failures.get(node, 0) + 1
+                    if self._failures[node] >= NODE_FAILURES:
+                        self.rest(
+                            node, f"{self._failures[node]} launches on it failed, the last one so: {failure.sentence}"
+                        )
+            same = self._same.setdefault(kind.failure_class, {})
+            same.update(dict.fromkeys(found, failure.sentence))
+            if len(same) >= SAME_NODES and (self._pause is None or self._probe is not None):
+                self._pause, self._probe = self._pause or _Wait(), None
+                wait_s = self._pause.begin(self._now_s())
+                text = (
+                    f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes, nothing was measured"
+                )
+                text = (
+                    f"{text} meanwhile: no new one for {wait_s:g} s, then one as a probe; the last: {failure.sentence}"
+                )
+                self._tell(Event("paused", text, data={"nodes": sorted(same), "wait_s": wait_s}))
+
+    def rest(self, node: str, why: str) -> None:
+        """No launch on it for a while."""
+        with self._lock:
+            wait = self._rests.setdefault(node, _Wait())
+            if self._now_s() < wait.until_s:
+                return
+            wait_s = wait.begin(self._now_s())
+        text = f"node {node[:12]} rests for {wait_s:g} s: {why}"
+        self._tell(Event("node_rests", text, data={"node": node, "wait_s": wait_s}))
+
+    def measured(self, nodes: Iterable[str]) -> None:
+        """A point on these nodes was: they work, and so does the sweep."""
+        with self._lock:
+            for node in nodes:
+                self._failures.pop(node, None)
+                self._rests.pop(node, None)
+            self._same.clear()
+            if self._pause is not None:
+                self._pause = self._probe = None
+                self._tell(Event("goes_on", "a point was measured: the sweep goes on"))
+
+    def admitted(self, deployment_id: str) -> None:
+        """A launch of it begins."""
+        with self._lock:
+            self._probe = deployment_id if self._pause is not None else None
+
+    def ended(self, deployment_id: str) -> None:
+        """Its launch is over: where it was a probe that neither failed nor measured anything, another one may go."""
+        with self._lock:
+            if self._probe == deployment_id:
+                self._probe = None
+
+    def usable(self, machines: Sequence[Machine]) -> list[Machine]:
+        """Without those that rest."""
+        with self._lock:
+            now_s = self._now_s()
+            return [
+                one for one in machines if one.node_id not in self._rests or self._rests[one.node_id].until_s <= now_s
+            ]
+
+    def paused(self) -> bool:
+        """No launch may begin: the sweep pauses, or its probe is under way."""
+        with self._lock:
+            return self._pause is not None and (self._probe is not None or self._now_s() < self._pause.until_s)
