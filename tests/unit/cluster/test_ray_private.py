@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,3 +100,34 @@ def test_the_second_autoscaler_is_known_by_the_types_of_nodes(
 def test_an_autoscaler_that_cannot_be_asked_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gone(monkeypatch, "ray.autoscaler.v2.utils")
     assert ray_private.autoscales("h:1")
+
+
+@pytest.mark.parametrize("ray_drains", [True, False])
+def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
+    monkeypatch: pytest.MonkeyPatch, ray_drains: bool
+) -> None:
+    import ray
+    from ray._private.state import state
+    from ray.experimental import internal_kv
+
+    drained, marks = dict[str, int](), dict[bytes, bytes]()
+
+    class Client:
+        def __init__(self, address: str) -> None: ...
+
+        def drain_node(self, node_id: str, reason: int, why: str, deadline_ms: int) -> tuple[bool, str]:
+            drained.update({node_id: deadline_ms} if ray_drains else {})
+            return ray_drains, "not in this Ray"
+
+    monkeypatch.setattr("ray._raylet.GcsClient", Client)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="head:1"))
+    monkeypatch.setattr(type(state), "get_draining_nodes", lambda self: drained)
+    monkeypatch.setattr(internal_kv, "_internal_kv_put", marks.__setitem__)
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", marks.get)
+    monkeypatch.setattr(
+        internal_kv, "_internal_kv_list", lambda prefix: [key for key in marks if key.startswith(prefix)]
+    )
+    ray_private.drain("n1", 60.0, "spot")
+    assert list(ray_private.draining()) == ["n1"]
+    assert bool(marks) != ray_drains
+    assert 55e3 < ray_private.draining()["n1"] - time.time() * 1e3 <= 60e3

@@ -1,0 +1,54 @@
+"""A node that is given notice while it serves: on a real cluster, from the file of a hook to the rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.ray_on_this_machine import RayOnThisMachine
+from tests.harness import MODEL, assert_nothing_left, manifests, rows, start, wait_for, write_experiment
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = """
+version: 1
+name: notice
+model: {{id: {model}}}
+deployments: {{engine: emulator}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [1, 2, 3]}}, duration: 3s, warmup: 0s}}
+"""
+
+
+def test_a_node_that_is_given_notice_gets_no_new_point_and_the_rest_is_measured_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = tmp_path / "notice"
+    with RayOnThisMachine(nodes=1, cpus=0) as cluster:
+        cluster.add_node(cpus=8)
+        monkeypatch.setenv("ORCHESTRATOR_NOTICE_FILE", str(notice))
+        spot = cluster.add_node(cpus=2)  # the fullest that fits: taken first
+        monkeypatch.delenv("ORCHESTRATOR_NOTICE_FILE")
+        experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL))
+        results = tmp_path / "results"
+        argv = ("run", str(experiment), "--results", str(results), "--address", cluster.address)
+        driver = start(*argv, log=tmp_path / "log")
+        try:
+            wait_for(lambda: manifests(results), 90, "no point was measured")
+            notice.write_text("300")
+            assert driver.wait(120) == 0, (tmp_path / "log").read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+        ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
+        assert len(ok) == len(set(ok)) == len(manifests(results)) == 3  # the point under way ended
+        first, second = sorted(rows(results, "launches"), key=lambda row: row["started_unix_ns"])
+        assert (first["failure_kind"], second["status"]) == ("preempted", "ok")
+        where = [json.loads(row["placement_json"])[0]["node_id"] for row in (first, second)]
+        assert where[0] == spot.node_id != where[1]
+        assert first["log_uri"], "it was not stopped in order"
+        assert re.search("is taken back in (2..|300) s", first["reason"])
+    assert_nothing_left()
