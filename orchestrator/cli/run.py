@@ -61,14 +61,11 @@ def run(
     from orchestrator.plan.make import load_plan
     from orchestrator.plan.model import Estimate
     from orchestrator.results.store import Store
-    from orchestrator.spec.load import parse_duration
 
-    limits_s = []
-    for option, given in (("--placement-timeout", placement_timeout), ("--storage-timeout", storage_timeout)):
-        try:
-            limits_s.append(parse_duration(given))
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint=option) from error
+    place_s, store_s = (
+        _seconds("--placement-timeout", placement_timeout),
+        _seconds("--storage-timeout", storage_timeout),
+    )
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
         raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
@@ -96,7 +93,7 @@ def run(
             cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
             if cluster.note:
                 live.say(f"note: {cluster.note}")
-            context = SweepContext(plan, cluster, store, active, *limits_s, retry_failed, stop=stop)
+            context = SweepContext(plan, cluster, store, active, place_s, store_s, retry_failed, stop=stop)
             active.tell = context.tell
             with stops(stop):  # not before: Ray takes the signals when it starts
                 try:
@@ -112,6 +109,15 @@ def run(
         return INTERRUPTED
     counts = report.counts
     return 3 if counts.failed or counts.left_out or counts.refused else 0
+
+
+def _seconds(option: str, given: str) -> float:
+    from orchestrator.spec.load import parse_duration
+
+    try:
+        return parse_duration(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
 
 
 def _summary(report: SweepReport, store: Store) -> str:
