@@ -44,6 +44,7 @@ def best(
     from orchestrator.report.best import best_document, best_text
     from orchestrator.report.documents import json_text
     from orchestrator.report.stored import answers, check_prices, experiments, limits, parse_prices
+    from orchestrator.report.text import echo
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
@@ -54,10 +55,12 @@ def best(
     if not any(slos for _, slos in asked):
         raise click.UsageError('no experiment there names limits (slos:): give --slo, like "ttft<=500ms"')
     comparisons = answers(asked, per)
-    for text in [json_text(best_document(comparisons))] if form == "json" else best_text(comparisons):
-        click.echo(text)
+    if form == "json":
+        click.echo(json_text(best_document(comparisons)))
+    else:
+        echo("\n".join(best_text(comparisons)))
     named = "no limits: give --slo" if slo_text is None else f"no {slo_text}"
     left_out = [f"{one.name} is left out: its file names {named}" for one, slos in asked if not slos]
     for note in [*left_out, *(note for one in found for note in one.notes)]:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     return 3 if any(one.damaged for one in found) else 0

@@ -133,6 +133,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.report.documents import json_text
     from orchestrator.report.run import run_text, runs_text
+    from orchestrator.report.text import echo
     from orchestrator.results.store import Store
 
     runs, notes = _runs(url, options)
@@ -141,7 +142,8 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         store = Store.open(results, runs[0].plan.name)
         store.check_writable()
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
+    show = click.echo if form == "json" else echo
     repeats = Repeats(runs[0].point.workload)  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []
     stop, failed, interrupted = threading.Event(), 0, False
@@ -149,7 +151,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
 
     def show_all() -> None:
         if len(runs) > 1 and documents:
-            click.echo(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
+            show(json_text(documents) if form == "json" else "\n".join(runs_text(documents)))
 
     with ExitStack() as at_end, stops(stop):
         at_end.callback(show_all)  # also when a level fails: that must not cost what those before it gave
@@ -167,7 +169,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
             found = _document(run, clients, attempt)
             documents.append(found | {"notes": [*notes, *after], "results": results})
             if len(runs) == 1:  # before storing: that may take long, and a full disk must not cost the answer
-                click.echo(json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0])))
+                show(json_text(documents[0]) if form == "json" else "\n".join(run_text(documents[0])))
             try:
                 if store is not None:
                     run.commit(store, attempt)

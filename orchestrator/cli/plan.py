@@ -23,6 +23,7 @@ from orchestrator.spec.load import hours
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
 FIGURES = ("points", "weights", "KV tokens", "at once", "time")
+NARROW, FEW_FIGURES = 80, ("points", "time")  # on terminals with fewer columns
 MOST_LABELS = 8  # named with a reason; the others are counted
 STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
 
@@ -102,21 +103,25 @@ def show(estimate: Estimate, console: Console) -> None:
     """The table, the sums below it, and what is worth knowing."""
     made = estimate.plan
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("deployment", "status", "footprint", *FIGURES):
-        table.add_column(name, justify="right" if name in FIGURES else "left", overflow="fold")
+    shown = FIGURES if console.width >= NARROW else FEW_FIGURES
+    for name in ("deployment", "status", "footprint", *shown):
+        table.add_column(
+            name, justify="right" if name in FIGURES else "left", overflow="fold", no_wrap=name != "deployment"
+        )
     for one in made.deployments[:MOST_ROWS]:
         status = f"[{STYLES[one.status]}]{one.status}[/]"
         points = str(len(made.known_levels(one.id)) or "")
         took = hours(estimate.cost(one).seconds) if one.runs else ""
-        figures = _predicted(one.predicted or {}) if one.runs else ("", "", "")
-        table.add_row(escape(one.label), status, _footprint(one), points, *figures, took)
+        predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
+        figures = dict(zip(FIGURES, (points, *predicted, took), strict=True))
+        table.add_row(escape(one.label), status, _footprint(one), *(figures[name] for name in shown))
     console.print(table)
     if len(made.deployments) > MOST_ROWS:
         console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
     for reason, labels in _reasons(made.deployments).items():
         console.print(f"\n{reason}\n  {', '.join(labels)}", highlight=False, markup=False)
     console.print()
-    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=True)
+    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:

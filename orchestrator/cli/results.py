@@ -50,6 +50,7 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.stored import experiments, with_limits
+    from orchestrator.report.text import echo
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
@@ -58,9 +59,9 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     found = experiments(open_results(uri), experiment)
     texts = _launches(found, form) if launches else _points(with_limits(slo_text, found), superseded, form)
     for text in texts:
-        click.echo(text, nl=form == "table")
+        echo(text) if form == "table" else click.echo(text, nl=False)
     for note in [note for one in found for note in one.notes]:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     return 3 if any(one.damaged for one in found) else 0
 
 

@@ -76,6 +76,7 @@ def run(
     from orchestrator.report.best import answer_text
     from orchestrator.report.live import LiveSweep
     from orchestrator.report.stored import Experiment
+    from orchestrator.report.text import echo
     from orchestrator.results.events import Phase
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.runner.context import SweepContext
@@ -102,7 +103,7 @@ def run(
                     cluster.close()
         live.say(_summary(report, store))
     try:
-        click.echo("\n".join(answer_text(Experiment(store))), err=True)
+        echo("\n".join(answer_text(Experiment(store))), err=True)
     except Exception as error:  # all is measured: that nothing can be read now is no failure of the sweep
         click.echo(f"note: no answer yet: {error}", err=True)
     if report.interrupted:

@@ -14,6 +14,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
+from itertools import takewhile
 from typing import Literal
 
 from orchestrator.engines.engine import LogWords
@@ -103,6 +104,7 @@ _PREFIX = re.compile(
 _PYDANTIC = re.compile(r" \[type=\w+, input_value=.*")
 _EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (?P<message>.*))?$")
 _CODE = re.compile(r"raise |File \"|return |[\w.]+ = |[\w.]+\($")
+_NO_REASON = re.compile(rf"$|Traceback|Process |{_EXCEPTION.pattern}")
 _SIGNAL = re.compile(r"signal \d+|exit ?code:? -\d+")
 
 
@@ -120,7 +122,7 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
         if kind := _last_said(group, words, phase, eligible):
             matching = [line for line in eligible if _pattern(kind, words).search(line)]
             root = root_exception(lines, words.consequences) if kind is FailureKind.ENGINE_DEAD else None
-            return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching)}", tail)
+            return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching, lines)}", tail)
     if wordless := _WORDLESS.get(exit_status):
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
     kind = FailureKind.DIED_AT_START if phase == "start" else FailureKind.DIED
@@ -201,11 +203,23 @@ def describe_exit(status: int | None) -> str:
     return f"with status {status}"
 
 
-def _best_of(matching: list[str]) -> str:
-    """The line that says it best: one that names a signal, else an exception's own rather than the code it shows."""
+def _best_of(matching: list[str], lines: list[str]) -> str:
+    """The line that says it best: one that names a signal, else an exception's own rather than the code it shows. With
+    what it introduces, as vLLM's "Reasons: " does: lines of the same process until another exception or message."""
     signals = [line for line in matching if _SIGNAL.search(line)]
     said = [line for line in matching if _EXCEPTION.match(_clean(line)) or not _CODE.match(_clean(line))]
-    return cause((signals or said or matching)[0])
+    best = (signals or said or matching)[0]
+    if not best.rstrip().endswith(":"):
+        return cause(best)
+    after = lines[lines.index(best) + 1 :]
+    same = takewhile(lambda line: _origin(line) == _origin(best) and not _NO_REASON.match(_clean(line)), after)
+    return cause(f"{best.rstrip()} {' '.join(map(_clean, same)) or 'none is given'}")
+
+
+def _origin(line: str) -> str:
+    """What stands before the words: the same for all lines of one message."""
+    found = _PREFIX.match(line)
+    return found[0] if found else ""
 
 
 def _last_words(lines: list[str]) -> str | None:

@@ -16,7 +16,6 @@ from orchestrator.results.records import Distribution
 WIDTH = 120  # where there is no terminal
 EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
 _RULE = "─"
-_GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +35,48 @@ class Cell:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None) -> Iterator[str]:
-    """A table line by line. ``rows``: a cell per column."""
+    """A table line by line. ``rows``: a cell per column. Where the terminal is too narrow, a line per cell instead."""
     cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
     natural = [
         max(len(line) for text in (column.title, *(row[at].text for row in cells)) for line in text.split("\n"))
         for at, column in enumerate(columns)
     ]
-    widths = _widths(columns, natural, width or terminal_width())
-    yield from _lines([Cell(column.title, "bold") for column in columns], columns, widths, bottom=True)
-    yield " " + _RULE * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    width = width or terminal_width()
+    for gap in ("  ", " "):
+        widths = _widths(columns, natural, width - 1 - len(gap) * (len(columns) - 1))
+        if (whole := 1 + sum(widths) + len(gap) * (len(widths) - 1)) <= width:
+            break
+    else:
+        yield from _cell_by_cell(columns, cells)
+        return
+    yield from _lines([Cell(column.title, "bold") for column in columns], columns, widths, gap, bottom=True)
+    yield " " + _RULE * (whole - 1)
     for row in cells:
-        yield from _lines(row, columns, widths)
+        yield from _lines(row, columns, widths, gap)
+
+
+def _cell_by_cell(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
+    for row in rows:
+        yield ""
+        for column, cell in zip(columns, row, strict=True):
+            yield f" {plain(column.title)}: {say(', '.join(cell.text.split(chr(10))), cell.style)}"
+
+
+def echo(lines: str, err: bool = False) -> None:
+    """Prints them: on a terminal folded between words."""
+    width = shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
+    for line in lines.split("\n"):
+        click.echo(line if width is None else _between_words(line, width), err=err)
+
+
+def _between_words(line: str, width: int) -> str:
+    text = click.unstyle(line)
+    begin, found, end = line.partition(text)  # its style; not found where it has several
+    if len(text) <= width or not found or " orchestrator " in text:  # a command is copied whole
+        return line
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(f"{begin}{part}{end}" for part in parts)
 
 
 def terminal_width() -> int:
@@ -99,9 +129,8 @@ def size_text(count: float) -> str:
     return f"{count:,.1f} GiB"
 
 
-def _widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+def _widths(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
     """What fits stays whole; else the folding columns get what the others leave, the narrow ones first."""
-    room = width - 1 - len(_GAP) * (len(columns) - 1)
     room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
     found = list(natural)
     folding = sorted((wide, at) for at, (column, wide) in enumerate(zip(columns, natural, strict=True)) if column.fold)
@@ -112,7 +141,7 @@ def _widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> li
 
 
 def _lines(
-    row: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], bottom: bool = False
+    row: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], gap: str, bottom: bool = False
 ) -> Iterator[str]:
     texts = [_folded(cell.text, wide) for cell, wide in zip(row, widths, strict=True)]
     height = max(map(len, texts))
@@ -122,7 +151,7 @@ def _lines(
             at = nth - (height - len(lines) if bottom else 0)
             text = lines[at] if 0 <= at < len(lines) else ""
             parts.append(say(text.ljust(wide) if column.fold else text.rjust(wide), cell.style))
-        yield (" " + _GAP.join(parts)).rstrip()
+        yield (" " + gap.join(parts)).rstrip()
 
 
 def _folded(text: str, width: int) -> list[str]:
