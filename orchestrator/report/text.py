@@ -15,6 +15,7 @@ from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal
 EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
+LEAST_FOLDED = 12  # of columns that fold
 _RULE = "─"
 
 
@@ -36,23 +37,36 @@ class Cell:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None) -> Iterator[str]:
     """A table line by line. ``rows``: a cell per column. Where the terminal is too narrow, a line per cell instead."""
-    cells = [[one if isinstance(one, Cell) else Cell(one) for one in row] for row in rows]
-    natural = [
-        max(len(line) for text in (column.title, *(row[at].text for row in cells)) for line in text.split("\n"))
-        for at, column in enumerate(columns)
+    cells = [
+        [one if isinstance(one, Cell) else Cell(one) for one in row]
+        for row in ([Cell(column.title, "bold") for column in columns], *rows)
     ]
     width = width or terminal_width()
-    for gap in ("  ", " "):
-        widths = _widths(columns, natural, width - 1 - len(gap) * (len(columns) - 1))
+    for shown, gap in ((cells, "  "), (cells, " "), (_stacked(columns, cells), " ")):
+        texts = [[cell.text for cell in column] for column in zip(*shown, strict=True)]
+        natural = [max(len(line) for text in column for line in text.split("\n")) for column in texts]
+        words = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
+        widths = _widths(columns, natural, words, width - 1 - len(gap) * (len(columns) - 1))
         if (whole := 1 + sum(widths) + len(gap) * (len(widths) - 1)) <= width:
             break
     else:
-        yield from _cell_by_cell(columns, cells)
+        yield from _cell_by_cell(columns, cells[1:])
         return
-    yield from _lines([Cell(column.title, "bold") for column in columns], columns, widths, gap, bottom=True)
+    yield from _lines(shown[0], columns, widths, gap, bottom=True)
     yield " " + _RULE * (whole - 1)
-    for row in cells:
+    for row in shown[1:]:
         yield from _lines(row, columns, widths, gap)
+
+
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+    """The same with the words of columns that do not fold below each other."""
+    return [
+        [
+            one if column.fold else Cell(one.text.replace(" ", "\n"), one.style)
+            for column, one in zip(columns, row, strict=True)
+        ]
+        for row in rows
+    ]
 
 
 def _cell_by_cell(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Iterator[str]:
@@ -71,9 +85,9 @@ def echo(lines: str, err: bool = False) -> None:
 
 def _between_words(line: str, width: int) -> str:
     text = click.unstyle(line)
-    begin, found, end = line.partition(text)  # its style; not found where it has several
-    if len(text) <= width or not found or " orchestrator " in text:  # a command is copied whole
+    if len(text) <= width or text not in line or " orchestrator " in text:  # several styles; a command, which is copied
         return line
+    begin, _, end = line.partition(text)  # its style
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"{begin}{part}{end}" for part in parts)
@@ -129,13 +143,14 @@ def size_text(count: float) -> str:
     return f"{count:,.1f} GiB"
 
 
-def _widths(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """What fits stays whole; else the folding columns get what the others leave, the narrow ones first."""
+def _widths(columns: Sequence[Column], natural: Sequence[int], words: Sequence[int], room: int) -> list[int]:
+    """What fits stays whole; else the folding columns get what the others leave, the narrow ones first, but no less
+    than their longest word where that is short."""
     room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
     found = list(natural)
     folding = sorted((wide, at) for at, (column, wide) in enumerate(zip(columns, natural, strict=True)) if column.fold)
     for left, (wide, at) in zip(range(len(folding), 0, -1), folding, strict=True):
-        found[at] = max(8, min(wide, room // left))
+        found[at] = max(8, min(words[at], LEAST_FOLDED), min(wide, room // left))
         room -= found[at]
     return found
 

@@ -29,15 +29,15 @@ def test_sentences_are_folded_between_words_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = f"  left out: {'emulator ' * 12}at 5 req/s"
-    text = f"{say(long, 'dim')}\nnext: orchestrator best '/{'a' * 90}' --slo interactive"
+    text = f"{say(long, 'dim')}\n\nnext: orchestrator best '/{'a' * 90}' --slo interactive"
     echo(text)
     assert capsys.readouterr().out == click.unstyle(text) + "\n"
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     echo(text)
-    *folded, command = capsys.readouterr().out.splitlines()
+    *folded, empty, command = capsys.readouterr().out.splitlines()
     shown = [click.unstyle(line) for line in folded]
     assert max(map(len, shown)) <= 60
     assert " ".join(" ".join(shown).split()) == " ".join(long.split())
     assert all(line.startswith("  ") for line in shown) and shown[1].startswith("    ")
-    assert command == text.splitlines()[1]
+    assert (empty, command) == ("", text.splitlines()[2])
