@@ -121,7 +121,9 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
         eligible = lines if FailureKind.ENGINE_DEAD in group else meant
         if kind := _last_said(group, words, phase, eligible):
             matching = [line for line in eligible if _pattern(kind, words).search(line)]
-            root = root_exception(lines, words.consequences) if kind is FailureKind.ENGINE_DEAD else None
+            killed = next((at for at, line in enumerate(lines) if line in matching and _SIGNAL.search(line)), None)
+            # what stands after a kill is how the others met it
+            root = root_exception(lines[:killed], words.consequences) if kind is FailureKind.ENGINE_DEAD else None
             return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching, lines)}", tail)
     if wordless := _WORDLESS.get(exit_status):
         return Failure(wordless, _INTRODUCTION[phase] + wordless.meaning, tail)
