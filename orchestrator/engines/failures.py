@@ -58,7 +58,7 @@ COMMON: Mapping[FailureKind, str] = {
     ),
     FailureKind.BAD_FLAG: (
         r"unrecognized arguments?:|invalid choice:|error: argument |error: the following arguments are required"
-        r"|error: unexpected argument|error: invalid (?:value|argument)"
+        r"|error: unexpected argument|error: invalid (?:value|argument)|No such option|Error: Invalid value for"
     ),
     FailureKind.NO_MODEL: (
         r"HFValidationError|RepositoryNotFound|GatedRepo|LocalEntryNotFound|Repo id must"

@@ -153,7 +153,6 @@ ENGINE = Engine(
         failures={
             FailureKind.OOM_KV: r"component could not be created: KV cache",
             FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
-            FailureKind.BAD_FLAG: r"No such option|Error: Invalid value for",
             FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
             FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
             FailureKind.ENGINE_DEAD: r"Executor worker returned error",

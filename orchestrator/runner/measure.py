@@ -338,6 +338,8 @@ class Measurer:
     def _show_load(self, now: Progress, point: LoadPoint, elapsed_s: float, length_s: float) -> None:
         counts = RequestCounts(now.done, now.in_flight, now.failed, point.requests or 0)
         name = "warm-up" if elapsed_s < (point.warmup_s or 0.0) else "measure"
+        if 0 < length_s <= elapsed_s:
+            name, length_s = "wait for answers", 0.0
         self.tell(Phase(self.label, name, level_words(point), elapsed_s, length_s, counts))
 
 

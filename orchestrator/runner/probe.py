@@ -99,7 +99,9 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break
-    raise InputError(f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}")
+    hint = """what it does not take can be left out, like --extra-body '{"temperature": null}'"""
+    refused = f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}"
+    raise InputError(f"{refused}; {hint}")
 
 
 def _is_emulator(target: Target) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.report.text import Cell, Column, echo, say, table
 
 COLUMNS = [Column("deployment", fold=True), *map(Column, ("load", "tokens/s\n95 %", "TTFT ms\np50, p99"))]
-ROW = ["vllm tp=2 len=4096", "20 req/s", Cell("612\n±141", "green"), "13.6\n26.1 (n=78)"]
+ROW: list[str | Cell] = ["vllm tp=2 len=4096", "20 req/s", Cell("612\n±141", "green"), "13.6\n26.1 (n=78)"]
 
 
 @pytest.mark.parametrize("width", [48, 60, 80, 160])
