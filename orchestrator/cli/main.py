@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from importlib import import_module
@@ -19,6 +20,7 @@ COMMANDS = {
     "best": "orchestrator.cli.best:best",
     "status": "orchestrator.cli.status:status",
     "stop": "orchestrator.cli.stop:stop",
+    "doctor": "orchestrator.cli.doctor:doctor",
     "logs": "orchestrator.cli.logs:logs",
     "verify": "orchestrator.cli.verify:verify",
     "load": "orchestrator.cli.load:load",
@@ -87,4 +89,9 @@ def main() -> None:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         sys.exit(130)
+    except (ImportError, OSError):  # of a job whose working_dir was removed under it nothing more can be loaded
+        if os.path.exists(__file__):
+            raise
+        click.echo("error: the folder that this program runs from is gone: start it again, it continues", err=True)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

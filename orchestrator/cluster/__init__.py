@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOCAL = "local"  # the address of this machine without Ray
 
 
-def open_cluster(store: Store, address: str | None = None, client_limit: int | None = None) -> Cluster:
+def open_cluster(store: Store | None, address: str | None = None, client_limit: int | None = None) -> Cluster:
     """This machine for the address ``local``, else Ray: the cluster there, the running one, or a new one here.
 
     Raises InputError when the cluster that is named does not answer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.errors import PlacementError
 from orchestrator.load.point import ClientStats, Reply
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart
 
+ASK_LIMIT_S = 30.0  # of a node that is asked what it is
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
 
 
@@ -138,6 +139,35 @@ class Placement:
     release: Callable[[], None]
 
 
+class Probes(Protocol):
+    """Every node of a cluster, to be asked in parallel.
+
+    ``node_types``: resources of the kinds of nodes that an autoscaler may add, and how many, as far as it tells.
+    """
+
+    machines: Sequence[Machine]
+    node_types: Sequence[tuple[dict[str, float], int]]
+
+    def ask(
+        self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """What a function returned on each node, by node id; NoAnswer where there was none in time.
+
+        ``nodes``: only these.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why a node said nothing. ``wrong``: it cannot run this program; else nobody knows."""
+
+    why: str
+    wrong: bool = False
+
+
 class Cluster(Protocol):
     """A cluster that can place replicas and clients. Every wait has a limit.
 
@@ -163,6 +193,10 @@ class Cluster(Protocol):
 
         A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not.
         """
+        ...
+
+    def probes(self) -> Probes:
+        """Every node, to be asked what it is."""
         ...
 
     def check_nodes(self) -> list[str]:

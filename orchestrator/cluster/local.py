@@ -25,6 +25,7 @@ from orchestrator.load.rows import leave_pandas_out
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
+    from orchestrator.cluster.node_checks import LocalProbes
     from orchestrator.results.store import Store
 
 NODE_ID = "local"
@@ -74,6 +75,11 @@ class LocalCluster:
 
     def desire(self, footprints: Sequence[Footprint]) -> None:
         return
+
+    def probes(self) -> LocalProbes:
+        from orchestrator.cluster.node_checks import LocalProbes
+
+        return LocalProbes(self.machines())
 
     def check_nodes(self) -> list[str]:
         return []  # the driver wrote to the results before it came here

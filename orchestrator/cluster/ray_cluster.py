@@ -20,7 +20,7 @@ from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address
 from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
-from orchestrator.cluster.ray_nodes import check_nodes, shipped_package
+from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
 from orchestrator.cluster.ray_private import autoscales, draining, own_signals
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
@@ -32,7 +32,7 @@ INFEASIBLE_S = 5.0  # a node that was lost may join again within it
 class RayCluster:
     """A running Ray cluster (or one started here when there is none), seen from the driver."""
 
-    def __init__(self, store: Store, address: str | None = None, client_limit: int | None = None) -> None:
+    def __init__(self, store: Store | None, address: str | None = None, client_limit: int | None = None) -> None:
         self.note: str | None = None
         if not ray.is_initialized():
             address, self.note = live_address(address)
@@ -57,9 +57,13 @@ class RayCluster:
         return [machine for machine in self.machines() if machine.address != self._address]
 
     def check_nodes(self) -> list[str]:
+        assert self._store
         # on the driver's machine a folder needs no question; a bucket does: raylets have an environment of their own
         asked = self._elsewhere() if self._store.is_local else self.machines()
         return check_nodes(asked, self._store, self._package_environment()) if asked else []
+
+    def probes(self) -> RayProbes:
+        return RayProbes(self.machines(), self._package_environment())
 
     def machines(self) -> list[Machine]:
         leaving = self.leaving()

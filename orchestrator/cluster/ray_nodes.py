@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.cluster.base import Machine
+from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.calls import CALL_LIMIT_S
 from orchestrator.cluster.client_host import reach_problem
 from orchestrator.cluster.ray_actors import first_line
-from orchestrator.cluster.ray_private import uploaded
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.cluster.ray_private import node_types, uploaded
+from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.results.store import Store
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -29,6 +29,57 @@ def _reach(store: Store) -> str | None:
     return reach_problem(store)
 
 
+class _Asked:
+    """An actor that calls what it is given."""
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+_ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
+
+
+class RayProbes:
+    """``Probes`` of a Ray cluster: an actor without CPUs or GPUs on each node, until ``close``."""
+
+    def __init__(self, machines: Sequence[Machine], environment: dict[str, Any] | None) -> None:
+        self.machines = machines
+        self.node_types: Sequence[tuple[dict[str, float], int]] = node_types()
+        self._actors = {
+            machine.node_id: _ASKED.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False), runtime_env=environment
+            ).remote()
+            for machine in machines
+        }
+
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        asked = {node: self._actors[node] for node in nodes or self._actors}
+        refs = {node: actor.call.remote(function, *arguments) for node, actor in asked.items()}
+        return answers(refs, limit_s)
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            ray.kill(actor)
+
+
+def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """What each call returned within the limit, or NoAnswer."""
+    ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)
+    found: dict[str, Any] = {}
+    for key, ref in refs.items():
+        try:
+            found[key] = ray.get(ref, timeout=0)
+        except GetTimeoutError:
+            found[key] = NoAnswer(f"gave no answer within {limit_s:g} s: nobody knows whether it can work")
+        except RayTaskError as error:
+            found[key] = NoAnswer(f"cannot run this program: {type(error.cause).__name__}: {error.cause}", wrong=True)
+        except RayError as error:
+            found[key] = NoAnswer(f"could not be asked: {first_line(error)}")
+    return found
+
+
 def shipped_package() -> dict[str, Any] | None:
     """The runtime_env that takes this package to other nodes; None where the job's working_dir already carries it."""
     return None if _in_working_dir() else uploaded(str(PACKAGE))
@@ -37,7 +88,13 @@ def shipped_package() -> dict[str, Any] | None:
 def _in_working_dir() -> bool:
     """Whether a submitted job runs this package out of a working_dir, which Ray takes to every node."""
     config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
-    return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(Path.cwd())
+    try:
+        return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(Path.cwd())
+    except FileNotFoundError as error:
+        raise InputError(
+            "the job's working_dir has vanished from this node: submit the job again, it continues. Nodes on one "
+            "machine that share a temp-dir unpack uploads over each other: give each `ray start` its own --temp-dir"
+        ) from error
 
 
 def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str, Any] | None) -> list[str]:
@@ -51,25 +108,17 @@ def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str
         ).remote(store)
         for machine in machines
     }
-    ray.wait(list(refs.values()), num_returns=len(refs), timeout=CALL_LIMIT_S)
     problems, silent = [], []
-    for address, ref in refs.items():
-        try:
-            if problem := ray.get(ref, timeout=0):
-                problems.append(Problem(f"node {address}: {problem}"))
-        except GetTimeoutError:
-            silent.append(f"node {address} gave no answer within {CALL_LIMIT_S:g} s: nobody knows whether it can work")
-        except RayTaskError as error:
-            problems.append(Problem(f"node {address} cannot run this program: {_cause(error)}", hint=_ADVICE))
-        except RayError as error:
-            silent.append(f"node {address} could not be asked: {first_line(error)}")
+    for address, said in answers(refs, CALL_LIMIT_S).items():
+        if isinstance(said, NoAnswer) and not said.wrong:
+            silent.append(f"node {address} {said.why}")
+        elif isinstance(said, NoAnswer):
+            problems.append(Problem(f"node {address} {said.why}", hint=ADVICE))
+        elif said:
+            problems.append(Problem(f"node {address}: {said}"))
     if problems:
         raise ProblemsError(problems)
     return silent
 
 
-def _cause(error: RayTaskError) -> str:
-    return f"{type(error.cause).__name__}: {error.cause}"
-
-
-_ADVICE = "install the program there with the driver's version of Python, or submit the job with --working-dir"
+ADVICE = "install the program there with the driver's version of Python, or submit the job with --working-dir"

@@ -165,3 +165,14 @@ def _types_v1() -> list[str]:
 
     report = json.loads(_internal_kv_get(STATUS_KEY) or "{}").get("autoscaler_report") or {}
     return list(report.get("active_nodes") or ())
+
+
+def node_types() -> list[tuple[dict[str, float], int]]:
+    """Resources of the kinds of nodes that the autoscaler may add, and how many of each; empty where it told none."""
+    try:
+        from ray._private.state import state
+
+        groups = state.get_cluster_config().node_group_configs
+        return [(dict(one.resources), one.max_count) for one in groups]
+    except Exception:
+        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from orchestrator.cli.main import cli
 from orchestrator.runner.state import Counts
 from orchestrator.runner.sweep import SweepReport
+from tests.harness import ROOT
 
 FILE = """
 version: 1
@@ -39,6 +41,15 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, mo
     assert done.return_value == 0
     assert "no answer yet: damaged rows" in done.stderr
     assert "1 measured" in done.stderr
+
+
+def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import shutil, sys; sys.path.insert(0, '.'); from orchestrator.cli.main import main\n"
+    code += "shutil.rmtree('orchestrator'); sys.argv[1:] = ['status', '.']; main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: the folder that this program runs from is gone: start it again, it continues\n"
 
 
 JOINS = """

@@ -55,3 +55,14 @@ def test_only_a_jobs_working_dir_with_the_package_in_it_carries_the_package(
         monkeypatch.setenv(ray_nodes.JOB_CONFIG, json.dumps(config))
     monkeypatch.chdir(ray_nodes.PACKAGE.parent if inside else tmp_path)
     assert ray_nodes._in_working_dir() is carried
+
+
+def test_a_working_dir_that_vanished_under_its_job_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ray_nodes.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://x.zip"}}))
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InputError, match="has vanished from this node: submit the job again"):
+        ray_nodes.shipped_package()

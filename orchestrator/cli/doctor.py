@@ -1,0 +1,83 @@
+"""``orchestrator doctor``: what would fail a sweep on a cluster, or spoil its numbers, before it starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from orchestrator.runner.doctor import Finding
+
+EXAMPLES = """
+\b
+Examples:
+  orchestrator doctor
+  orchestrator doctor --address auto --experiment experiments/x.yaml --results s3://bucket/sweeps
+  orchestrator doctor --address head:6379 --selfcheck --format json
+
+\b
+Asks every node at once; without an address this machine alone, without Ray. With an experiment it looks for engines,
+models and room for its deployments, with a results URI whether every node can write there. Nothing is started but an
+actor without CPUs or GPUs on each node. Exit status: 0 all well, 3 warnings (numbers may be spoilt), 2 it would fail.
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--address", help="Ray cluster, or local: this machine without Ray.  [default: local]")
+@click.option("--experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What is to be run.")
+@click.option("--results", "results_uri", metavar="URI", help="Where it is to be written.")
+@click.option(
+    "--selfcheck", is_flag=True, help="Also measure each host's load client, one after the other (20 s each)."
+)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def doctor(address: str | None, experiment: Path | None, results_uri: str | None, selfcheck: bool, form: str) -> int:
+    """Look for what would fail a sweep, or spoil its numbers, on every node of a cluster."""
+    from orchestrator.cluster import LOCAL, open_cluster
+    from orchestrator.cluster.node_checks import versions
+    from orchestrator.plan.make import load_plan
+    from orchestrator.results.store import Store
+    from orchestrator.runner import doctor as checks
+    from orchestrator.runner.default_hardware import on_this_cluster
+
+    deployments = load_plan(experiment).runnable() if experiment else []
+    if results_uri:
+        Store.open(results_uri, "x")  # a URI that cannot be is bad input, before anything is joined
+    cluster = open_cluster(None, address or LOCAL)
+    try:
+        kinds = checks.kinds_of(on_this_cluster(deployments, cluster.machines()))
+        probes = cluster.probes()
+        try:
+            nodes, found = checks.examine(probes, kinds, results_uri)
+            found += checks.diagnose(nodes, versions(), kinds, probes.node_types)
+            clients, slow = checks.clients(probes, nodes) if selfcheck else ({}, [])
+            found += slow
+        finally:
+            probes.close()
+    finally:
+        cluster.close()
+    levels = {one.level for one in found}
+    if form == "json":
+        said = [dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address} for one in nodes]
+        document = {"nodes": said, "clients": clients, "findings": [asdict(one) for one in found]}
+        click.echo(json.dumps(document, indent=1))
+    else:
+        click.echo(_text(found, len(nodes)))
+    return 2 if "fail" in levels else 3 if levels else 0
+
+
+def _text(found: Sequence[Finding], nodes: int) -> str:
+    """What is wrong on several nodes is said once."""
+    same: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for one in sorted(found, key=lambda one: one.level):
+        same.setdefault((one.level, one.check, one.what, one.why, one.do), []).append(one.where)
+    lines = [
+        f"{level}: {check}: {what}\n  where: {', '.join(where)}\n  why it matters: {why}\n  what to do: {do}"
+        for (level, check, what, why, do), where in same.items()
+    ]
+    counts = {level: sum(key[0] == level for key in same) for level in ("fail", "warning")}
+    return "\n".join([*lines, f"{nodes} node(s): {counts['fail']} would fail a sweep, {counts['warning']} warnings"])

@@ -1,0 +1,193 @@
+"""What a node is and has, asked on it: plain facts, which runner/doctor.py judges. No Ray in here."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from orchestrator import __version__
+from orchestrator.cluster.base import ASK_LIMIT_S, Machine
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
+from orchestrator.engines.ports import FIRST, LAST, is_free
+from orchestrator.engines.reaper import leftovers
+from orchestrator.errors import OrchestratorError
+from orchestrator.redaction import redacted
+from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.location import parse_location
+from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
+from orchestrator.telemetry.gpu_health import health
+
+HUB_LIMIT_S = 8.0
+RUNTIME_LIMIT_S = 10.0
+TRIED_PORTS = 50
+LIMITS = ("nofile", "memlock", "nproc")
+SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave in /dev/shm
+
+
+class LocalProbes:
+    """This machine alone."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.machines = machines
+        self.node_types: Sequence[tuple[dict[str, float], int]] = ()
+
+    def ask(
+        self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        return {self.machines[0].node_id: function(*arguments)}
+
+    def close(self) -> None:
+        return
+
+
+def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")) -> dict[str, Any]:
+    """What this node is. ``launched``: what a plan runs, whose engines and models are looked for."""
+    limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS}
+    tmp, cache = Path("/tmp"), Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()  # noqa: S108
+    return {
+        "hostname": platform.node(),
+        "versions": versions(),
+        "limits": {name: None if hard == resource.RLIM_INFINITY else hard for name, hard in limits.items()},
+        "cgroup": cgroup(root),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "swapped_bytes": psutil.swap_memory().used,
+        "niceness": _lowest_niceness(),
+        "governors": sorted(
+            {_text(path) for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
+        ),
+        "shm": _space(root / "dev/shm"),
+        "segments": sum(len(list((root / "dev/shm").glob(pattern))) for pattern in SEGMENTS),
+        "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
+        "outgoing_ports": [int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()],
+        "taken_ports": sum(not is_free(port) for port in range(FIRST, LAST, (LAST - FIRST) // TRIED_PORTS)),
+        "disk": {"temporary files": _space(tmp), "the model cache": _space(cache)},
+        "infiniband": {
+            str(path.relative_to(root / "sys/class/infiniband").parent): _text(path)
+            for path in root.glob("sys/class/infiniband/*/ports/*/state")
+        },
+        "leftovers": [f"{one.name} of launch {one.launch_id}" for one in leftovers()],
+        "gpus": health(),
+        "engines": [_engine(*one) | {"model": _model(one[0])} for one in launched],
+    }
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all nodes."""
+    found = {"Python": platform.python_version().rpartition(".")[0], "this program": __version__}
+    with suppress(metadata.PackageNotFoundError):
+        found["Ray"] = metadata.version("ray")
+    return found
+
+
+def cgroup(root: Path = Path("/")) -> dict[str, float]:
+    """``memory`` (bytes), ``cpu`` (cores) and ``pids`` that this process may use; nothing where there is no limit."""
+    own = next((line[3:] for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
+    folder, found = root / "sys/fs/cgroup" / own.strip("/"), dict[str, float]()
+    for place in (folder, *folder.parents):  # the tightest of the groups that it is in
+        for name in ("memory", "cpu", "pids"):
+            words = _text(place / f"{name}.max").split()
+            if words and words[0] != "max":
+                limit = int(words[0]) / (int(words[1]) if len(words) > 1 else 1)
+                found[name] = min(limit, found.get(name, limit))
+        if place == root / "sys/fs/cgroup":
+            break
+    return found
+
+
+def _lowest_niceness() -> int:
+    """What an engine gets at best: Ray starts its workers at 15, and not everybody may take that back."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+    except OSError:
+        return before
+    return 0
+
+
+def _space(folder: Path) -> dict[str, Any]:
+    """Free and all bytes of the file system that a folder is, or will be, on, and its kind."""
+    while not folder.exists():
+        folder = folder.parent
+    usage, at = shutil.disk_usage(folder), folder.resolve()
+    mounts = [one for one in psutil.disk_partitions(all=True) if at.is_relative_to(one.mountpoint)]
+    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
+    return {"free": usage.free, "total": usage.total, "kind": kind, "writable": os.access(folder, os.W_OK)}
+
+
+def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
+    """Where an engine's program is on this node, and its version; of an image the runtime, and whether it is there.
+
+    ``missing``: there is a Python to start it with, and not the engine.
+    """
+    engine = ENGINES[settings.engine]
+    name = engine.command(settings, hardware, Node(), "").argv[0]
+    path, version, image = shutil.which(name), None, None
+    if settings.image is not None:
+        image = path is not None and (name == "apptainer" or _succeeds(name, "image", "inspect", settings.image))
+    elif not engine.emulated:
+        version = installed_version(path or name, settings.engine)
+    missing = Path(name).name.startswith("python") and not engine.emulated and version is None
+    what = f"{settings.engine} ({settings.image or name})"
+    return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
+
+
+def _succeeds(*argv: str) -> bool:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(argv, capture_output=True, timeout=RUNTIME_LIMIT_S, check=False).returncode == 0
+    return False
+
+
+def _model(settings: EngineSettings) -> str:
+    """Empty where this node has the model, or may load it, or needs none; else why not."""
+    model = settings.model
+    if os.path.isabs(model):
+        return "" if os.path.exists(model) else "there is no such file or folder"
+    if ENGINES[settings.engine].emulated or settings.load_format == "dummy":
+        return ""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return ""
+    if HF_HUB_OFFLINE:
+        return "it is not in this node's cache, and HF_HUB_OFFLINE is set"
+    try:
+        HfApi().model_info(model, timeout=HUB_LIMIT_S)  # with the token of this node's environment, if it has one
+    except Exception as error:
+        token = "with" if os.environ.get("HF_TOKEN") else "without"
+        return redacted(f"the hub does not give it ({token} HF_TOKEN): {type(error).__name__}: {str(error)[:200]}")
+    return ""
+
+
+def results_problem(uri: str, nonce: str) -> tuple[str, str]:
+    """Why this node does not see what the driver wrote, or cannot write, empty when all is well; and what it wrote."""
+    mine = f".doctor-{nonce}-{new_ulid()}"
+    try:
+        blobs = Blobs(parse_location(uri), Retry(tries=2))
+        if blobs.get(f".doctor-{nonce}-driver") is None:
+            return "it does not see what the driver wrote", mine
+        blobs.put(mine, b"seen")
+    except (OSError, OrchestratorError) as error:
+        return redacted(str(error)), mine
+    return "", mine
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

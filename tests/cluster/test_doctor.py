@@ -1,0 +1,101 @@
+"""``doctor`` and a sweep on two Ray nodes that ask for a token: with it all goes, without it a sentence says so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cluster.ray_private import head_answers
+from tests.cluster.autoscaling import OBJECT_STORE_BYTES, free_port, processes_of
+from tests.harness import MODEL, assert_nothing_left, environment, manifests, orchestrator, wait_for, write_experiment
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = f"""
+version: 1
+name: guarded
+model: {{id: {MODEL}}}
+deployments: {{engine: emulator}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[str, dict[str, str]]]:
+    """Address of two nodes with a temp-dir of their own each, and the environment that opens them."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="orch-tk-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        Path(folder, "token").write_text("a" * 64)
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{folder}/token"}
+        started = []
+        for name, place in (("1", ["--head", f"--port={port}"]), ("2", [f"--address=127.0.0.1:{port}"])):
+            argv = [
+                str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats", *place,
+                "--num-cpus=2", f"--object-store-memory={OBJECT_STORE_BYTES}", "--node-ip-address=127.0.0.1",
+                f"--dashboard-agent-listen-port={free_port()}", f"--temp-dir={folder}/{name}",
+                *(["--include-dashboard=false", f"--ray-client-server-port={free_port()}"] if name == "1" else []),
+            ]  # fmt: skip
+            with open(f"{folder}/log{name}", "wb") as log:
+                started.append(subprocess.Popen(argv, env=environment(**token), stdout=log, stderr=log))
+            wait_for(lambda: head_answers(f"127.0.0.1:{port}", 1.0), 60.0, Path(folder, f"log{name}").read_text())
+        try:
+            yield f"127.0.0.1:{port}", token
+        finally:
+            for process in started:
+                process.terminate()
+            for process in started:
+                try:
+                    process.wait(20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            for left in processes_of(folder):
+                left.kill()
+
+
+def test_doctor_asks_every_node_and_a_sweep_runs_where_ray_asks_for_a_token(
+    guarded: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    address, token = guarded
+    experiment, results = str(write_experiment(tmp_path, EXPERIMENT)), str(tmp_path / "results")
+    wanted = ("--experiment", experiment, "--results", results, "--address", address)
+
+    def both() -> subprocess.CompletedProcess[str] | None:
+        done = orchestrator("doctor", *wanted, "--format", "json", **token)
+        return done if done.stdout.count('"node_id"') == 2 else None
+
+    done = wait_for(both, 60.0, "the second node has joined")
+    document = json.loads(done.stdout)
+    assert done.returncode in (0, 3), done.stdout + done.stderr  # what a test machine lacks are warnings
+    assert {one["versions"]["Ray"] for one in document["nodes"]} == {__import__("ray").__version__}
+    assert {one["level"] for one in document["findings"]} <= {"warning"}
+    assert (
+        any("2 nodes on one host" in one["what"] for one in document["findings"]) or document["nodes"][0]["cores"] > 3
+    )
+    assert list((tmp_path / "results").iterdir()) == []
+    measured = orchestrator("run", experiment, "--results", results, "--address", address, **token)
+    assert measured.returncode == 0, measured.stderr
+    assert [one["status"] for one in manifests(tmp_path / "results")].count("ok") == 1
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("command", ["doctor", "run"])
+def test_without_the_token_a_sentence_says_what_is_missing(
+    guarded: tuple[str, dict[str, str]], tmp_path: Path, command: str
+) -> None:
+    address, _ = guarded
+    experiment = str(write_experiment(tmp_path, EXPERIMENT))
+    asked = [experiment, "--results", str(tmp_path / "results")] if command == "run" else []
+    other = tmp_path / "other"
+    other.write_text("b" * 64)
+    refused = orchestrator(command, *asked, "--address", address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(other))
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "RAY_AUTH" in refused.stderr
+    assert "Traceback" not in refused.stderr

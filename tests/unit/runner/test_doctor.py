@@ -1,0 +1,429 @@
+"""What would fail a sweep or spoil its numbers: each check with facts that are fine and facts that are not."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.main import cli
+from orchestrator.cluster import node_checks
+from orchestrator.cluster.base import Machine, NoAnswer
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, results_problem
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Deployment
+from orchestrator.runner import doctor
+from orchestrator.runner.doctor import Finding, Node, clients, diagnose, examine, kinds_of
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.telemetry.gpu_health import health
+
+GIB = 2**30
+HERE = {"Python": "3.11", "this program": "1.0", "Ray": "2.60.0"}
+GPU = {
+    "index": 0, "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * GIB, "used_bytes": 0, "pids": [], "mig": False,
+    "ecc_errors": 0, "slowed": [], "power_lowered": False, "persistent": 1, "fabric": None, "unreachable": [],
+}  # fmt: skip
+FINE: dict[str, Any] = {
+    "hostname": "n1",
+    "versions": HERE,
+    "limits": {"nofile": 1_000_000, "memlock": None, "nproc": None},
+    "cgroup": {},
+    "cores": 96,
+    "memory_bytes": 1000 * GIB,
+    "swapped_bytes": 0,
+    "niceness": 0,
+    "governors": ["performance"],
+    "shm": {"free": 500 * GIB, "total": 500 * GIB, "kind": "tmpfs", "writable": True},
+    "segments": 0,
+    "somaxconn": 4096,
+    "outgoing_ports": [32768, 60999],
+    "taken_ports": 0,
+    "disk": {"temporary files": {"free": 900 * GIB, "total": 999 * GIB, "kind": "ext4", "writable": True}},
+    "infiniband": {"mlx5_0/ports/1/state": "4: ACTIVE"},
+    "leftovers": [],
+    "gpus": {"driver": "570.86.15", "cuda": "12.8", "gpus": [GPU, GPU | {"index": 1}]},
+    "engines": [],
+}
+
+
+def node(machine: Machine | None = None, clock_s: float = 0.0, **changes: object) -> Node:
+    return Node(machine or Machine("a" * 20, "10.0.0.1", 2, 96.0), FINE | changes, clock_s)
+
+
+def gpu(**changes: object) -> dict[str, Any]:
+    return FINE["gpus"] | {"gpus": [GPU | changes, GPU | {"index": 1}]}
+
+
+def told(*nodes: Node, kinds: doctor.Kinds | None = None, types: Any = ()) -> list[Finding]:
+    return diagnose(nodes, HERE, kinds or {}, types)
+
+
+def test_a_node_that_is_fine_is_told_nothing_of() -> None:
+    assert told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0))) == []
+
+
+DISK = FINE["disk"]["temporary files"]
+BROKEN = [
+    ("limits", "warning", "at most 20000 open files", {"limits": FINE["limits"] | {"nofile": 20_000}}),
+    ("limits", "fail", "at most 1024 open files", {"limits": FINE["limits"] | {"nofile": 1024}}),
+    ("limits", "warning", "at most 500 processes", {"limits": FINE["limits"] | {"nproc": 500}}),
+    ("limits", "fail", "locked memory, with InfiniBand", {"limits": FINE["limits"] | {"memlock": 65536}}),
+    ("cgroup", "warning", "counts 96 CPUs, the node may use 8", {"cgroup": {"cpu": 8.0}}),
+    ("cgroup", "warning", "counts 96 CPUs, the node may use 64", {"cores": 64}),
+    ("cgroup", "warning", "allows 1000 processes", {"cgroup": {"pids": 1000.0}}),
+    ("cgroup", "warning", "2.0 GiB are swapped out", {"swapped_bytes": 2 * GIB}),
+    ("scheduling", "warning", "niceness 15", {"niceness": 15}),
+    ("scheduling", "warning", "governor is powersave", {"governors": ["performance", "powersave"]}),
+    ("shared memory", "fail", "0.1 GiB are free in /dev/shm", {"shm": FINE["shm"] | {"free": GIB // 16}}),
+    ("shared memory", "warning", "3 segments", {"segments": 3}),
+    ("ports", "warning", "outgoing connections use ports 9000 to 65000", {"outgoing_ports": [9000, 65000]}),
+    ("ports", "warning", "somaxconn is 128", {"somaxconn": 128}),
+    ("ports", "fail", "40 of 50 ports", {"taken_ports": 40}),
+    (
+        "disk",
+        "warning",
+        "5.0 GiB are free for temporary files",
+        {"disk": {"temporary files": DISK | {"free": 5 * GIB}}},
+    ),
+    ("disk", "fail", "0.5 GiB are free", {"disk": {"temporary files": DISK | {"free": GIB // 2}}}),
+    ("disk", "fail", "cannot be written", {"disk": {"temporary files": DISK | {"writable": False}}}),
+    ("clock", "warning", "at least 20 ms off", {"clock_s": 0.02}),
+    ("clock", "fail", "at least 3000 ms off", {"clock_s": 3.0}),
+    ("leftovers", "warning", "1 processes or containers of dead launches: vllm", {"leftovers": ["vllm of launch X"]}),
+    ("network", "warning", "is 1: DOWN", {"infiniband": {"mlx5_0/ports/1/state": "1: DOWN"}}),
+    ("versions", "fail", "Ray 2.50.0, the driver has 2.60.0", {"versions": HERE | {"Ray": "2.50.0"}}),
+    ("versions", "fail", "Python 3.12, the driver has 3.11", {"versions": HERE | {"Python": "3.12"}}),
+    ("gpus", "fail", "counts 2 GPUs, NVML sees 0", {"gpus": {}}),
+    ("gpus", "fail", "GPU 0: it is lost", {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}}),
+    ("gpus", "fail", "30.0 GiB are in use, by pids [42]", {"gpus": gpu(used_bytes=30 * GIB, pids=[42])}),
+    ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
+    ("gpus", "fail", "7 uncorrected memory errors", {"gpus": gpu(ecc_errors=7)}),
+    ("gpus", "warning", "too hot (hardware)", {"gpus": gpu(slowed=["too hot (hardware)"])}),
+    ("gpus", "warning", "power limit", {"gpus": gpu(power_lowered=True)}),
+    ("gpus", "warning", "persistence", {"gpus": gpu(persistent=0)}),
+    ("gpus", "fail", "fabric manager", {"gpus": gpu(fabric=False)}),
+    ("gpus", "warning", "cannot read the memory of GPUs [1]", {"gpus": gpu(unreachable=[1])}),
+]
+
+
+@pytest.mark.parametrize(("check", "level", "what", "changes"), BROKEN)
+def test_what_is_wrong_with_a_node_is_told_with_a_reason_and_a_remedy(
+    check: str, level: str, what: str, changes: dict[str, Any]
+) -> None:
+    (found,) = told(node(**changes))
+    assert (found.check, found.level) == (check, level)
+    assert what in found.what
+    assert found.where.startswith(("n1 (10.0.0.1, aaaaaaaa)", "10.0.0.1"))
+    assert found.why
+    assert found.do
+
+
+def test_nodes_of_one_host_that_promise_its_cores_twice_are_named() -> None:
+    two = [node(Machine(name * 20, "10.0.0.1", 0, 64.0), gpus={}) for name in "ab"]
+    (found,) = told(*two)
+    assert "2 nodes on one host are counted as 128 CPUs, it has 96" in found.what
+
+
+def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> None:
+    other = FINE["gpus"] | {"driver": "535.1"}
+    (found,) = told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0), gpus=other))
+    assert "driver 570.86.15, CUDA 12.8 on n1" in found.what
+    assert "driver 535.1" in found.what
+
+
+def deployments(text: str) -> list[Deployment]:
+    file = f"""
+version: 1
+name: x
+model: org/model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {{pool: a}}}}}}
+deployments: {{{text}}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
+load: {{levels: {{concurrency: [8]}}, duration: 5s}}
+"""
+    return make_plan(parse_experiment(file)).runnable()
+
+
+VLLM = "engine: vllm, hardware: h100, tensor_parallel_size: 2, executable: /opt/vllm"
+THERE = {"name": "vllm", "path": "/x/vllm", "version": "0.32", "image": None, "missing": False, "model": ""}
+
+
+def gpu_node(name: str = "a", labels: Any = None, **engine: object) -> Node:
+    machine = Machine(name * 20, f"10.0.0.{name}", 2, 96.0, {"pool": "a"} if labels is None else labels)
+    return node(machine, engines=[THERE | engine])
+
+
+def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_else() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    head = node(Machine("h" * 20, "10.0.0.9", 0, 8.0), cores=8, engines=[THERE | {"path": None}], gpus={})
+    assert told(gpu_node(), head, kinds=kinds) == []
+    for engine, level, what in (
+        ({"path": None}, "fail", "vllm is not installed"),
+        ({"missing": True}, "fail", "vllm is not installed"),
+        ({"image": False}, "warning", "vllm is not there"),
+        ({"model": "it is not in this node's cache"}, "fail", "org/model: it is not in this node's cache"),
+    ):
+        (found,) = told(gpu_node(**engine), head, kinds=kinds)
+        assert (found.level, found.what) == (level, what)
+    (found,) = told(gpu_node(), gpu_node("b", version="0.31"), kinds=kinds)
+    assert "its version differs: 0.32 on n1" in found.what
+
+
+def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
+    kinds = kinds_of(deployments(VLLM))
+    (found,) = told(gpu_node(labels={}), kinds=kinds)
+    assert (found.check, found.level) == ("room", "fail")
+    assert "0 can ever hold it" in found.what
+    assert told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0, "GPU": 8.0}, 4)]) == []
+    (found,) = told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0}, 4)])
+    assert found.check == "room"
+    two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
+    (found,) = told(gpu_node(), kinds=two)
+    assert "2 node(s) for" in found.what
+    assert told(gpu_node(), gpu_node("b"), kinds=two) == []
+
+
+def test_endpoints_need_nothing_of_a_node() -> None:
+    assert kinds_of(deployments("engine: endpoint, url: 'http://127.0.0.1:8000'")) == {}
+
+
+# -- the facts themselves
+
+
+def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
+    wanted = deployments("engine: vllm, hardware: h100, executable: ./nowhere")
+    wanted += deployments("engine: emulator")
+    said = facts([(one.settings, one.hardware) for one in wanted])
+    json.dumps(said)
+    assert said["versions"]["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert said["cores"] == len(os.sched_getaffinity(0))
+    assert said["shm"]["total"] > 0
+    assert said.keys() == FINE.keys()
+    missing, emulated = said["engines"]
+    assert missing["path"] is None
+    assert emulated["path"]
+    assert not emulated["missing"]
+
+
+def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
+    outer, inner = tmp_path / "sys/fs/cgroup/a", tmp_path / "sys/fs/cgroup/a/b"
+    inner.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
+    (outer / "cpu.max").write_text("150000 100000\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    (outer / "memory.max").write_text(f"{4 * GIB}\n")
+    (inner / "memory.max").write_text(f"{2 * GIB}\n")
+    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
+    assert cgroup(tmp_path / "nothing") == {}
+
+
+def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings,) = (one.settings for one in deployments(VLLM))
+
+    def of(model: str) -> str:
+        return node_checks._model(settings.model_copy(update={"model": model}))
+
+    assert of(str(tmp_path)) == ""
+    assert "no such file" in of(str(tmp_path / "gone"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in of("org/not-there")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", secret := "hf_" + "a" * 30)
+
+    def gated(self: object, model: str, timeout: float) -> None:
+        raise PermissionError(f"403 for {secret}: accept the licence of {model}")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
+    said = of("org/not-there")
+    assert "with HF_TOKEN" in said
+    assert "accept the licence" in said
+    assert secret not in said
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "/cache/config.json")
+    assert of("org/not-there") == ""
+
+
+def test_a_node_that_does_not_see_the_results_says_so(tmp_path: Path) -> None:
+    assert "does not see" in results_problem(str(tmp_path), "nonce")[0]
+    (tmp_path / ".doctor-nonce-driver").write_text("seen")
+    problem, key = results_problem(str(tmp_path), "nonce")
+    assert problem == ""
+    assert (tmp_path / key).read_bytes() == b"seen"
+    (tmp_path / "file").write_text("")
+    assert results_problem(str(tmp_path / "file"), "nonce")[0]
+
+
+class Fabric(ctypes.Structure):
+    _fields_ = [("state", ctypes.c_uint)]
+
+
+class FakeNvml(SimpleNamespace):
+    """Two GPUs; what a test sets is what NVML says."""
+
+    class NVMLError(Exception): ...
+
+    c_nvmlGpuFabricInfo_t = Fabric
+    reason, ecc, fabric, p2p, lost = 0, 0, 3, 0, ()
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.86.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12080
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index in self.lost:
+            raise self.NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return GPU["name"]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=80 * GIB, used=0)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=42)]
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        raise self.NVMLError("not supported")
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self.reason
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        assert (kind, counter) == (1, 0)  # uncorrected, since the driver was loaded
+        return self.ecc
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: int) -> int:
+        return 500_000
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetPersistenceMode(self, handle: int) -> int:
+        return 1
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, index: int) -> int:
+        return self.p2p
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> int:
+        info._obj.state = self.fabric
+        return 0
+
+
+def test_gpus_tell_their_health_and_what_they_do_not_know_is_none() -> None:
+    said = health(FakeNvml())
+    assert (said["driver"], said["cuda"]) == ("570.86.15", "12.8")
+    assert said["gpus"][0] == GPU | {"mig": None, "pids": [42], "power_lowered": True, "fabric": True}
+    assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
+
+
+def test_gpus_that_are_slowed_lost_or_apart_say_so() -> None:
+    first, second = health(FakeNvml(reason=0x40 | 0x1, ecc=7, fabric=1, p2p=2, lost=(1,)))["gpus"]
+    assert first["slowed"] == ["too hot (hardware)"]
+    assert (first["ecc_errors"], first["fabric"], first["unreachable"]) == (7, False, [1])
+    assert second == {"index": 1, "lost": True}
+    assert health(FakeNvml(p2p=2))["gpus"][0]["unreachable"] == [1]
+    assert health(FakeNvml(fabric=0))["gpus"][0]["fabric"] is None
+
+
+def test_a_node_without_a_driver_has_no_gpu_to_tell_of() -> None:
+    class NoDriver(FakeNvml):
+        def nvmlInit(self) -> None:
+            raise self.NVMLError("driver not loaded")
+
+    assert health(NoDriver()) == {}
+
+
+# -- asking
+
+
+class FakeProbes(LocalProbes):
+    """Two nodes on this machine: the second says what a test makes of it."""
+
+    def __init__(self, second: Any) -> None:
+        super().__init__([Machine("one", "10.0.0.1"), Machine("two", "10.0.0.2")])
+        self._second = second
+
+    def ask(self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()) -> dict[str, Any]:
+        said = {"one": function(*arguments), "two": self._second(function, *arguments)}
+        return {node: one for node, one in said.items() if not nodes or node in nodes}
+
+
+def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named() -> None:
+    nodes, (found,) = examine(FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), {}, None)
+    assert [one.machine.node_id for one in nodes] == ["one"]
+    assert (found.level, found.where, "raylet" in found.do) == ("fail", "10.0.0.2, two", True)
+    _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), {}, None)
+    assert "install the program" in found.do
+
+
+@pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
+def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(off_s: float, least_s: float) -> None:
+    probes = FakeProbes(lambda function, *given: time.time() + off_s if function is time.time else function(*given))
+    nodes, _ = examine(probes, {}, None)
+    first, second = (one.clock_s for one in nodes)
+    assert first < 0.5
+    assert least_s <= second <= abs(off_s) + 0.5
+
+
+def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_path: Path) -> None:
+    elsewhere = str(tmp_path / "elsewhere")
+
+    def sees_another(function: Any, *given: Any) -> Any:
+        return function(elsewhere, *given[1:]) if function is results_problem else function(*given)
+
+    probes = FakeProbes(sees_another)
+    _, (found,) = examine(probes, {}, str(tmp_path / "results"))
+    assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
+    assert list((tmp_path / "results").iterdir()) == []
+    own = LocalProbes([Machine("one", "10.0.0.1")])
+    assert examine(own, {}, str(tmp_path / "results"))[1] == []
+    (tmp_path / "file").write_text("")
+    assert [one.check for one in examine(own, {}, str(tmp_path / "file"))[1]] == ["results"]
+
+
+def test_the_client_of_each_host_is_measured_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"ttft_error_ms": {"mean": 0.1}}
+    monkeypatch.setattr(doctor, "selfcheck", lambda: copy.deepcopy(measured))
+    probes = FakeProbes(lambda function: {"ttft_error_ms": {"mean": 16.2}})
+    nodes = [Node(machine, FINE) for machine in probes.machines]
+    said, (found,) = clients(probes, nodes)
+    assert said["10.0.0.1"] == measured
+    assert "adds 16.2 ms to the mean TTFT" in found.what
+
+
+def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*argv: str, said: dict[str, Any]) -> tuple[int, str]:
+        monkeypatch.setattr(doctor, "facts", lambda _: FINE | {"versions": node_checks.versions()} | said)
+        monkeypatch.setattr(LocalCluster, "machines", lambda _: [Machine("local", "127.0.0.1", 0, 2.0)])
+        done = CliRunner().invoke(cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False)
+        return done.return_value, done.stdout
+
+    assert run(said={}) == (0, "1 node(s): 0 would fail a sweep, 0 warnings\n")
+    status, text = run(said={"niceness": 15})
+    assert (status, "what to do: run Ray as root" in text) == (3, True)
+    status, text = run("--format", "json", "--results", str(tmp_path), said={"taken_ports": 50})
+    document = json.loads(text)
+    assert (status, [one["check"] for one in document["findings"]]) == (2, ["ports"])
+    assert document["nodes"][0]["address"] == "127.0.0.1"
