@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.engines import ENGINES
 from orchestrator.errors import OF_THE_MACHINE, FailureClass, FailureKind
+from orchestrator.results.events import KINDS
 from tests.contract import recorded
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -66,8 +67,13 @@ def _told(wanted: set[str], told: set[str]) -> str:
     return "yes" if wanted <= told else "partly" if wanted & told else "no"
 
 
+def event_kinds() -> str:
+    return table(("kind", "what it says"), ((f"`{kind}`", meaning) for kind, meaning in KINDS.items()))
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "engine metrics": ("extending.md", engine_metrics),
+    "event kinds": ("data-format.md", event_kinds),
     "failure classes": ("failures.md", failure_classes),
     "failure kinds": ("failures.md", failure_kinds),
 }

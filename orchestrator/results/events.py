@@ -10,10 +10,40 @@ from typing import Any
 
 from orchestrator.results.records import EventRow
 
+# Every kind of event, and what it says; a test holds the program to this list
+KINDS = {
+    "sweep": "the sweep begins: what is `total`ly to be measured, what was `skipped` because it is",
+    "node_silent": "a node did not say, before anything started, whether it can work",
+    "refused": "measurements are left out: they failed before because the configuration is wrong",
+    "launch": "a launch was admitted: on which `nodes`, how many measurements are `left`",
+    "waiting": "the first of the queue does not fit now: why",
+    "nodes_wanted": "the cluster was asked for other nodes than before",
+    "nodes_changed": "nodes `joined` or `left` the cluster",
+    "autoscaler": "what the cluster's autoscaler says of nodes that do not come",
+    "occupied": "a launch waits for cores or a host that another sweep has",
+    "node_rests": "nothing is started on a `node` for `wait_s`: it failed launches, or its GPUs' memory is not back",
+    "paused": "nothing is started for `wait_s`: the same failed on several `nodes`",
+    "goes_on": "a pause is over",
+    "storage": "the storage does not answer, or does again",
+    "measured": "a measurement is committed; `left` of its deployment, `left_s` of the sweep as far as is known",
+    "failed": "a measurement is a failed row: why",
+    "retry": "an attempt or a launch failed and is tried again: why",
+    "gave_up": "a deployment is not tried any more: why",
+    "engine_died": "an engine died or stalled under load",
+    "budget": "the budget is used up: what is left out",
+    "stop_failed": "something could not be stopped in order",
+    "gpu_dirty": "memory of GPUs was not back after their launch",
+    "left_over": "processes outlived their launch",
+    "log_lost": "an engine's log could not be stored",
+    "row_lost": "a launch's row could not be stored",
+    "stop_asked": "somebody asks the run to stop, or another took its place",
+    "stopping": "engines are ended, what is complete is kept",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``kind`` is a stable word, ``text`` a sentence."""
+    """One thing that happened, or was decided. ``kind`` is one of KINDS, ``text`` a sentence."""
 
     kind: str
     text: str

@@ -44,7 +44,11 @@ class LaunchRun:
     def run(self) -> None:
         """To its end. Raises InputError for what is wrong for every launch alike."""
         launch_id = self._launch.row.launch_id
-        self._tell("launch", f"{self._deployment.label}: launch {launch_id}")
+        nodes, label = [node for replica in self._nodes for node in replica], self._deployment.label
+        where = f" on {', '.join(nodes)}" if nodes else ""
+        text = f"{label}: launch {launch_id}{where}, {self._todo.left} measurements to do"
+        data = {"nodes": nodes, "left": self._todo.left}
+        self._context.tell(Event("launch", text, label, launch_id, data=data))
         failure: Failure | None = None
         try:
             failure = self._work()
