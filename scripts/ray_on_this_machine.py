@@ -40,13 +40,13 @@ class RayOnThisMachine:
     """
 
     def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
-        self.folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
+        self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
         # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without RAY_AUTH_MODE, whether a cluster
         # asks for a token depends on a file that the last one of this user left
-        ours = {"RAY_TMPDIR": self.folder, "RAY_AUTH_MODE": "disabled"}
+        ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled"}
         self._saved = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
-        os.makedirs(f"{self.folder}/ray", exist_ok=True)
+        os.makedirs(f"{self._folder}/ray", exist_ok=True)
         head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
         if dashboard_port is not None:
             head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
@@ -73,7 +73,7 @@ class RayOnThisMachine:
     def add_node(self, cpus: int = 4, gpus: int = 0) -> Any:
         """One more node; ``cluster.remove_node`` kills it."""
         # a folder of its own: raylets that share one unpack a job's working_dir over each other
-        folder = tempfile.mkdtemp(prefix="n", dir=self.folder)
+        folder = tempfile.mkdtemp(prefix="n", dir=self._folder)
         return _start(lambda: self.cluster.add_node(temp_dir=folder, **self._node_args(cpus, gpus)))
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class RayOnThisMachine:
             if value is not None:
                 os.environ[name] = value
         with suppress(OSError):
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self._folder)
 
     def __enter__(self) -> RayOnThisMachine:
         return self

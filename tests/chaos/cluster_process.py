@@ -1,6 +1,6 @@
 """A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m ... NODES CPUS``.
 
-Prints the address and its folder, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died are
+Prints the address, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died are
 replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs).
 """
 
@@ -39,7 +39,7 @@ def used(made: RayOnThisMachine) -> dict[str, Any]:
 def main(nodes: int, cpus: int) -> None:
     tempfile.tempdir = "/tmp"  # socket paths below it are limited to 107 bytes; what it starts sees TMPDIR
     with RayOnThisMachine(nodes, cpus) as made:
-        print(json.dumps([made.address, made.folder]), flush=True)
+        print(json.dumps(made.address), flush=True)
         for line in sys.stdin:
             answer = mend(made, cpus) if line.strip() == "mend" else used(made)
             print(json.dumps(answer), flush=True)

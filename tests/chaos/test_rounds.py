@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.ground import Ground
 from tests.chaos.rounds import Peace, Strike, check, fight, prepared, undisturbed
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 SHORT = range(10)
 LONG = range(10, 100)
@@ -33,7 +33,9 @@ def peace(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Peace:
     return undisturbed(ground, prepared(tmp_path_factory.mktemp("peace")))
 
 
-@pytest.mark.parametrize("seed", [*SHORT, *(pytest.param(seed, marks=pytest.mark.long) for seed in LONG)])
+@pytest.mark.parametrize(
+    "seed", [*SHORT, *(pytest.param(seed, marks=[pytest.mark.long, pytest.mark.timeout(3600)]) for seed in LONG)]
+)
 def test_round(ground: Ground, peace: Peace, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     experiment, strike = prepared(tmp_path), Strike.of(seed)
     told = fight(ground, experiment, strike, peace)
