@@ -5,6 +5,7 @@ OrchestratorError
 │   └── ProblemsError     several problems found at once, each with its place in a file
 ├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
+│   └── Occupied          others hold it now: no failure, it queues again
 └── ResultsError          the results store is unreadable or refuses a write
 
 A failed *request* is never an exception: it is a row in ``requests``.
@@ -183,6 +184,10 @@ class EngineFailure(OrchestratorError):
 
 class PlacementError(OrchestratorError):
     """The cluster could not give what a deployment needs, or lost it."""
+
+
+class Occupied(PlacementError):
+    """Others hold it now, on the host itself: who is told, and the launch queues again."""
 
 
 class ResultsError(OrchestratorError):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 
 LEFT_OUT = pytest.StashKey[int]()
+# Leases of this run alone: else an engine of any other run on this machine would keep those of its tests waiting.
+_LEASES = tempfile.TemporaryDirectory(prefix="orch-leases-")
+os.environ["ORCHESTRATOR_LEASES"] = _LEASES.name
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m: only what would have run counts

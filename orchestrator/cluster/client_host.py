@@ -6,13 +6,15 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.calls import in_thread
-from orchestrator.errors import OrchestratorError, ResultsError
+from orchestrator.engines.leases import living
+from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Progress
 
@@ -73,9 +75,18 @@ class ClientHost:
     def reach_problem(self, store: Store) -> str | None:
         return reach_problem(store)
 
-    def prepare(self, point: LoadPoint, index: int, count: int, avoid_cores: frozenset[int]) -> int:
-        """Build the schedule and the bodies; returns entries known."""
-        self._cores = (self._all_cores - avoid_cores) or self._all_cores
+    def held_by_others(self, sweep: str) -> bool:
+        """Whether another sweep has this host for itself."""
+        with suppress(PlacementError):
+            return any(one.exclusive and one.sweep != sweep for one in living())
+        return False
+
+    def prepare(self, point: LoadPoint, index: int, count: int) -> int:
+        """Build the schedule and the bodies; returns entries known. It keeps off cores of engines, whoever's they are,
+        where others remain."""
+        with suppress(PlacementError):
+            taken = {core for one in living() for core in one.cores}
+            self._cores = (self._all_cores - taken) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point, self._writer = point, f"client{index}"
         self._client = LoadClient(index, count)

@@ -16,6 +16,7 @@ from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machin
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
 from orchestrator.errors import PlacementError
 from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.results.ids import digest
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -25,6 +26,7 @@ STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # one that does nothing else any more answers as well
 REUSE_LIMIT_S = 5.0
+HELD = 3  # of ``avoid``: above the nodes of any launch of this sweep
 
 
 class ClientHandle(Protocol):
@@ -118,19 +120,14 @@ class Clients:
         self._run: ClientRun | None = None
         self._released = False
 
-    def prepare(
-        self, point: LoadPoint, avoid_cores: Mapping[str, frozenset[int]], stopped: Callable[[], bool] = lambda: False
-    ) -> int | None:
+    def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
         """Build the schedule and the bodies on every client: the ready barrier. Returns entries known, None once
         ``stopped`` says that nobody wants them any more.
 
         Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
         """
         count = len(self._members)
-        calls = [
-            member.handle.begin("prepare", point, index, count, avoid_cores.get(member.address, frozenset()))
-            for index, member in enumerate(self._members)
-        ]
+        calls = [member.handle.begin("prepare", point, at, count) for at, member in enumerate(self._members)]
         end_s, known = time.monotonic() + PREPARE_LIMIT_S, 0
         while wait(calls, STOP_LOOK_S).not_done and time.monotonic() < end_s:
             if stopped():
@@ -187,12 +184,25 @@ class ClientPool:
         start: Callable[[Machine], ClientHandle],
     ) -> None:
         self._store, self._address, self._machines, self._start = store, address, machines, start
+        self._tag = sweep_tag(store) if store is not None else ""
         self._lock = threading.Lock()
         self._idle: list[Member] = []
         self._members: list[Member] = []
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """``count`` clients (see ``Cluster.clients``)."""
+        """``count`` clients (see ``Cluster.clients``), last of all on hosts that other sweeps have for themselves."""
+        held: dict[str, int] = {}
+        while True:
+            members = self._borrow(count, {**avoid, **held})
+            calls = {one.node_id: one.handle.begin("held_by_others", self._tag) for one in members}
+            others = {node for node, call in calls.items() if node not in held and _says_yes(call)}
+            if not others:
+                return Clients(self, members, self._store)
+            for member in members:
+                self.give_back([member], reusable=member.node_id not in others)
+            held |= dict.fromkeys(others, HELD)
+
+    def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         with self._lock:
             machines = {machine.node_id: machine for machine in self._machines()}
             self._idle = [member for member in self._idle if member.node_id in machines]
@@ -210,7 +220,7 @@ class ClientPool:
             self.give_back(new, reusable=False)
             self.give_back(taken)
             raise
-        return Clients(self, taken + new, self._store)
+        return taken + new
 
     def _await(self, new: Sequence[Member]) -> None:
         """Wait until new clients answer, and see that they reach the results from where they are."""
@@ -250,6 +260,18 @@ def _answers(handle: ClientHandle) -> bool:
     except HostLost:
         return False
     return True
+
+
+def _says_yes(call: Future[Any]) -> bool:
+    try:
+        return bool(answer(call, "held_by_others"))
+    except HostLost:
+        return False  # the point finds out
+
+
+def sweep_tag(store: Store) -> str:
+    """The same for all launches of an experiment into one root: what their leases say (engines/leases.py)."""
+    return digest([store.uri, store.experiment])
 
 
 def _distance(machine: Machine, avoid: Mapping[str, int], load: Sequence[str]) -> tuple[int, bool, int, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -21,18 +23,26 @@ from orchestrator.cluster.calls import in_thread
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.failures import LastWords, Phase, classify
-from orchestrator.engines.ports import Ports
+from orchestrator.engines.leases import Lease, living
+from orchestrator.engines.ownership import LAUNCH, LOCKS, node_folder, node_path, tagged
 from orchestrator.engines.process import LOG_NAME, EngineProcess
 from orchestrator.engines.readiness import Expected, wait_ready
-from orchestrator.engines.reaper import reap
+from orchestrator.engines.reaper import dead_work, reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.http_control import ask
+from orchestrator.load.point import HostLoad
+from orchestrator.redaction import redacted, secrets_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.telemetry.engine_metrics import Sample, Sampler, read
 from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
+from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
 
 LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20  # what is kept of a log: the start with its sizes, and the end
+LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node, while it runs
+KEEP_S = 10.0  # how often leases are kept fresh and the log within its bounds
+ORIGIN = "origin"  # a work folder's file: sweep and rank
+MOST_DEAD_LOGS = 4  # fetched from a node at one start
 RESET_LIMIT_S = 10.0
 RESET_TRIES = 3
 RESET_PAUSE_S = 0.5
@@ -52,13 +62,17 @@ class EngineHost:
         reap()  # what a dead owner left behind, before anything new takes its devices or ports
         self._launch_id = launch_id
         self._devices = chosen(devices, list_gpus()) if devices else []
-        self._workdir = Path(tempfile.mkdtemp(prefix=f"orchestrator-{launch_id}-"))
-        self._ports = Ports(np.random.default_rng())
+        self._workdir = Path(tempfile.mkdtemp(prefix=f"{launch_id}-", dir=node_folder("work")))
+        self._lease = Lease(launch_id)
+        self._sweep = ""
+        self._over = threading.Event()
         self._process: EngineProcess | None = None
         self._last_words: LastWords | None = None
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
         self._sampler: Sampler | None = None
+        self._before: Snapshot | None = None  # when the point began
+        self._foreign: set[str] = set()
         self._phase: Phase = "start"
         self._stopped: Stopped | None = None
         self.allocation = Allocation(
@@ -72,9 +86,30 @@ class EngineHost:
             str(self._workdir / LOG_NAME),
         )
 
+    def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
+        """This host for its launch, and so many cores of it, which are returned. Raises Occupied, PlacementError."""
+        self._sweep = sweep
+        return self._lease.take(sweep, exclusive, self.allocation.cores, cores)
+
+    def dead_logs(self) -> list[tuple[str, str, bytes]]:
+        """Of launches of this sweep whose agent died on this node before it could hand them over: folder, name, log."""
+        found: list[tuple[str, str, bytes]] = []
+        for work in dead_work(node_folder("locks"), node_folder("work")):
+            with suppress(OSError, ValueError):
+                sweep, rank = (work / ORIGIN).read_text().split()
+                if sweep == self._sweep and len(found) < MOST_DEAD_LOGS:
+                    log = kept(work / LOG_NAME).decode(errors="replace")
+                    name = f"{work.name.rpartition('-')[0]}/rank{rank}.log"
+                    found.append((work.name, name, redacted(log, secrets_of(os.environ)).encode()))
+        return found
+
+    def drop_dead(self, folder: str) -> None:
+        """Its log is stored: what else is left of it goes."""
+        shutil.rmtree(node_folder("work") / Path(folder).name, ignore_errors=True)
+
     def reserve_ports(self, count: int) -> list[int]:
         """Ports that nothing listens on now, from the engines' range."""
-        return self._ports.take(count)
+        return self._lease.take_ports(count, np.random.default_rng())
 
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
         """Start the process; returns its argv."""
@@ -87,10 +122,20 @@ class EngineHost:
         try:
             if node.cores:
                 os.sched_setaffinity(0, set(node.cores))  # inherited by the engine, then taken back
+            (self._workdir / ORIGIN).write_text(f"{self._sweep} {node.rank}")
             self._process.start()
         finally:
             os.sched_setaffinity(0, mine)
+        threading.Thread(target=self._keep, args=(self._process,), daemon=True).start()
         return command.argv
+
+    def _keep(self, process: EngineProcess) -> None:
+        """Until it is stopped: a cleaner of /tmp removes old files, and a log may fill the disk."""
+        while not self._over.wait(KEEP_S):
+            with suppress(OSError):
+                self._lease.touch()
+                process.touch()
+                cap(process.log_path, process.ready_at + LOG_HEAD_BYTES)
 
     def begin_ready(self, timeout_s: float) -> None:
         """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
@@ -159,6 +204,23 @@ class EngineHost:
         sampler, self._sampler = self._sampler, None
         return sampler.stop() if sampler else []
 
+    def begin_host(self) -> None:
+        """Look at who uses this host from now on."""
+        self._before = snapshot()
+        self._foreign = self._foreign_launches()
+
+    def end_host(self, ours: Collection[int]) -> HostLoad:
+        """What others did here since ``begin_host``. ``ours``: clients and driver, where they are on this host."""
+        launches = {one.launch for one in living() if one.sweep == self._sweep}
+        engines = {one.pid for one, tags in tagged({LOCKS: str(node_path("locks"))}) if tags.get(LAUNCH) in launches}
+        assert self._before
+        used_s, share = foreign(self._before, snapshot(), {*engines, *ours, os.getpid()})
+        seen = self._foreign | self._foreign_launches()
+        return HostLoad(self.allocation.hostname, used_s, share, len(seen))
+
+    def _foreign_launches(self) -> set[str]:
+        return {one.launch for one in living() if one.sweep != self._sweep}
+
     def stop(self) -> Stopped:
         """End the process and everything it started; the log comes along. Calling it again tells the same."""
         self._stopped = self._stopped or self._stop()
@@ -171,7 +233,8 @@ class EngineHost:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
                 log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
-        self._ports.release()
+        self._over.set()
+        self._lease.release()
         shutil.rmtree(self._workdir, ignore_errors=True)
         dirty: Sequence[str] = ()
         with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
@@ -189,3 +252,14 @@ def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> 
         file.seek(-tail, os.SEEK_END)
         end = file.read().partition(b"\n")[2]
     return b"%b\n# ... about %d bytes are left out here ...\n%b" % (start, left_out, end)
+
+
+def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_BYTES) -> None:
+    """Give back the disk under the middle of a log that is written to; nothing moves, it reads as zeros. Where the
+    file system cannot do that the log grows on."""
+    facts = path.stat()
+    if facts.st_blocks * 512 <= most or (length := facts.st_size - tail - head) <= 0:
+        return
+    with path.open("r+b") as file:
+        punch = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        ctypes.CDLL(None).fallocate64(file.fileno(), punch, ctypes.c_int64(head), ctypes.c_int64(length))

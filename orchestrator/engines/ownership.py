@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -49,45 +49,67 @@ def node_folder(name: str) -> Path:
 class FileLock:
     """Held from construction to ``release``. Several owners may hold the same launch (two ranks on one node).
 
-    Raises ValueError for a name that is no plain file name, BlockingIOError when ``exclusive`` and already held.
+    Raises ValueError for a name that is no plain file name.
     """
 
-    def __init__(self, name: str, folder: Path, exclusive: bool = False) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not a launch id: letters, digits, '.', '_' and '-' only")
         self.path = folder / f"{name}.lock"
-        self._file: int | None = _lock(self.path, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        self._file: int | None = _lock(self.path)
 
-    def release(self) -> None:
-        """Release the lock. Idempotent."""
+    def touch(self) -> None:
+        """Keep it from being taken for an old file: without it nobody would end what its owner leaves."""
+        if self._file is not None:
+            os.utime(self._file)
+
+    def release(self, processes_left: bool = False) -> None:
+        """Release the lock; the last owner removes the file, unless the reaper will need it. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+            if not processes_left:
+                forget(self.path)
 
 
-def is_held(name: str, folder: Path) -> bool:
-    """Whether some living process holds the lock. A file that nobody holds is removed."""
-    path = folder / f"{name}.lock"
+def is_held(path: Path) -> bool:
+    """Whether some living process holds this lock."""
+    return path.exists() and not is_abandoned(path)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether there is such a lock and its owners are gone. Where there is none (in a container, say, with a /tmp of
+    its own), nobody knows."""
+    return _if_free(path, lambda: None)
+
+
+def forget(path: Path) -> None:
+    """Remove a lock that nobody holds."""
+    _if_free(path, lambda: path.unlink(missing_ok=True))  # _lock notices and creates the file again
+
+
+def _if_free(path: Path, do: Callable[[], None]) -> bool:
+    """Whether the lock is there and free; if so, ``do`` while nobody can take it."""
     try:
-        file = os.open(path, os.O_RDWR)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)  # under the exclusive lock; _lock notices and creates the file again
-        return False
-    except BlockingIOError:
+        do()
         return True
+    except BlockingIOError:
+        return False
     finally:
         os.close(file)
 
 
-def _lock(path: Path, kind: int) -> int:
+def _lock(path: Path) -> int:
     """An open file holding the lock on the file that ``path`` names now, not on one removed meanwhile."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB if kind == fcntl.LOCK_EX else kind)
+            fcntl.flock(file, fcntl.LOCK_SH)
             if os.fstat(file).st_ino == path.stat().st_ino:
                 return file
         except FileNotFoundError:

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import socket
-from pathlib import Path
+from collections.abc import Collection
 
 import numpy as np
 
-from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.errors import PlacementError
 
 # Ray takes 10002-19999 for its workers, Linux gives 32768 and up to outgoing connections.
 FIRST, LAST = 21000, 31999
 
 
-class Ports:
-    """Hands out free ports: none twice, and none that another of this user's processes holds for as long as it lives.
+def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:
+    """``count`` ports that nobody listens on, none of ``given``. Raises PlacementError when there are not that many.
 
-    ``rng`` decides where the search begins, so that owners on one node seldom try the same ports.
+    ``rng`` decides where the search begins, so that what just ended is seldom met again.
     """
-
-    def __init__(self, rng: np.random.Generator, folder: Path | None = None) -> None:
-        self._next = FIRST + int(rng.integers(0, LAST - FIRST + 1))
-        self._folder = folder or node_folder("ports")
-        self._given: dict[int, FileLock] = {}
-
-    def take(self, count: int = 1) -> list[int]:
-        """``count`` ports that nobody listens on. Raises PlacementError when there are not that many."""
-        taken: list[int] = []
-        for _ in range(LAST - FIRST + 1):
-            if len(taken) == count:
-                break
-            port, self._next = self._next, self._next + 1 if self._next < LAST else FIRST
-            if port not in self._given and is_free(port) and self._reserve(port):
-                taken.append(port)
-        if len(taken) < count:
-            raise PlacementError(f"this node has fewer than {count} free ports between {FIRST} and {LAST}")
-        return taken
-
-    def release(self) -> None:
-        """Others on this node may have them now."""
-        while self._given:
-            self._given.popitem()[1].release()
-
-    def _reserve(self, port: int) -> bool:
-        with contextlib.suppress(BlockingIOError):
-            self._given[port] = FileLock(str(port), self._folder, exclusive=True)
-        return port in self._given
+    first = int(rng.integers(FIRST, LAST + 1))
+    ring = itertools.chain(range(first, LAST + 1), range(FIRST, first))
+    found = list(itertools.islice((port for port in ring if port not in given and is_free(port)), count))
+    if len(found) < count:
+        raise PlacementError(f"this node has fewer than {count} free ports between {FIRST} and {LAST}")
+    return found
 
 
 def is_free(port: int) -> bool:

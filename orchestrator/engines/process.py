@@ -73,7 +73,7 @@ class EngineProcess:
         self._events: int | None = None
         self._unread = b""
         self._heard = 0  # bytes of its log that `news` has told
-        self._ready_at = 0  # where in it it was ready
+        self.ready_at = 0  # where in its log it was ready
         self._exit_status: int | None = None
         self._stopped: dict[str, Any] | None = None
         self._report: StopReport | None = None
@@ -106,14 +106,14 @@ class EngineProcess:
     def mark_ready(self) -> None:
         """Note in its log that it serves from here on: what stands above is no reason for a later death."""
         with open(self.log_path, "a") as log:
-            self._ready_at = log.tell()
+            self.ready_at = log.tell()
             log.write(f"\n{READY}\n")
 
     def log_since_ready(self) -> str:
         """The first and the last MiB that it wrote since it was ready, or its start, without its secrets. What it died
         of stands first: each request that was open may add a traceback, longer than the one before."""
         with self.log_path.open("rb") as log:
-            log.seek(self._ready_at)
+            log.seek(self.ready_at)
             text = log.read(_TAIL_BYTES)
             log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return self.redact((text + log.read()).decode(errors="replace"))
@@ -224,7 +224,7 @@ class EngineProcess:
             self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
         end = self._stopped or {"killed": 0, "left_over": []}
         by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if self._stopped is None and self.pid else []
-        self._release()
+        self._release(processes_left=bool(end["left_over"]))
         return StopReport(
             seconds=clock() - started,
             killed=end["killed"] + len(by_tag),
@@ -232,13 +232,18 @@ class EngineProcess:
             exit_status=self._exit_status,
         )
 
-    def _release(self) -> None:
+    def touch(self) -> None:
+        """It is alive: its lock is no old file."""
+        if self._owner_lock is not None:
+            self._owner_lock.touch()
+
+    def _release(self, processes_left: bool = False) -> None:
         for end in (self._stdin, self._events):
             if end is not None:
                 os.close(end)
         self._stdin = self._events = None
         if self._owner_lock is not None:
-            self._owner_lock.release()
+            self._owner_lock.release(processes_left)
 
 
 def header(command: Command) -> str:

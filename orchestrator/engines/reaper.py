@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Collection
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from orchestrator.engines.container import LOCKS_LABEL, launch_of
-from orchestrator.engines.ownership import LAUNCH, LOCKS, is_held, kill_tagged, node_folder, tagged
+from orchestrator.engines.ownership import (
+    LAUNCH,
+    LOCKS,
+    forget,
+    is_abandoned,
+    is_held,
+    kill_tagged,
+    node_folder,
+    tagged,
+)
 
 RUNTIMES = ("docker", "podman")
 RUNTIME_LIMIT_S = 30.0
+WORK_KEPT_S = 7 * 86_400.0  # work folders of the dead: their logs may be all that tells why
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +37,45 @@ class Leftover:
     name: str
 
 
-def leftovers(alive: Collection[str] = (), locks: Path | None = None) -> list[Leftover]:
-    """Processes and containers of launches that no living owner holds and that are not in ``alive``. Only looks.
+def leftovers(locks: Path | None = None) -> list[Leftover]:
+    """Processes and containers of launches whose owners are gone. Only looks.
 
     ``locks``: folder of the locks; what is tagged with another folder belongs to someone else.
     """
     folder = locks or node_folder("locks")
+    abandoned = _abandoned(folder)  # before the look at processes: an owner that lives now may start more
     found = [*_processes(folder), *(each for runtime in RUNTIMES for each in _containers(runtime, folder))]
-    held = {
-        launch_id: launch_id in alive or is_held(launch_id, folder) for launch_id in {each.launch_id for each in found}
-    }
-    return [each for each in found if not held[each.launch_id]]
+    return [each for each in found if each.launch_id in abandoned]
 
 
-def reap(alive: Collection[str] = (), locks: Path | None = None) -> list[Leftover]:
-    """Ends what ``leftovers`` finds, processes by pid and start time; returns what it ended."""
+def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
+    """Ends what ``leftovers`` finds, processes by pid and start time; returns what it ended. Files of the dead go too.
+
+    ``work``: folder of the launches' work folders.
+    """
     folder = locks or node_folder("locks")
-    found = leftovers(alive, folder)
+    abandoned, found = _abandoned(folder), leftovers(folder)
     for launch_id in {leftover.launch_id for leftover in found if leftover.pid}:
         kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
     for name in (leftover.name for leftover in found if not leftover.pid):
         runtime, _, container = name.partition(" ")
         _run(runtime, "rm", "--force", container)
+    for launch_id in abandoned - {leftover.launch_id for leftover in _processes(folder)}:
+        forget(folder / f"{launch_id}.lock")
+    for left in dead_work(folder, work or node_folder("work")):
+        with suppress(OSError):  # another agent removes it too
+            if time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir())) > WORK_KEPT_S:
+                shutil.rmtree(left, ignore_errors=True)
     return found
+
+
+def dead_work(locks: Path, work: Path) -> list[Path]:
+    """Work folders of launches that no owner holds: ``<launch>-<random>``."""
+    return [path for path in work.iterdir() if not is_held(locks / f"{path.name.rpartition('-')[0]}.lock")]
+
+
+def _abandoned(folder: Path) -> set[str]:
+    return {path.name.removesuffix(".lock") for path in folder.glob("*.lock") if is_abandoned(path)}
 
 
 def _processes(folder: Path) -> list[Leftover]:

@@ -82,6 +82,8 @@ class StatsRecorder:
             priority=priority,
             left_out=self.left_out,
             gave_up=self.gave_up,
+            tcp_retransmits=transport.retransmitted(),
+            network_silent_max_s=transport.silent_max_ms / 1e3,
         )
 
 

@@ -101,6 +101,18 @@ class ClientStats:
     priority: str = "normal"  # of the thread that runs the loop: realtime | nice | normal
     left_out: int = 0  # requests that were due and not over when the run was ended early: they have no rows
     gave_up: bool = False  # max_errors of its requests failed
+    tcp_retransmits: int = 0  # segments that its TCP had to send again
+    network_silent_max_s: float = 0.0  # the longest that a server's host gave no sign at all to an open request
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """What others did on an engine's host while a point ran: neither its launch, nor its clients, nor its driver."""
+
+    host: str
+    foreign_cpu_s: float
+    foreign_cpu_share: float  # of the CPU time of all cores
+    foreign_launches: int  # of other sweeps, by their leases
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import resource
 import select
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ Address = tuple[int, tuple[object, ...]]  # family, sockaddr
 
 LOCAL_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 DESCRIPTORS = 16_384  # sockets for which there is room without the kernel's table growing
+
+TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
+# Once a second the other host's kernel is asked whether it is there (as long as nothing else comes), whatever its
+# programs do: silence is then the network's. Without an answer for two minutes the connection is over.
+KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
+SENT_AGAIN, HEARD = struct.Struct("@100x I"), struct.Struct("@52x II")  # of struct tcp_info (linux/tcp.h)
 
 READ, WRITE = select.POLLIN, select.POLLOUT  # the same bits as EPOLLIN and EPOLLOUT
 MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token waits behind reads
@@ -71,7 +78,8 @@ class Connection:
     """A non-blocking socket to one endpoint, with at most one request on it."""
 
     __slots__ = (
-        "addresses", "connecting", "endpoint", "fd", "flight", "handshaking", "out", "sock", "target", "uses",
+        "addresses", "connecting", "endpoint", "fd", "flight", "handshaking", "out", "sent_again", "sock", "target",
+        "uses",
     )  # fmt: skip
 
     def __init__(self, target: int, endpoint: Endpoint) -> None:
@@ -81,6 +89,7 @@ class Connection:
         self.flight: InFlight | None = None
         self.out: memoryview | None = None  # what the socket did not take yet
         self.uses = 0  # responses received whole
+        self.sent_again = 0  # segments, until it was connected: a server that takes no more connections answers none
         self.connecting = True
         self.handshaking = False
         self.sock: socket.socket
@@ -94,6 +103,10 @@ class Connection:
         self.fd = self.sock.fileno()
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if TCP_INFO is not None:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         code = self.sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             self.sock.close()
@@ -105,6 +118,7 @@ class Connection:
         if code:
             raise OSError(code, os.strerror(code))
         self.connecting = False
+        self.sent_again = self.retransmitted()
         if self.endpoint.tls is not None:
             self.sock = self.endpoint.tls.wrap_socket(
                 self.sock, server_hostname=self.endpoint.origin.host, do_handshake_on_connect=False
@@ -133,6 +147,23 @@ class Connection:
                 return False
         self.out = None
         return True
+
+    def retransmitted(self) -> int:
+        """Segments that TCP sent again since it was connected."""
+        return int(self._tcp_info(SENT_AGAIN)[0]) - self.sent_again
+
+    def silent_ms(self) -> int:
+        """For how long nothing at all came from the other host: no data, no acknowledgement, no answer to a probe."""
+        return int(min(self._tcp_info(HEARD)))
+
+    def _tcp_info(self, what: struct.Struct) -> tuple[int, ...]:
+        """Some figures of it; 0 where the system does not tell."""
+        if TCP_INFO is None:
+            return (0,)
+        try:
+            return what.unpack(self.sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, what.size))
+        except (OSError, struct.error):
+            return (0,)
 
     def reader(self) -> Callable[[int], bytes]:
         """What reads bytes: the socket's own ``recv``, for TLS one that leaves nothing decrypted behind."""

@@ -20,6 +20,7 @@ FIRST_READS = 3  # headers, a role, a token: at most so many are read before wha
 LARGEST_READ_BYTES = 65_536  # one that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream silent for so long is looked at more closely
+ASK_AFTER_NS = 1_000_000_000  # of one silent for so long TCP is asked whether the other host is there
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
 Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
@@ -42,6 +43,12 @@ class Transport:
         self.reads = 0
         self.sockets_opened = 0
         self.sockets_max = 0
+        self.silent_max_ms = 0  # see Connection.silent_ms
+        self._sent_again = 0  # segments, by connections that are closed
+
+    def retransmitted(self) -> int:
+        """Segments that TCP sent again on connections that were up."""
+        return self._sent_again + sum(one.retransmitted() for one in self._connections.values() if not one.connecting)
 
     def start(self, flight: InFlight) -> None:
         """Sends a request, on the connection used last that is free, or on a new one."""
@@ -100,13 +107,18 @@ class Transport:
 
     def sweep(self, now_ns: int) -> None:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
-        connections that are not accepted."""
+        connections that are not accepted, a network that is silent."""
+        asked = set[int]()  # targets, of which one silent connection tells as much as all
         for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
             if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
                 what = "not connected" if connection.connecting else "the TLS handshake was not over"
                 self._end(connection, ErrorClass.CONNECT, f"{what} within {CONNECT_TIMEOUT_NS // 1_000_000_000} s")
         for fd, (flight, *_) in list(self._streams.items()):
             parts = flight.parts
+            heard_ns = flight.times[-1] if parts else flight.started_ns
+            if heard_ns < now_ns - ASK_AFTER_NS and flight.request.target not in asked:
+                asked.add(flight.request.target)
+                self.silent_max_ms = max(self.silent_max_ms, self._connections[fd].silent_ms())
             if not parts or flight.times[-1] == flight.swept_ns or flight.times[-1] > now_ns - SWEEP_AFTER_NS:
                 if len(parts) * LARGEST_READ_BYTES > MAX_RESPONSE_BYTES and sum(map(len, parts)) > MAX_RESPONSE_BYTES:
                     self._end(self._connections[fd], ErrorClass.GARBAGE, f"a response over {MAX_RESPONSE_BYTES} bytes")
@@ -311,4 +323,5 @@ class Transport:
         self._streams.pop(connection.fd, None)
         if self._connections.pop(connection.fd, None) is not None:
             self._poller.unregister(connection.fd)
+            self._sent_again += 0 if connection.connecting else connection.retransmitted()
             connection.sock.close()

@@ -2,6 +2,8 @@
 
 ``broken_output``: what the engine answers is no output (NaN, nothing, one token for ever; analysis/answers.py).
 ``invalid``: what was measured is not what was asked (lengths, lost clients, nothing answered).
+``network_bound``: the network was silent or lost much, latencies are its own.
+``disturbed``: others took most of an engine's host: the figures are those of an engine that shares it.
 ``client_bound``: the client was too slow, the figures are its own; repeat with more clients.
 ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
 token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's. The tokens of one speculative step
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
 
 if TYPE_CHECKING:
@@ -48,6 +50,11 @@ INVALID: Limits = (
         "in {0:.1%} of requests the engine's token count is not the number of tokens streamed",
     ),
 )
+NETWORK_BOUND: Limits = (
+    # a host that is there answers within a second, whatever its programs do (sockets.KEEPALIVE)
+    ("network_silent_max_s", 2.0, "nothing came from a server's host for {0:.1f} s, not even from its kernel"),
+    ("tcp_retransmits_per_request", 0.05, "TCP had to send {0:.2f} segments per request again"),
+)
 CLIENT_BOUND: Limits = (
     ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
     ("send_lag_p99_ms", MAX_SEND_LAG_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
@@ -63,6 +70,8 @@ LENGTHS: Limits = (
         "prompts were off by {0:.1%} from the length asked for, by the engine's count",
     ),
 )
+MOST_FOREIGN_CPU = 0.5  # of an engine's host
+LEAST_FOREIGN_S = 10.0  # of CPU: what starts or ends in a short point is no load
 # What a reader must know although it spoils nothing.
 NOTES: Limits = (
     ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
@@ -71,6 +80,7 @@ NOTES: Limits = (
     ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
     ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
     ("cached_share", 0, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
+    ("foreign_launches", 0, "{0:.0f} launches of other sweeps were on its hosts"),
 )
 
 Floats = NDArray[np.float64]
@@ -86,17 +96,25 @@ class Verdict:
 
 
 def judge(
-    requests: pa.Table, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int, broken: Sequence[str] = ()
+    requests: pa.Table,
+    stats: Sequence[ClientStats],
+    point: LoadPoint,
+    start_ns: int,
+    broken: Sequence[str] = (),
+    hosts: Sequence[HostLoad] = (),
 ) -> Verdict:
     """The verdict on one point from its rows (all clients') and what the clients know of themselves.
 
-    ``start_ns``: begin of its steady window; ``broken``: why what its engine answers is no output.
+    ``start_ns``: begin of its steady window; ``broken``: why what its engine answers is no output; ``hosts``: of its
+    engines, where they are known.
     """
     rows = _Rows(requests, point, start_ns)
-    evidence = _evidence(rows, stats, point)
+    evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
     found = {
         "broken_output": list(broken),
         "invalid": _invalid(rows, evidence),
+        "network_bound": _over(NETWORK_BOUND, evidence),
+        "disturbed": _disturbed(evidence),
         "client_bound": _client_bound(evidence, point),
         "stream_buffered": _buffered(evidence),
         "engine_bound_backlog": _backlog(rows, evidence, point),
@@ -210,6 +228,26 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "e2e_p95_s": float(np.nanquantile(rows.stay_s, 0.95)) if len(rows) else 0.0,
         "in_flight_mean": float(rows.stay_s.sum() * per_s),
     }
+
+
+def _surroundings(stats: Sequence[ClientStats], hosts: Sequence[HostLoad], requests: int) -> dict[str, float]:
+    """What neither engine nor client did: figures of the network, and of the engines' hosts the worst."""
+    again = float(sum(one.tcp_retransmits for one in stats))
+    return {
+        "tcp_retransmits": again,
+        "tcp_retransmits_per_request": again / max(1, requests),
+        "network_silent_max_s": max((one.network_silent_max_s for one in stats), default=0.0),
+        "foreign_cpu_s": max((one.foreign_cpu_s for one in hosts), default=0.0),
+        "foreign_cpu_share": max((one.foreign_cpu_share for one in hosts), default=0.0),
+        "foreign_launches": float(sum(one.foreign_launches for one in hosts)),
+    }
+
+
+def _disturbed(evidence: dict[str, float]) -> list[str]:
+    share, seconds = evidence["foreign_cpu_share"], evidence["foreign_cpu_s"]
+    if share <= MOST_FOREIGN_CPU or seconds <= LEAST_FOREIGN_S:
+        return []
+    return [f"other processes took {share:.0%} of the CPU of an engine's host (limit {MOST_FOREIGN_CPU:.0%})"]
 
 
 def _capped(lag_ms: Floats, own_lag_ms: float, point: LoadPoint) -> float:

@@ -103,8 +103,8 @@ class PointHead(AttemptKey):
     failure_kind: A[str | None, "what went wrong: docs/failures.md lists the kinds"] = None
     validity: A[
         str,
-        "valid | broken_output | invalid | client_bound | stream_buffered | engine_bound_backlog | interrupted | "
-        "unmeasured",
+        "valid | broken_output | invalid | network_bound | disturbed | client_bound | stream_buffered | "
+        "engine_bound_backlog | interrupted | unmeasured",
     ]
     validity_reasons: A[tuple[str, ...], "evidence in sentences"]
     clients: A[I32, "client processes"]
@@ -126,7 +126,10 @@ class PointRow(PointHead):
 
     workload_json: A[str, "the workload, resolved"]
     load_json: A[str | None, "arrivals, warm-up, window, limits and the version of measuring"] = None
-    evidence_json: A[str, "figures behind validity: achieved and offered rate, lags, CPU, sockets, mismatches"]
+    evidence_json: A[
+        str,
+        "figures behind validity: achieved and offered rate, lags, CPU, sockets, network, others' load, mismatches",
+    ]
     clients_json: A[str, "ClientStats of each"]
     requests_scheduled: A[I32, "rows of this attempt in requests"]
     cache_state: A[str | None, "prefix cache at its begin: " + " | ".join(get_args(outcomes.CacheState))] = None

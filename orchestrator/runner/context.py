@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.cluster.base import Cluster
-from orchestrator.cluster.clients import Clients
+from orchestrator.cluster.clients import Clients, sweep_tag
 from orchestrator.errors import Failure, FailureKind, PlacementError, ResultsError
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener, Phase
@@ -42,6 +42,7 @@ class SweepContext:
 
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()
+        self.tag = sweep_tag(self.store)
         self._lock = threading.Lock()
         self._unwritten: list[Event] = []
         self.breakers = Breakers(self.clock.now_s, self.tell)

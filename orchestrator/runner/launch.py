@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, random_key
 from orchestrator.engines.readiness import Expected, wait_ready
-from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, PlacementError, ResultsError
+from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase
@@ -70,7 +71,10 @@ class Launch:
         self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas | Failure | None:
-        """Place it, start it, wait until it serves. None when the user stopped the sweep meanwhile."""
+        """Place it, start it, wait until it serves. None when the user stopped the sweep meanwhile.
+
+        Raises Occupied: others hold its hosts.
+        """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
                 return self._endpoint()
@@ -78,6 +82,8 @@ class Launch:
             return self._start()
         except EngineFailure as error:
             failure = error.failure
+        except Occupied:
+            raise
         except PlacementError as error:
             failure = Failure(FailureKind.NO_PLACE, f"The cluster gave no place: {error}.")
         except HostLost as error:
@@ -111,9 +117,10 @@ class Launch:
 
     def _start(self) -> Replicas | None:
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
+        cores = self._lease()
+        self._fetch_dead_logs()
         began_s, began_unix_ns, state = self._clock.now_s(), self._clock.unix_ns(), self._context.state
         try:
-            cores = state.share_cores(self._placements, self._deployment)
             targets = [self._start_replica(at, placement, cores[at]) for at, placement in enumerate(self._placements)]
             if not self._await_ready(began_s):
                 return None
@@ -121,6 +128,31 @@ class Launch:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
         return Replicas(self._placements, targets, cache_of(self._deployment.settings), self._vocab_size())
+
+    def _lease(self) -> list[list[tuple[int, ...]]]:
+        """Its hosts, for every driver to see, and on `cpu` hardware cores for every rank of every replica; on GPUs
+        engines are not bound. In order of address: of two launches that want the same hosts one gets them all."""
+        context, hardware = self._context, self._deployment.hardware
+        each = max(1, int(hardware.cpus_per_device or 1)) * self._deployment.settings.devices_per_node
+        exclusive = context.plan.isolation == "exclusive_node"
+        cores: dict[int, tuple[int, ...]] = {}
+        for agent in sorted(agents_of(self._placements), key=lambda one: one.allocation.address):
+            address = agent.allocation.address
+            try:
+                cores[id(agent)] = agent.lease(context.tag, exclusive, each if hardware.is_cpu else 0)
+            except Occupied:
+                context.state.rest(address, self._clock.now_s())
+                raise
+            context.state.wake(address)
+        return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
+
+    def _fetch_dead_logs(self) -> None:
+        """What launches of this experiment left on these nodes whose driver or agent died."""
+        for agent in agents_of(self._placements):
+            for folder, name, log in agent.dead_logs():
+                with suppress(ResultsError):  # it stays where it is
+                    self._context.store.write_log(name, log)
+                    agent.drop_dead(folder)
 
     def _vocab_size(self) -> int | None:
         size = json.loads(self.row.engine_reported_json or "{}").get("vocab_size")

@@ -11,7 +11,7 @@ from orchestrator.analysis.answers import FEW
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
-from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.load.workloads.random import RandomWorkload
@@ -57,7 +57,7 @@ class Loaded:
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
-    early; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas before it.
+    early; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas before it. ``hosts``: theirs.
     """
 
     span_unix_ns: tuple[int, int]
@@ -68,6 +68,7 @@ class Loaded:
     ended: Failure | None = None
     interrupted: bool = False
     cache: CacheState = "unknown"
+    hosts: Sequence[HostLoad] = ()
 
     def cut(self, point: LoadPoint) -> LoadPoint:
         """The point as far as it came: to where the user ended it."""
@@ -126,7 +127,7 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
-    verdict = judge(loaded.requests, loaded.stats, cut, start_ns, broken)
+    verdict = judge(loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts)
     if loaded.interrupted:
         verdict = replace(verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
@@ -188,8 +189,8 @@ def _nothing_ok(requests: pa.Table) -> Failure | None:
 class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two points.
 
-    ``avoid_cores``: by address, cores that clients keep off; ``stopped``: whether the user asked to stop; ``tell``
-    hears what happens, under the ``label`` of the deployment. ``keeps``: what a point measured until the user stopped
+    ``stopped``: whether the user asked to stop; ``tell`` hears what happens, under the ``label`` of the deployment.
+    ``keeps``: what a point measured until the user stopped
     it is wanted; else nobody waits for it. ``broken``: why what these replicas answer is no output; ``notes``: what
     else to know of every point on them.
     """
@@ -199,7 +200,6 @@ class Measurer:
     clock: Clock = field(default_factory=Clock)
     stopped: Callable[[], bool] = lambda: False
     tell: Listener = lambda item: None
-    avoid_cores: Callable[[], Mapping[str, frozenset[int]]] = dict
     label: str = ""
     launch_id: str = ""
     lead_s: float = START_LEAD_S
@@ -245,7 +245,7 @@ class Measurer:
 
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
-        if self.clients.prepare(point, self.avoid_cores(), self.stopped) is None:
+        if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True)
         self.replicas.begin_metrics()
@@ -277,6 +277,7 @@ class Measurer:
             ended=ended,
             interrupted=interrupted,
             cache=cache,
+            hosts=self.replicas.end_hosts([one.stats for one in reports.values()]),
         )
 
     def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, Part]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import HostLost, Placement
-from orchestrator.errors import Failure, FailureKind
-from orchestrator.load.point import Target
+from orchestrator.errors import Failure, FailureKind, PlacementError
+from orchestrator.load.point import ClientStats, HostLoad, Target
 from orchestrator.results.outcomes import CacheState
 from orchestrator.spec.dialect import Dialect
 
@@ -61,8 +63,24 @@ class Replicas:
                 emptied.append(placement.agents[0].empty_cache())
         return "emptied" if emptied and all(emptied) and len(emptied) == len(self._placements) else "unknown"
 
+    def _agent_per_host(self) -> list[EngineHost]:
+        return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())
+
+    def end_hosts(self, stats: Sequence[ClientStats]) -> list[HostLoad]:
+        """What others did on the hosts of the engines since ``begin_metrics``, as far as they answer."""
+        loads: list[HostLoad] = []
+        here = (socket.gethostname(), os.getpid())
+        for agent in self._agent_per_host():
+            ours = {pid for host, pid in [here, *((s.host, s.pid) for s in stats)] if host == agent.allocation.hostname}
+            with suppress(HostLost, PlacementError):
+                loads.append(agent.end_host(ours))
+        return loads
+
     def begin_metrics(self) -> None:
-        """Read every replica's /metrics from now on."""
+        """Read every replica's /metrics from now on, and look at who else is on its hosts."""
+        for agent in self._agent_per_host():
+            with suppress(HostLost, PlacementError):
+                agent.begin_host()
         for placement in self._placements:
             with suppress(HostLost):
                 placement.agents[0].begin_metrics()

@@ -10,7 +10,15 @@ from functools import partial
 
 from orchestrator.analysis.answers import broken
 from orchestrator.engines import ENGINES
-from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError, ResultsError
+from orchestrator.errors import (
+    Failure,
+    FailureClass,
+    FailureKind,
+    InputError,
+    Occupied,
+    PlacementError,
+    ResultsError,
+)
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.load.workloads.content import ids_within
 from orchestrator.plan.model import Measurement, Point
@@ -50,8 +58,14 @@ class LaunchRun:
         data = {"nodes": nodes, "left": self._todo.left}
         self._context.tell(Event("launch", text, label, launch_id, data=data))
         failure: Failure | None = None
+        occupied = False
         try:
             failure = self._work()
+        except Occupied as error:
+            occupied = True
+            if not self._todo.told_occupied:
+                self._tell("occupied", f"it waits: {error}")
+            self._todo.told_occupied = True
         except PlacementError as error:  # engines have their place by now
             failure = Failure(FailureKind.NO_CLIENT, f"The cluster gave no load client: {error}.")
         except InputError:
@@ -61,10 +75,13 @@ class LaunchRun:
             failure = Failure(FailureKind.INTERNAL, text)
         finally:
             try:
-                if self._context.stop.is_set():
+                if self._context.stop.is_set() and not occupied:
                     self._launch.commit_first(failure)
             finally:
                 self._launch.stop()
+        if occupied:  # as if it had never been tried: it is back in the queue
+            self._context.tell(Phase(self._deployment.label, "ended"))
+            return
         if failure is not None:
             self._context.breakers.failed(failure, self._on)
         if failure is not None and failure.failure_class is FailureClass.INFRA:
@@ -92,7 +109,6 @@ class LaunchRun:
             self._context.clock,
             self._context.stop.is_set,
             self._context.tell,
-            self._context.state.cores_taken,
             self._deployment.label,
             row.launch_id,
             taken_back=partial(self._context.taken_back, self._on),

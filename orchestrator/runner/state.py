@@ -1,19 +1,20 @@
-"""What the launches of a sweep hold and have used, nodes, CPU cores, GPU time, and what its budget leaves of that."""
+"""What the launches of a sweep hold and have used, nodes and GPU time, and what its budget leaves of that."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.cluster.base import Allocation, Placement
-from orchestrator.errors import PlacementError
+from orchestrator.cluster.base import Machine
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
+
+REST_S, MOST_REST_S = 5.0, 60.0  # a try costs the start of an agent on a host where others measure
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class SweepState:
         self._running: dict[str, Running] = {}  # by deployment id
         self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs
         self._spent = Cost()
-        self._cores: dict[str, dict[int, str]] = {}  # address -> core -> deployment id
+        self._resting: dict[str, tuple[float, float]] = {}  # address -> since and until when it is left alone
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = self._took_s = 0.0
 
@@ -79,10 +80,8 @@ class SweepState:
             self._held[deployment.id] = (now_s, deployment)
 
     def released(self, deployment: Deployment, now_s: float) -> float | None:
-        """It gave back its devices and cores: how long it held them, None when it had none."""
+        """It gave back its devices: how long it held them, None when it had none."""
         with self._lock:
-            for address, taken in self._cores.items():
-                self._cores[address] = {core: owner for core, owner in taken.items() if owner != deployment.id}
             since, _ = self._held.pop(deployment.id, (None, None))
             if since is None:
                 return None
@@ -95,33 +94,22 @@ class SweepState:
             under_way = [cost_of(deployment, now_s - since) for since, deployment in self._held.values()]
             return sum(under_way, self._spent)
 
-    def share_cores(self, placements: Sequence[Placement], deployment: Deployment) -> list[list[tuple[int, ...]]]:
-        """Disjoint cores for every rank of every replica; clients get what is left. On GPUs engines are not bound.
-
-        Raises PlacementError when a host has too few.
-        """
-        if not deployment.hardware.is_cpu:
-            return [[() for _ in placement.agents] for placement in placements]
-        each = max(1, int(deployment.hardware.cpus_per_device or 1)) * deployment.settings.devices_per_node
+    def rest(self, address: str, now_s: float) -> None:
+        """Others hold this host: leave it alone, each time for twice as long."""
         with self._lock:
-            return [
-                [self._take_cores(deployment.id, agent.allocation, each) for agent in placement.agents]
-                for placement in placements
-            ]
+            since_s, until_s = self._resting.get(address, (now_s, now_s))
+            rest_s = min(MOST_REST_S, max(REST_S, 2 * (until_s - since_s)))
+            self._resting[address] = now_s, now_s + rest_s
 
-    def _take_cores(self, owner: str, given: Allocation, count: int) -> tuple[int, ...]:
-        taken = self._cores.setdefault(given.address, {})
-        free = [core for core in given.cores if core not in taken][:count]
-        if len(free) < count:
-            text = f"host {given.hostname} has {len(given.cores)} cores, {len(taken)} of them in use"
-            raise PlacementError(f"{text}; {count} more are needed")
-        taken.update(dict.fromkeys(free, owner))
-        return tuple(free)
-
-    def cores_taken(self) -> dict[str, frozenset[int]]:
-        """Cores of engines by address: clients keep off them where others remain."""
+    def wake(self, address: str) -> None:
+        """It was got."""
         with self._lock:
-            return {address: frozenset(taken) for address, taken in self._cores.items()}
+            self._resting.pop(address, None)
+
+    def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
+        """Those to be tried now."""
+        with self._lock:
+            return [one for one in machines if self._resting.get(one.address, (0.0, now_s))[1] <= now_s]
 
     def took(self, expected_s: float, took_s: float) -> None:
         """An attempt is over: how long it was expected to take, and how long it did."""

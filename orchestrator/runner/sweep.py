@@ -138,7 +138,8 @@ class Sweep:
         waiting, picks = self._waiting(), list[tuple[Todo, Nodes]]()
         usable = self._context.breakers.usable(machines)
         try:
-            while self._context.may_start() and (pick := self._pick(waiting, usable)) is not None:
+            free = self._state.rested(usable, self._clock.now_s())
+            while self._context.may_start() and (pick := self._pick(waiting, free)) is not None:
                 picks.append(pick)
             wanted = self._desire(waiting, usable) if grows else list(waiting)
             while picks:  # now that nothing stands in the place of what can start

@@ -49,6 +49,7 @@ class Todo:
         self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
         self.had_room = False  # the cluster could hold it once: what is missing now may come back
         self.no_room_since_s: float | None = None  # since when no node of the cluster could hold it
+        self.told_occupied = False  # that others hold the hosts it waits for
         self._plan, self._committed, self._starts = plan, committed, starts
         self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
         self._failures: Counter[tuple[str, FailureClass]] = Counter()

@@ -294,7 +294,7 @@ def served(cluster: Cluster, launch_id: str) -> Iterator[LoadPoint]:
 def test_clients_share_a_point_and_write_their_rows(cluster: Cluster, served: LoadPoint, store: Store) -> None:
     clients = cluster.clients(2, {})
     assert len(clients.addresses) == 2
-    assert clients.prepare(served, {}) == 12
+    assert clients.prepare(served) == 12
     run = clients.start(0.2)
     over(run)
     assert run.progress().done == 12
@@ -310,7 +310,7 @@ def test_clients_share_a_point_and_write_their_rows(cluster: Cluster, served: Lo
 
 def test_rows_that_are_not_to_be_kept_come_back_alone(cluster: Cluster, served: LoadPoint) -> None:
     clients = cluster.clients(1, {})
-    clients.prepare(served, {})
+    clients.prepare(served)
     run = clients.start(0.0, write=False)
     over(run)
     assert run.reports()[0].stored == ()
@@ -323,7 +323,7 @@ def test_clients_are_used_again_point_after_point_and_launch_after_launch(cluste
     for _ in range(2):
         clients = cluster.clients(2, {})
         for _ in range(2):
-            clients.prepare(served, {})
+            clients.prepare(served)
             run = clients.start(0.0, write=False)
             over(run)
             pids.append(sorted(report.stats.pid for report in run.reports().values()))
@@ -334,15 +334,15 @@ def test_clients_are_used_again_point_after_point_and_launch_after_launch(cluste
 def test_a_point_that_cannot_be_run_is_bad_input(cluster: Cluster, served: LoadPoint) -> None:
     clients = cluster.clients(2, {})
     with pytest.raises(InputError, match="nowhere"):
-        clients.prepare(replace(served, targets=(replace(served.targets[0], url="http://nowhere.invalid:1"),)), {})
-    clients.prepare(served, {})  # they are still good
+        clients.prepare(replace(served, targets=(replace(served.targets[0], url="http://nowhere.invalid:1"),)))
+    clients.prepare(served)  # they are still good
     clients.release()
 
 
 def test_aborted_clients_report_soon_and_with_a_row_for_every_request(cluster: Cluster, served: LoadPoint) -> None:
     slow = replace(served, level=Level(control="request_rate", value=1.0), requests=100)
     clients = cluster.clients(2, {})
-    clients.prepare(slow, {})
+    clients.prepare(slow)
     run = clients.start(0.0, write=False)
     assert run.wait(1.0) is False
     began = time.monotonic()
@@ -357,11 +357,11 @@ def test_aborted_clients_report_soon_and_with_a_row_for_every_request(cluster: C
 
 def test_a_client_that_is_killed_is_lost_and_the_others_still_report(cluster: Cluster, served: LoadPoint) -> None:
     clients = cluster.clients(2, {})
-    clients.prepare(served, {})
+    clients.prepare(served)
     run = clients.start(0.0, write=False)
     over(run)
     victim = run.reports()[1].stats.pid
-    clients.prepare(replace(served, level=Level(control="request_rate", value=4.0), requests=16), {})
+    clients.prepare(replace(served, level=Level(control="request_rate", value=4.0), requests=16))
     run = clients.start(0.0, write=False)
     assert run.wait(1.0) is False
     os.kill(victim, signal.SIGKILL)
@@ -372,18 +372,18 @@ def test_a_client_that_is_killed_is_lost_and_the_others_still_report(cluster: Cl
     assert list(run.reports()) == [0]
     clients.release()
     again = cluster.clients(2, {})  # the pool has two that answer
-    assert again.prepare(served, {}) == 12
+    assert again.prepare(served) == 12
     again.release()
 
 
 def test_clients_that_die_before_a_point_are_lost(cluster: Cluster, served: LoadPoint) -> None:
     clients = cluster.clients(2, {})
-    clients.prepare(served, {})
+    clients.prepare(served)
     run = clients.start(0.0, write=False)
     over(run)
     os.kill(run.reports()[0].stats.pid, signal.SIGKILL)
     with pytest.raises(ClientLost) as caught:
-        clients.prepare(served, {})
+        clients.prepare(served)
     assert caught.value.clients == (0,)
     clients.release()
 
@@ -400,7 +400,7 @@ def test_no_client_process_is_left_when_a_cluster_is_closed(open_cluster: OpenCl
         RandomWorkload(name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)),
         Level(control="concurrency", value=2), requests=2, duration_s=None,
     )  # fmt: skip
-    clients.prepare(point, {})
+    clients.prepare(point)
     run = clients.start(0.0, write=False)
     over(run)
     pids = [report.stats.pid for report in run.reports().values()]

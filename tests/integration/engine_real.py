@@ -23,7 +23,7 @@ import pytest
 from orchestrator.engines import ENGINES, ownership
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.ports import Ports
+from orchestrator.engines.leases import Lease
 from orchestrator.engines.process import EngineProcess
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.engines.shared_memory import Segments, mapped
@@ -128,9 +128,9 @@ def running(
     port: int | None = None,
 ) -> Iterator[Running]:
     """Starts every rank (one per entry of ``cores``) and stops them; nothing of them may be left."""
-    made, ports = ENGINES[given.engine], Ports(np.random.default_rng())
-    http_port, master_port = ports.take(2)
-    launch_id = f"test-{secrets.token_hex(6)}"
+    made, launch_id = ENGINES[given.engine], f"test-{secrets.token_hex(6)}"
+    lease = Lease(launch_id)
+    http_port, master_port = lease.take_ports(2, np.random.default_rng())
     node = Node(
         port=port or http_port, master_port=master_port, workdir=str(folder), launch_id=launch_id, model_path=str(model)
     )
@@ -146,7 +146,7 @@ def running(
         found.look()
         for process in found.processes:
             process.stop()
-        ports.release()
+        lease.release()
         assert not [path for path, _ in found.segments if Path(path).exists()], "its shared memory is left"
         assert list(ownership.tagged({ownership.LAUNCH: launch_id})) == [], "processes of the engine are left"
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.cluster.base import Machine
 from orchestrator.cluster.client_host import local_tokenizer
-from orchestrator.cluster.clients import ClientRun
-from orchestrator.cluster.engine_host import kept
+from orchestrator.cluster.clients import ClientHandle, ClientPool, ClientRun
+from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess
+from orchestrator.engines.leases import Lease
+from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.load.point import Progress
+from orchestrator.results.ids import new_ulid
 
 
 def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
@@ -27,6 +33,112 @@ def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
     gap = next(at for at, line in enumerate(middle) if line.startswith("# ... about"))
     assert set(middle[:gap] + middle[gap + 1 :]) <= set(lines), "whole lines only"
     assert "about 8740 bytes are left out" in middle[gap]
+
+
+def test_the_middle_of_a_log_that_grows_gives_its_disk_back(tmp_path: Path) -> None:
+    log, block = tmp_path / "engine.log", b"x" * 63 + b"\n"
+    with log.open("ab") as engine:  # as engines write theirs
+        engine.write(b"first\n" + block * 2**14)
+        engine.flush()
+        before = log.stat()
+        cap(log, head=2**16, most=2**21, tail=2**16)
+        assert log.stat().st_blocks == before.st_blocks, "it is not long yet"
+        cap(log, head=2**16, most=2**18, tail=2**16)
+        after = log.stat()
+        assert (after.st_size, after.st_blocks * 512 < 2**18) == (before.st_size, True)
+        engine.write(b"last\n")
+    text = log.read_bytes()
+    assert (text[: 2**16].count(0), text[-(2**16) :].count(0)) == (0, 0)
+    assert kept(log, head=2**15, tail=2**15).decode().splitlines()[0] == "first"
+    assert kept(log, head=2**15, tail=2**15).endswith(b"x\nlast\n")
+
+
+@pytest.fixture
+def agent() -> Iterator[EngineHost]:
+    made = EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1")
+    yield made
+    made.stop()
+
+
+def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
+    agent: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "t0ken-of-the-node")
+    dead, sweep = new_ulid(), new_ulid()
+    for name, whose in ((f"{dead}-a", sweep), (f"{dead}-b", "another")):
+        work = node_folder("work") / name
+        work.mkdir()
+        (work / "origin").write_text(f"{whose} 1")
+        (work / "engine.log").write_text("its words, t0ken-of-the-node")
+    try:
+        assert agent.lease(sweep, exclusive=False, cores=0) == ()
+        assert agent.dead_logs() == [(f"{dead}-a", f"{dead}/rank1.log", b"its words, ***")]
+        held = FileLock(dead, node_folder("locks"))
+        assert agent.dead_logs() == [], "it lives"
+        held.release()
+        agent.drop_dead(f"{dead}-a")
+        agent.drop_dead("../../nothing/outside")
+        assert agent.dead_logs() == []
+        assert (node_folder("work") / f"{dead}-b").exists()
+    finally:
+        agent.drop_dead(f"{dead}-b")
+
+
+def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:
+    agent = EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1")
+    work = Path(agent.allocation.log_path).parent
+    assert work.stat().st_mode & 0o777 == 0o700
+    assert work.parent.stat().st_mode & 0o777 == 0o700
+    agent.stop()
+    assert not work.exists()
+
+
+def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path: Path) -> None:
+    agent.lease("mine", exclusive=False, cores=0)
+    agent.begin_host()
+    mine, other = Lease("a"), Lease("b")
+    mine.take("mine", exclusive=False)
+    other.take("another", exclusive=False)
+    found = agent.end_host([os.getpid()])
+    mine.release()
+    other.release()
+    assert (found.host, found.foreign_launches) == (socket.gethostname(), 1)
+    assert found.foreign_cpu_s >= 0
+
+
+class Machines:
+    """Clients on hosts, some of which other sweeps have for themselves."""
+
+    def __init__(self, *held: str) -> None:
+        self.held, self.began = held, list[str]()
+
+    def machines(self) -> list[Machine]:
+        return [Machine(name, name) for name in "abc"]
+
+    def start(self, machine: Machine) -> ClientHandle:
+        handle = Sitting(machine.node_id in self.held)
+        self.began.append(machine.node_id)
+        return handle
+
+
+class Sitting:
+    def __init__(self, held: bool) -> None:
+        self._held = held
+
+    def begin(self, method: str, *args: object) -> Future[Any]:
+        made: Future[Any] = Future()
+        made.set_result({"held_by_others": self._held, "wall_ns": 1}[method])
+        return made
+
+    def kill(self) -> None: ...
+
+
+@pytest.mark.parametrize(("held", "where"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
+def test_clients_keep_off_hosts_that_other_sweeps_have_for_themselves(held: str, where: str) -> None:
+    """``a`` has the engine of this launch, ``b`` one of another launch of this sweep."""
+    machines = Machines(*held)
+    pool = ClientPool(None, "a", machines.machines, machines.start)
+    assert pool.borrow(1, {"a": 1, "b": 2}).addresses == [where]
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,47 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.engines import ownership, reaper
-from orchestrator.engines.ownership import FileLock, is_held, node_folder
+from orchestrator.engines.ownership import FileLock, forget, is_abandoned, is_held, node_folder
 from orchestrator.engines.reaper import Leftover
 from orchestrator.engines.shared_memory import mapped
 from orchestrator.errors import OrchestratorError
 
 
 def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
-    assert not is_held("a", tmp_path)
+    path = tmp_path / "a.lock"
+    assert not is_held(path)
     held = FileLock("a", tmp_path)
-    assert is_held("a", tmp_path)
+    assert is_held(path)
+    assert not is_abandoned(path)
+    os.utime(path, (0, 0))
+    held.touch()
+    assert path.stat().st_mtime > 1e9, "no cleaner takes it for an old file"
     held.release()
     held.release()
-    assert not is_held("a", tmp_path)
+    assert not is_held(path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_exclusive_lock_has_one_holder(tmp_path: Path) -> None:
-    first = FileLock("a", tmp_path, exclusive=True)
-    with pytest.raises(BlockingIOError):
-        FileLock("a", tmp_path, exclusive=True)
-    first.release()
-    FileLock("a", tmp_path, exclusive=True).release()
+def test_where_there_is_no_lock_nobody_knows_whether_its_owner_lives(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    assert not is_abandoned(path), "its file may lie in another container, or a cleaner took it"
+    path.touch()
+    assert is_abandoned(path)
+    assert path.exists(), "a look changes nothing"
+    forget(path)
+    assert not path.exists()
+
+
+def test_a_lock_stays_for_the_reaper_where_processes_are_left(tmp_path: Path) -> None:
+    held = FileLock("a", tmp_path)
+    held.release(processes_left=True)
+    assert is_abandoned(held.path)
 
 
 def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
@@ -43,7 +57,7 @@ def test_children_of_a_holder_do_not_hold_it(tmp_path: Path) -> None:
         assert child.stdout is not None
         child.stdout.readline()  # it runs: what is closed on exec is closed
         held.release()
-        assert not is_held("a", tmp_path)
+        assert not is_held(held.path)
     finally:
         child.kill()
         child.communicate()
@@ -62,7 +76,7 @@ def test_a_lock_taken_while_its_file_is_being_removed_is_held(tmp_path: Path, mo
     held = FileLock("a", tmp_path)
     monkeypatch.undo()
     assert len(calls) == 2
-    assert is_held("a", tmp_path)
+    assert is_held(held.path)
     held.release()
 
 
@@ -119,15 +133,36 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> None:
-    held = FileLock("held", docker / "locks")
-    assert reaper.reap({"spared"}, docker / "locks") == [
+    locks, work = docker / "locks", docker / "work"
+    work.mkdir()
+    held = FileLock("held", locks)
+    (locks / "lost.lock").touch()  # of "spared" nothing is known
+    assert reaper.reap(locks, work) == [
         Leftover(0, "lost", f"docker {NAMES[1]}"),
         Leftover(0, "lost", f"docker {NAMES[2]}"),
     ]
+    assert [path.name for path in locks.iterdir()] == ["held.lock"], "locks of the dead go with what they left"
     held.release()
     asked = (docker / "asked").read_text()
     assert f"--filter label=orchestrator.locks={docker / 'locks'}" in asked
-    assert asked.splitlines()[1:] == [f"rm --force {name}" for name in NAMES[1:3]]
+    assert [line for line in asked.splitlines() if not line.startswith("ps ")] == [
+        f"rm --force {name}" for name in NAMES[1:3]
+    ]
+
+
+def test_work_folders_of_the_dead_are_kept_for_days_and_those_of_the_living_for_ever(tmp_path: Path) -> None:
+    locks, work = tmp_path / "locks", tmp_path / "work"
+    locks.mkdir()
+    held = FileLock("held", locks)
+    for name in ("held-a", "old-b", "new-c", "writing-d"):
+        (work / name).mkdir(parents=True)
+        (work / name / "engine.log").write_text("words")
+    long_ago = time.time() - 8 * 86400
+    for path in (work / "held-a/engine.log", work / "old-b/engine.log", *(work.glob("[!n]*"))):
+        os.utime(path, (long_ago, long_ago))
+    reaper.reap(locks, work)
+    assert sorted(path.name for path in work.iterdir()) == ["held-a", "new-c", "writing-d"]
+    held.release()
 
 
 def test_a_client_without_a_daemon_has_no_containers(docker: Path) -> None:

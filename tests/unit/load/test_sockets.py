@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.load.sockets import MAX_EVENTS, READ, WRITE, Poller
+from orchestrator.load.requests import parse_url
+from orchestrator.load.sockets import KEEPALIVE, MAX_EVENTS, READ, WRITE, Connection, Poller, resolve
 
 MS = 1_000_000
 
@@ -109,3 +110,22 @@ def test_bytes_for_what_was_put_first_end_the_wait(poller: Poller) -> None:
         poller.unregister(ours.fileno())
         assert poller.first() == []
         assert not {ours.fileno(), poller.first_fd} & set(dict(poller.wait(0)))
+
+
+def test_tcp_tells_what_it_sent_again_and_for_how_long_nothing_came() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
+        connection = Connection(0, resolve(origin))
+        connection.connect()
+        theirs, _ = server.accept()
+        with theirs, connection.sock as ours:
+            connection.connected()
+            ours.send(b"x")
+            theirs.send(b"y")
+            assert connection.silent_ms() < 500
+            time.sleep(0.3)
+            assert 250 < connection.silent_ms() < 2000
+            assert connection.retransmitted() == 0
+            asked = [ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in KEEPALIVE]
+            assert (ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), asked) == (1, [1, 1, 127])
+        assert (connection.silent_ms(), connection.retransmitted()) == (0, 0), "of a closed one nothing is known"

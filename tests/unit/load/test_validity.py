@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from orchestrator.load.point import ClientStats, LoadPoint
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.validity import Verdict, judge
 from orchestrator.results.schemas import REQUESTS
 from tests.unit.load.test_schedule import point
@@ -338,3 +338,40 @@ def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() 
     assert found.validity == "valid"
     assert "at once" in found.reasons[0]
     assert np.isfinite(list(found.evidence.values())).all()
+
+
+@pytest.mark.parametrize(
+    ("stats", "reason"),
+    [
+        ({"network_silent_max_s": 7.8}, "nothing came from a server's host for 7.8 s"),
+        ({"tcp_retransmits": 41}, "0.10 segments per request again"),
+    ],
+)
+def test_a_network_that_was_silent_or_lost_much_is_found(stats: dict[str, Any], reason: str) -> None:
+    found = verdict(table(), replace(CALM, **stats))
+    assert found.validity == "network_bound"
+    assert reason in found.reasons[0]
+    late = verdict(table(), replace(CALM, send_lag_p99_ms=30.0, **stats))
+    assert late.validity == "network_bound", "more clients would not help"
+
+
+def test_a_network_that_is_there_is_not_accused() -> None:
+    found = verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.3, tcp_retransmits=20), of=WARM)
+    assert (found.validity, found.reasons) == ("valid", [])
+    assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (1.3, 20.0)
+
+
+def test_others_that_take_most_of_an_engines_host_are_found_and_a_burst_is_none() -> None:
+    quiet = HostLoad("a", 3.0, 0.04, 0)
+    assert shared_with(quiet).reasons == []
+    assert shared_with(HostLoad("b", 4.0, 0.9, 0)).validity == "valid", "a point of two seconds"
+    assert shared_with(HostLoad("b", 60.0, 0.3, 0)).validity == "valid"
+    found = shared_with(quiet, HostLoad("b", 60.0, 0.7, 0))
+    assert found.validity == "disturbed"
+    assert found.reasons == ["other processes took 70% of the CPU of an engine's host (limit 50%)"]
+    noted = shared_with(quiet, HostLoad("b", 1.0, 0.01, 2))
+    assert (noted.validity, noted.reasons) == ("valid", ["2 launches of other sweeps were on its hosts"])
+
+
+def shared_with(*hosts: HostLoad) -> Verdict:
+    return judge(table(warmup=100), [CALM], WARM, 5_000_000_000, (), hosts)

@@ -24,7 +24,7 @@ from orchestrator.cluster.base import (
     Stopped,
 )
 from orchestrator.errors import Failure, FailureKind, PlacementError
-from orchestrator.load.point import ClientStats, LoadPoint, Progress, Reply
+from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
@@ -225,6 +225,17 @@ class FakeAgent:
         if self.node not in {one.node_id for one in self.world.nodes}:
             raise HostLost(f"node {self.node} is gone")
 
+    def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
+        self._reach()
+        self.world.step("lease")
+        return tuple(range(cores))
+
+    def dead_logs(self) -> list[tuple[str, str, bytes]]:
+        return [("01ABC-x", "01ABC/rank0.log", b"its last words")] if "dead_logs" in self.world.fails else []
+
+    def drop_dead(self, folder: str) -> None:
+        self.world.log.append(f"drop {folder}")
+
     def reserve_ports(self, count: int) -> list[int]:
         self._reach()
         return list(range(21000, 21000 + count))
@@ -258,6 +269,12 @@ class FakeAgent:
     def saying(self) -> str:
         return "loading weights"
 
+    def begin_host(self) -> None: ...
+
+    def end_host(self, ours: object) -> HostLoad:
+        disturbed = "disturbed" in self.world.fails
+        return HostLoad(self.node, 50.0 if disturbed else 0.1, 0.6 if disturbed else 0.01, 0)
+
     def begin_metrics(self) -> None: ...
 
     def end_metrics(self) -> list[Sample]:
@@ -277,7 +294,7 @@ class FakeClients:
     nodes: Sequence[str] = ()
     point: LoadPoint | None = None
 
-    def prepare(self, point: LoadPoint, avoid_cores: object, stopped: Callable[[], bool]) -> int | None:
+    def prepare(self, point: LoadPoint, stopped: Callable[[], bool]) -> int | None:
         self.world.step("prepare")
         self.point = point
         return 1 if not stopped() else None

@@ -1,37 +1,15 @@
-"""What launches hold: cores are disjoint and given back, GPU time costs, clients keep off nodes."""
+"""What launches hold: GPU time costs, clients keep off nodes, hosts of others rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from orchestrator.cluster.base import Allocation
-from orchestrator.errors import PlacementError
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.admission import Cost, Need, Running
 from orchestrator.runner.state import SweepState, left_of, used_up
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware
-
-
-@dataclass
-class Sitting:
-    """Stands for an agent, of which only its allocation is asked."""
-
-    allocation: Allocation
-
-
-@dataclass
-class Placed:
-    agents: list[Sitting]
-
-    def release(self) -> None: ...
-
-
-def placed(*hosts: str, cores: int = 4) -> Placed:
-    taken = tuple(range(cores))
-    return Placed([Sitting(Allocation(f"n{at}", host, host, (), taken, 1)) for at, host in enumerate(hosts)])
+from tests.unit.runner.simulation import node
 
 
 def deployment(accelerator: str = "cpu", name: str = "d", **settings: int) -> Deployment:
@@ -44,30 +22,19 @@ def deployment(accelerator: str = "cpu", name: str = "d", **settings: int) -> De
     )
 
 
-def test_ranks_on_one_host_get_disjoint_cores() -> None:
-    shares = SweepState().share_cores([placed("x", "x")], deployment(tensor_parallel_size=2, nnodes=2))  # type: ignore[list-item]
-    assert shares == [[(0,), (1,)]]
-
-
-def test_launches_that_share_a_host_never_share_a_core_and_give_them_back() -> None:
-    state, first = SweepState(), deployment(name="a", tensor_parallel_size=2)
-    state.share_cores([placed("x")], first)  # type: ignore[list-item]
-    assert state.share_cores([placed("x")], deployment(name="b")) == [[(2,)]]  # type: ignore[list-item]
-    assert state.cores_taken() == {"x": frozenset({0, 1, 2})}
-    state.released(first, 0.0)
-    assert state.cores_taken() == {"x": frozenset({2})}
-
-
-def test_a_host_with_too_few_cores_is_no_place() -> None:
-    with pytest.raises(PlacementError, match="2 more are needed"):
-        SweepState().share_cores([placed("x", cores=1)], deployment(tensor_parallel_size=2))  # type: ignore[list-item]
-
-
-def test_engines_on_gpus_are_not_bound() -> None:
-    state = SweepState()
-    shares = state.share_cores([placed("x")], deployment("H100-80GB", tensor_parallel_size=2))  # type: ignore[list-item]
-    assert shares == [[()]]
-    assert state.cores_taken() == {}
+def test_a_host_that_others_hold_rests_each_time_longer_until_it_is_got() -> None:
+    state, machines = SweepState(), [node("a"), node("b")]
+    assert state.rested(machines, 0.0) == machines
+    now_s, rests = 0.0, []
+    for _ in range(6):
+        state.rest("10.0.0.a", now_s)
+        rests.append(next(s for s in range(1, 100) if len(state.rested(machines, now_s + s)) == 2))
+        now_s += rests[-1]
+    assert rests == [5, 10, 20, 40, 60, 60]
+    state.wake("10.0.0.a")
+    state.rest("10.0.0.a", now_s)
+    assert state.rested(machines, now_s + 4.9) == [machines[1]]
+    assert state.rested(machines, now_s + 5.0) == machines
 
 
 def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from orchestrator.analysis.best import best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.cluster.base import ClientLost, HostLost
-from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, PlacementError
+from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
@@ -57,33 +58,39 @@ def points(store: Store) -> list[PointRow]:
 
 # What a launch does, whatever fails: (step, what it does instead, the steps of the first launch, rows of its points)
 ORDER = [
-    ("", None, "place start ready clients prepare first prepare load stop release", [("ok", None)]),
+    ("", None, "place lease start ready clients prepare first prepare load stop release", [("ok", None)]),
     ("place", PlacementError("no"), "place", [("ok", None)]),
-    ("start", HostLost("gone"), "place start stop release", [("ok", None)]),
-    ("ready", OOM, "place start ready stop release", [("failed", "bad_config")]),
-    ("ready", DIED, "place start ready stop release", [("ok", None)]),
-    ("ready", HostLost("gone"), "place start ready stop release", [("ok", None)]),
-    ("clients", PlacementError("no"), "place start ready clients stop release", [("ok", None)]),
-    ("first", DIED, "place start ready clients prepare first stop release", [("ok", None)]),
+    ("lease", PlacementError("no"), "place lease stop release", [("ok", None)]),
+    ("start", HostLost("gone"), "place lease start stop release", [("ok", None)]),
+    ("ready", OOM, "place lease start ready stop release", [("failed", "bad_config")]),
+    ("ready", DIED, "place lease start ready stop release", [("ok", None)]),
+    ("ready", HostLost("gone"), "place lease start ready stop release", [("ok", None)]),
+    ("clients", PlacementError("no"), "place lease start ready clients stop release", [("ok", None)]),
+    ("first", DIED, "place lease start ready clients prepare first stop release", [("ok", None)]),
     (
         "first",
         "lost",
-        "place start ready clients prepare first clients prepare first prepare load stop release",
+        "place lease start ready clients prepare first clients prepare first prepare load stop release",
         [("ok", None)],
     ),
     (
         "load",
         DIED,
-        "place start ready clients prepare first prepare load stop release",
+        "place lease start ready clients prepare first prepare load stop release",
         [("failed", "engine_crash"), ("ok", None)],
     ),
     (
         "load",
         "lost",
-        "place start ready clients prepare first prepare load clients prepare load stop release",
+        "place lease start ready clients prepare first prepare load clients prepare load stop release",
         [("failed", "infra"), ("ok", None)],
     ),
-    ("stop", HostLost("gone"), "place start ready clients prepare first prepare load stop release", [("ok", None)]),
+    (
+        "stop",
+        HostLost("gone"),
+        "place lease start ready clients prepare first prepare load stop release",
+        [("ok", None)],
+    ),
 ]
 
 
@@ -580,6 +587,40 @@ def test_two_launches_never_share_a_node_unless_the_file_says_so(store: Store, t
     shared = world_of([node("a")])
     sweep(shared, plan_of(TWO, more="isolation: shared"), Store.open(str(tmp_path / "shared"), "x"))
     assert shared.most_held == 2
+
+
+def test_what_others_hold_is_waited_for_and_leaves_no_row_but_an_event(store: Store) -> None:
+    others = Occupied("host a is held by launch x of user 7")
+    world = world_of(fails={"lease": [others] * 9 + [None]})
+    report = sweep(world, plan_of(), store)
+    assert outcomes(store) == [("ok", None)]
+    assert (report.counts.measured, report.counts.failed) == (1, 0)
+    assert [row.status for row in launches(store)] == ["ok"]
+    assert steps(world)["place"] == steps(world)["release"] == 10
+    assert 300 < world.clock.now_s() < 500, "5, 10, 20, 40, 60 s …: it does not spin"
+    told = store.read("events").to_pylist()
+    assert [one["text"] for one in told if one["kind"] == "occupied"] == [f"it waits: {others}"]
+
+
+def test_a_host_that_others_hold_keeps_no_other_host_waiting(store: Store) -> None:
+    world = world_of([node("a"), node("b")], fails={"lease": [Occupied("held"), None]})
+    sweep(world, plan_of(), store)
+    assert outcomes(store) == [("ok", None)]
+    assert world.clock.now_s() < 100
+    assert json.loads(launches(store)[0].placement_json or "")[0]["node_id"] == "b"
+
+
+def test_a_sweep_that_is_stopped_while_it_waits_for_others_leaves_nothing(store: Store) -> None:
+    world = world_of(fails={"lease": [Occupied("held")] * 99})
+    assert sweep(world, plan_of(), store, interrupt_s=100.0).interrupted
+    assert (launches(store), outcomes(store), world.held) == ([], [], {})
+
+
+def test_logs_that_the_dead_left_on_a_node_are_stored_and_then_dropped(store: Store) -> None:
+    world = world_of(fails={"dead_logs": [None]})
+    sweep(world, plan_of(), store)
+    assert store.read_log(store.log_uri("01ABC/rank0.log")) == b"its last words"
+    assert "drop 01ABC-x" in world.log
 
 
 def test_events_of_a_sweep_are_stored_with_its_launches(store: Store) -> None:

@@ -1,0 +1,53 @@
+"""CPU of a host: what others used is told from what our processes did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
+
+STAT = """cpu  200 0 100 900 50 0 100 7 0 0
+cpu0 100 0 50 450 25 0 50 0 0 0
+cpu1 100 0 50 450 25 0 50 7 0 0
+intr 1
+"""
+
+
+def test_idle_time_waiting_for_disks_and_time_stolen_are_no_use(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text(STAT)
+    found = snapshot(tmp_path / "stat")
+    assert (found.busy_s * os.sysconf("SC_CLK_TCK"), found.cores) == (400, 2)
+
+
+def test_what_ours_used_counts_from_the_first_look_and_what_began_since_whole() -> None:
+    before = Snapshot(0.0, 100.0, 4, {(1, 0.0): 5.0, (2, 0.0): 50.0})
+    after = Snapshot(10.0, 120.0, 4, {(1, 0.0): 9.0, (2, 0.0): 60.0, (3, 5.0): 2.0})
+    assert foreign(before, after, {1, 3}) == (14.0, 0.35)
+    assert foreign(before, after, {1, 2, 3}) == (4.0, 0.1)
+    again = Snapshot(10.0, 120.0, 4, {(1, 7.0): 3.0})
+    assert foreign(before, again, {1}) == (17.0, 0.425), "the same pid, another process"
+
+
+def test_nothing_is_known_where_it_cannot_be_read(tmp_path: Path) -> None:
+    none = snapshot(tmp_path / "missing")
+    assert foreign(none, none, ()) == (0.0, 0.0)
+
+
+def test_a_process_that_burns_a_core_is_seen_and_told_from_ours() -> None:
+    burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        before = snapshot()
+        used_s, end_s = 0.0, time.monotonic() + 30
+        while used_s < 0.3 and time.monotonic() < end_s:  # others may be busy too
+            time.sleep(0.1)
+            after = snapshot()
+            used_s = foreign(before, after, {os.getpid()})[0] - foreign(before, after, {os.getpid(), burning.pid})[0]
+        assert used_s >= 0.3
+        assert foreign(before, after, {os.getpid()})[1] > 0.0
+    finally:
+        burning.kill()
+        burning.wait()
