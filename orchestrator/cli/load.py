@@ -123,7 +123,7 @@ class Sectioned(click.Command):
 @click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option("--seed", type=_SEED, metavar="N", help="Of prompts and arrivals. Default: drawn and printed.")
 @click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
-@click.option("--results", metavar="URI", help="Also store Parquet there, for results, best and report.")
+@click.option("--results", metavar="URI", help="Also store Parquet there, for results and best.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
     """Load the endpoint at URL and print what its users would have felt."""

@@ -30,10 +30,10 @@ from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment, Load, SweepRules, read_experiment
 from orchestrator.spec.load import Arrivals, LoadRules, Workload
 from orchestrator.spec.problems import nearest
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
-NONE = Hardware(name="none", accelerator="none")  # an endpoint: we hold nothing
+NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # an endpoint: we hold nothing
 STEADY = ("constant", "poisson", "gamma")  # arrivals whose rate stays the same
 DURATION_S = 60.0  # of a point where the file says neither duration nor requests
 

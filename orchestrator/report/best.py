@@ -10,7 +10,7 @@ from orchestrator.analysis.capacity import Candidate, LeftOut
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of
-from orchestrator.report.points import slo_text
+from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
 from orchestrator.spec.load import load_text
@@ -64,9 +64,9 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
 
 def _asked(one: Comparison) -> str:
     """What was compared: ``chat of quickstart: some-org/model on h100``."""
-    where = f" on {one.hardware}" if one.hardware else ""
     content = f", {one.content}" if one.content else ""
-    return f"{one.workload} of {one.experiment}: {one.model}{where}{' (emulated)' if one.emulated else ''}{content}"
+    model = f"{one.model}{on_hardware(one.hardware)}{' (emulated)' if one.emulated else ''}"
+    return f"{one.workload} of {one.experiment}: {model}{content}"
 
 
 def _headline(one: Comparison) -> str:

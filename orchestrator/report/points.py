@@ -16,6 +16,7 @@ from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.spec.load import Slo, load_text
+from orchestrator.spec.settings import NO_HARDWARE
 
 _REPEAT_FIELDS = (
     *("measurement_id", "attempt_id", "launch_id", "repeat", "start", "seed", "status", "reason", "failure_class"),
@@ -158,8 +159,13 @@ def _table(points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[str]:
 def _measured(point: Point) -> str:
     """What stands in one table: ``chat of quickstart: some-org/model on h100``."""
     head, deployment = point.head, point.deployment
-    where = f" on {deployment.hardware}" if deployment.hardware else ""
-    return f"{head.workload} of {head.experiment}: {deployment.model}{where}{' (emulated)' if point.emulated else ''}"
+    where = f"{deployment.model}{on_hardware(deployment.hardware)}"
+    return f"{head.workload} of {head.experiment}: {where}{' (emulated)' if point.emulated else ''}"
+
+
+def on_hardware(name: str | None) -> str:
+    """`` on h100``; nothing for what is not ours."""
+    return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
 def _cells(point: Point, slos: Sequence[Slo]) -> list[str | Cell]:

@@ -125,6 +125,9 @@ class EngineSettings(Strict):
         return self.model_dump(exclude_defaults=True)
 
 
+NO_HARDWARE = "none"  # of ours: an endpoint's
+
+
 class Hardware(Strict):
     """One class of nodes. ``accelerator: cpu`` is built in: devices are then CPU cores."""
 

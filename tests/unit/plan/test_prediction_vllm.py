@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orchestrator.catalog.models import facts_from_config
+from orchestrator.engines.shared_memory import FOLDER, mapped, names
 from orchestrator.plan.feasibility import assess
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -149,6 +151,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
         "VLLM_CPU_KVCACHE_SPACE": KV_GIB, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "PYTHONPATH": str(plugin(tmp_path_factory.mktemp("plugin"))),
     }  # fmt: skip
+    before = names()
     process = subprocess.Popen(
         [str(PYTHON), "-c", ENGINES], env=os.environ | env, start_new_session=True, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -158,6 +161,10 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+        used = {path for path, _ in mapped(psutil.pids(), limit_s=60)}  # others may run engines, too
+        for name in names() - before:
+            if name.startswith("vllm_dist_") and FOLDER + name not in used:  # its workers leave 8 MB each
+                os.unlink(FOLDER + name)
     parts = (part.partition("\n") for part in log.split("CASE ")[1:])
     return {name: said_in(text) for name, _, text in parts}
 
