@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart
 
-ASK_LIMIT_S = 30.0  # of a node that is asked what it is
+ASK_LIMIT_S = 60.0  # of a node that is asked what it is; a busy one starts a worker in 30
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
 
 

@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 LEAVING = b"orchestrator/leaving/"  # keys of our own mark, where Ray has no drain or refuses it
 STATUS_KEY = "__autoscaling_status"
@@ -167,12 +170,16 @@ def _types_v1() -> list[str]:
     return list(report.get("active_nodes") or ())
 
 
-def node_types() -> list[tuple[dict[str, float], int]]:
-    """Resources of the kinds of nodes that the autoscaler may add, and how many of each; empty where it told none."""
-    try:
+def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[tuple[dict[str, float], int]]:
+    """Resources of the kinds of nodes that the autoscaler may add, and how many of each; empty where nobody tells.
+
+    ``file``: what ``ray up`` leaves on the head node, whose autoscaler does not tell them otherwise.
+    """
+    with suppress(Exception):
         from ray._private.state import state
 
-        groups = state.get_cluster_config().node_group_configs
-        return [(dict(one.resources), one.max_count) for one in groups]
-    except Exception:
-        return []
+        return [(dict(one.resources), one.max_count) for one in state.get_cluster_config().node_group_configs]
+    with suppress(Exception):
+        types = yaml.safe_load(Path(file).expanduser().read_text())["available_node_types"].values()
+        return [(dict(one["resources"]), int(one["max_workers"])) for one in types]
+    return []

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from orchestrator.results.events import Event, Phase
 
-QUIET_KINDS = frozenset({"launch"})
+QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # phases show these
 LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # as they begin; of all others a log hears when they take long
 STYLES = {
     "failed": "red",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import Clients, sweep_tag
@@ -18,6 +19,7 @@ from orchestrator.results.store import Store
 from orchestrator.runner.breakers import Breakers
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.state import SweepState, used_up
+from orchestrator.runner.watched import WatchedCluster
 
 
 @dataclass
@@ -45,13 +47,19 @@ class SweepContext:
         self.tag = sweep_tag(self.store)
         self._lock = threading.Lock()
         self._unwritten: list[Event] = []
+        self._waited: set[str] = set()  # labels of deployments of which it was told that they wait for nodes
+        self.cluster = cast(Cluster, WatchedCluster(self.cluster, self.tell))
         self.breakers = Breakers(self.clock.now_s, self.tell)
         self._storage = storage = self.store.patience
         storage.now_s, storage.wait = self.clock.now_s, partial(self.clock.wait, self.stop)
         storage.tell = lambda text: self.tell(Event("storage", text))
 
     def tell(self, item: Event | Phase) -> None:
-        """Keep an event for the store, show either."""
+        """Keep an event for the store, show either. That a deployment begins to wait for nodes is an event, too."""
+        if isinstance(item, Phase) and item.name == "wait for nodes" and item.deployment not in self._waited:
+            self._waited.add(item.deployment)
+            text = f"no nodes of now can hold {item.detail}: waits up to {item.total_s:g} s for others"
+            self.tell(Event("waiting", text, item.deployment))
         if isinstance(item, Event):
             with self._lock:
                 self._unwritten.append(item)

@@ -29,6 +29,7 @@ LEAST_PROCESSES = 4096
 LEAST_DISK, GOOD_DISK = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
 USED_GPU = GIB
+NODE_GROUP = "ray.io/node-group"  # the label of nodes that an autoscaler knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +358,7 @@ def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
 
 def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, float], int]]) -> Iterator[Finding]:
     """Deployments that neither a node of now nor one that the autoscaler may add can hold."""
+    grows = any(NODE_GROUP in node.machine.labels for node in nodes)
     for one in (one for wanted in kinds.values() for one in wanted):
         need = need_of(one, exclusive=False)
         places = sum(_holds(node.machine, one) for node in nodes)
@@ -366,7 +368,9 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
         if places < len(need.bundles):
             what = f"{len(need.bundles)} node(s) for {one.label} are needed, {places} can ever hold it"
             do = "add such nodes, a node type, or leave it out"
-            yield Finding("fail", "room", "cluster", what, "it ends as no_room", do)
+            told = "; what its autoscaler may add is not told" if not types and grows else ""
+            level: Level = "warning" if told else "fail"
+            yield Finding(level, "room", "cluster", what + told, "it ends as no_room", do)
 
 
 def _holds(machine: Machine, one: Deployment) -> bool:

@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,3 +132,12 @@ def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
     assert list(ray_private.draining()) == ["n1"]
     assert bool(marks) != ray_drains
     assert 55e3 < ray_private.draining()["n1"] - time.time() * 1e3 <= 60e3
+
+
+def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_path: Path) -> None:
+    assert ray_private.node_types(str(tmp_path / "none.yaml")) == []
+    file = tmp_path / "ray_bootstrap_config.yaml"
+    file.write_text("available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: {}}}")
+    assert ray_private.node_types(str(file)) == [({"CPU": 96, "GPU": 8}, 4)]
+    file.write_text("available_node_types: 3")
+    assert ray_private.node_types(str(file)) == []

@@ -187,6 +187,8 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     assert told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0, "GPU": 8.0}, 4)]) == []
     (found,) = told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0}, 4)])
     assert found.check == "room"
+    (found,) = told(gpu_node(labels={"ray.io/node-group": "head"}), kinds=kinds)
+    assert (found.level, "may add is not told" in found.what) == ("warning", True)
     two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
     (found,) = told(gpu_node(), kinds=two)
     assert "2 node(s) for" in found.what

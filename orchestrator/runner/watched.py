@@ -1,0 +1,51 @@
+"""A cluster whose nodes, and what is asked of it, are told when they change."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.cluster.base import Cluster, Footprint, Machine
+from orchestrator.results.events import Event, Listener
+
+MOST_NAMED = 8  # nodes in a sentence; all are in the event's data
+
+
+class WatchedCluster:
+    """The cluster itself, but for events of kind nodes_changed and nodes_wanted. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, tell: Listener) -> None:
+        self._cluster, self._tell = cluster, tell
+        self._lock = threading.Lock()
+        self._nodes: dict[str, str] | None = None  # address by node id
+        self._wanted = Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def machines(self) -> list[Machine]:
+        machines = self._cluster.machines()
+        now = {one.node_id: one.address for one in machines}
+        with self._lock:
+            before, self._nodes = self._nodes if self._nodes is not None else now, now
+        changes = {"joined": sorted(now.keys() - before.keys()), "left": sorted(before.keys() - now.keys())}
+        if any(changes.values()):
+            said = (f"{len(nodes)} {how}: {_named(nodes, before | now)}" for how, nodes in changes.items() if nodes)
+            self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} there", data=changes))
+        return machines
+
+    def desire(self, footprints: Sequence[Footprint]) -> None:
+        self._cluster.desire(footprints)
+        wanted = Counter(map(str, footprints))
+        with self._lock:
+            before, self._wanted = self._wanted, wanted
+        if wanted != before:
+            what = ", ".join(f"{number} x {one}" for one, number in wanted.items()) or "none beside those it uses"
+            self._tell(Event("nodes_wanted", f"asks the cluster for nodes: {what}", data=dict(wanted)))
+
+
+def _named(nodes: Sequence[str], addresses: dict[str, str]) -> str:
+    named = ", ".join(f"{node[:8]} at {addresses[node]}" for node in nodes[:MOST_NAMED])
+    return named if len(nodes) <= MOST_NAMED else f"{named} and {len(nodes) - MOST_NAMED} more"
