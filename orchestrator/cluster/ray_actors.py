@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -15,11 +19,13 @@ from orchestrator.cluster.calls import CALL_LIMIT_S, answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
 from orchestrator.cluster.notices import watch
-from orchestrator.cluster.ray_private import drain
+from orchestrator.cluster.ray_private import drain, head_answers
 from orchestrator.load.priority import lower_niceness
 
 LIMITS_S = {"stop": 120.0}  # where CALL_LIMIT_S is too short
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
+SILENT_LIMIT_S = 60.0  # as long as a raylet waits for its head; what it does then takes two minutes more
+LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
 
 
 def _drains_on_notice() -> str:
@@ -44,10 +50,30 @@ class RayEngineHost(EngineHost):
         lower_niceness(0)  # Ray starts workers at 15, where an engine would come last
         node_id, address = _drains_on_notice(), ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
+        threading.Thread(target=_end_when_cut_off, daemon=True).start()
 
     def describe(self) -> Allocation:
         """What this rank was given: attributes are not seen from outside."""
         return self.allocation
+
+
+def _end_when_cut_off() -> None:
+    """Ends this agent, and by its guard the engine, on a node that the head has not been heard from for a minute."""
+    address = ray.get_runtime_context().gcs_address
+    wait_for_silence(lambda: head_answers(address, LOOK_LIMIT_S))
+    os._exit(1)
+
+
+def wait_for_silence(
+    answers: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns once nothing has been answered for SILENT_LIMIT_S."""
+    heard = clock()
+    while clock() - heard < SILENT_LIMIT_S:
+        sleep(LOOK_EVERY_S)
+        heard = clock() if answers() else heard
 
 
 AGENT_ACTOR: Any = ray.remote(**ACTOR)(RayEngineHost)

@@ -73,7 +73,7 @@ def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
         submit = [RAY, "job", "submit", "--address", "http://127.0.0.1:20751", "--working-dir", str(package)]
         done = wait_for(lambda: _accepted([*submit, "--", *run], tmp_path), 60, "jobs are taken")
         assert done.returncode == 0, done.stdout + done.stderr
-    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert len({row["node_id"] for row in _seats(results)}) == 2
     assert_nothing_left()
 
@@ -95,6 +95,6 @@ def test_the_local_cluster_that_grows_measures_a_sweep_from_nothing(tmp_path: Pa
     with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT="20761"):
         done = orchestrator("run", str(experiment), "--results", str(results), "--address", "127.0.0.1:20761")
     assert done.returncode == 0, done.stderr
-    assert [one["status"] for one in manifests(results)] == ["ok", "ok"]
+    assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert_rows_equal_schedule(results)
     assert_nothing_left()
