@@ -88,7 +88,7 @@ def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> 
     log = tmp_path / "driver.log"
     with FaultyS3() as storage:
         argv = ("run", str(experiment), "--results", storage.uri, "--address", ground.address)
-        driver = start(*argv, log=log, **ground.environment, **KEYS)
+        driver = start(*argv, log=log, **ground.environment)
         try:
             wait_for(lambda: "measured" in log.read_text(), 240, "the first measurement")
             storage.hang()
@@ -106,10 +106,13 @@ def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> 
                 patch.setenv(name, value)
             found = open_results(storage.uri)
             points = found.read("points", include_failed=True).to_pylist()
-            requests = Counter(row["attempt_id"] for row in found.read("requests").to_pylist())
+            stored = found.read("requests", include_failed=True).to_pylist()
+            requests = Counter(row["attempt_id"] for row in stored)
             launches = found.read("launches").to_pylist()
-    assert Counter(row["status"] for row in points) == {"ok": 8}, log.read_text()
-    assert len({row["measurement_id"] for row in points}) == 8
+    ok = Counter(row["measurement_id"] for row in points if row["status"] == "ok")
+    assert len(ok) == 8 and set(ok.values()) == {1}, log.read_text()
+    # a client that was late on a busy machine is no matter of the storage
+    assert {row["failure_class"] for row in points} <= {None, "client_bound"}, log.read_text()
     assert dict(requests) == {row["attempt_id"]: row["requests_scheduled"] for row in points}
     assert [row["status"] for row in launches] == ["ok", "ok"]
     ground.assert_nothing_left([row["launch_id"] for row in launches])
