@@ -88,7 +88,7 @@ def assert_nothing_left(limit_s: float = 10.0) -> None:
     wait_for(lambda: not engine_processes(), limit_s, f"engine processes are left: {engine_processes()}")
 
 
-def assert_rows_equal_schedule(results: Path) -> Mapping[str, int]:
+def assert_rows_equal_schedule(results: Path | str) -> Mapping[str, int]:
     """requests rows = scheduled requests for every committed attempt; returns rows by attempt."""
     counts: dict[str, int] = {}
     for row in rows(results, "requests"):

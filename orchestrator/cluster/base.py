@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.errors import PlacementError
@@ -182,6 +183,12 @@ class Cluster(Protocol):
 
     def leaving(self) -> Mapping[str, float]:
         """Nodes that will be taken back (they drain): node id -> seconds until then, infinite where nobody knows."""
+        ...
+
+    def watch(self, tell: Callable[[str], None], stop: Event) -> None:
+        """From now on tell when the cluster does not answer, and again; set ``stop`` and end this process, in words,
+        when nothing more can come of it.
+        """
         ...
 
     def grows(self) -> bool:

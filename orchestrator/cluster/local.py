@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -69,6 +69,9 @@ class LocalCluster:
 
     def leaving(self) -> Mapping[str, float]:
         return {}
+
+    def watch(self, tell: Callable[[str], None], stop: threading.Event) -> None:
+        return
 
     def grows(self) -> bool:
         return False

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from threading import Event
 
 from orchestrator.cluster.ray_private import bootstrap_address, head_answers
 from orchestrator.errors import InputError
 
 ANSWER_LIMIT_S = 5.0
+LOOK_S, SILENT_S = 2.0, 10.0  # so long without an answer is told
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # after which Ray ends this process without a word of ours
+BEFORE_RAY_S, COMMIT_S = 15.0, 5.0  # we end it earlier, and leave the launches time for their rows
 
 
 def live_address(address: str | None) -> tuple[str | None, str | None]:
@@ -34,3 +40,26 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     raise InputError(
         f"no Ray cluster answers at {found} ({who}) within {ANSWER_LIMIT_S:g} s: is it up, and its port open?"
     )
+
+
+def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
+    """See that the cluster's head answers (its GCS), for as long as this process lives (``Cluster.watch``).
+
+    What runs goes on without it, and Ray uses a head again that comes back in time.
+    """
+    limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
+    heard_s, told = time.monotonic(), False
+    while (silent_s := time.monotonic() - heard_s) < limit_s:
+        if head_answers(address, ANSWER_LIMIT_S):
+            if told:
+                tell(f"the cluster's head answers again after {silent_s:.0f} s")
+            heard_s, told = time.monotonic(), False
+        elif silent_s >= SILENT_S and not told:
+            told = True
+            tell(f"the cluster's head ({address}) is silent since {silent_s:.0f} s: this run ends after {limit_s:g} s")
+        time.sleep(LOOK_S)
+    again = "what was measured is kept: with a cluster that runs, the same command continues"
+    tell(f"the cluster's head ({address}) is lost, it has not answered for {silent_s:.0f} s. This run ends; {again}")
+    stop.set()
+    time.sleep(COMMIT_S)
+    os._exit(1)  # other threads wait for Ray

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from threading import Event, Thread
 from typing import Any
 
 import ray
@@ -18,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from orchestrator.cluster.base import Footprint, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
-from orchestrator.cluster.ray_address import live_address
+from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
 from orchestrator.cluster.ray_private import autoscales, draining, own_signals
@@ -85,6 +86,10 @@ class RayCluster:
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
         return {node: max(0.0, gone_s - now_s) for node, gone_s in self._gone_s.items()}
+
+    def watch(self, tell: Callable[[str], None], stop: Event) -> None:
+        address = ray.get_runtime_context().gcs_address
+        Thread(target=watch_head, args=(address, tell, stop), name="head", daemon=True).start()
 
     def grows(self) -> bool:
         return autoscales(ray.get_runtime_context().gcs_address)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import Clients, sweep_tag
-from orchestrator.errors import Failure, FailureKind, PlacementError, ResultsError
+from orchestrator.errors import Failure, FailureKind, InputError, PlacementError, ResultsError
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.store import Store
@@ -114,7 +114,8 @@ class SweepContext:
         try:
             return self.cluster.clients(count or first, self.state.avoid(deployment_id))
         except PlacementError:
-            self.store.check_writable()  # which waits while the storage refuses: that is no fault of a client's node
+            with suppress(InputError):
+                self.store.check_writable()  # waits while the storage refuses: that is no fault of the client's node
             if self._storage.ended_s < began_s:
                 raise
         return self.cluster.clients(count or first, self.state.avoid(deployment_id))

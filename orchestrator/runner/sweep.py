@@ -63,6 +63,7 @@ class Sweep:
         total, skipped = sum(todo.left for todo in self._queue.values()), counts.skipped
         text = f"{total} measurements to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
+        context.cluster.watch(lambda text: context.tell(Event("cluster_silent", text)), context.stop)
         self._doing("check the nodes")
         for text in context.cluster.check_nodes() if total else ():
             context.tell(Event("node_silent", text))

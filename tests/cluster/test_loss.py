@@ -1,15 +1,18 @@
-"""A node that is given notice while it serves: on a real cluster, from the file of a hook to the rows."""
+"""What is lost while a sweep runs on a real cluster: a node that is given notice, and the head."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from scripts.ray_on_this_machine import RayOnThisMachine
-from tests.harness import MODEL, assert_nothing_left, manifests, rows, start, wait_for, write_experiment
+from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +22,7 @@ name: notice
 model: {{id: {model}}}
 deployments: {{engine: emulator}}
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
-load: {{levels: {{concurrency: [1, 2, 3]}}, duration: 3s, warmup: 0s}}
+load: {{levels: {{concurrency: [1, 2, 3]}}, duration: 2s, warmup: 0s}}
 """
 
 
@@ -52,3 +55,36 @@ def test_a_node_that_is_given_notice_gets_no_new_point_and_the_rest_is_measured_
         assert first["log_uri"], "it was not stopped in order"
         assert re.search("is taken back in (2..|300) s", first["reason"])
     assert_nothing_left()
+
+
+@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_head_that_is_lost_is_told_within_half_a_minute_and_one_that_comes_back_is_used_again(
+    back: bool, tmp_path: Path
+) -> None:
+    longer = EXPERIMENT.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("2s", "8s")
+    experiment, log = write_experiment(tmp_path, longer.format(model=MODEL)), tmp_path / "log"
+    argv = ("run", str(experiment), "--results", str(tmp_path / "results"), "--address")
+    with RayOnThisMachine(nodes=1) as cluster:
+        gcs = cluster.cluster.head_node.all_processes["gcs_server"][0].process.pid
+        limit = {} if back else {"RAY_gcs_rpc_server_reconnect_timeout_s": "30"}
+        driver = start(*argv, cluster.address, log=log, **limit)
+        try:
+            wait_for(lambda: manifests(tmp_path / "results"), 180, "no point was measured")
+            os.kill(gcs, signal.SIGSTOP if back else signal.SIGKILL)
+            began_s = time.monotonic()
+            wait_for(lambda: "is silent since" in log.read_text(), 30, "nothing is said")
+            if back:
+                os.kill(gcs, signal.SIGCONT)
+                assert driver.wait(180) == 0, log.read_text()
+                assert "answers again after" in log.read_text()
+                return
+            assert driver.wait(40) == 1, log.read_text()
+            assert time.monotonic() - began_s < 40
+            assert "with a cluster that runs, the same command continues" in log.read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+    done = orchestrator(*argv, "local")
+    assert done.returncode == 0, done.stderr
+    ok = [one["measurement_id"] for one in manifests(tmp_path / "results") if one["status"] == "ok"]
+    assert len(ok) == len(set(ok)) == 4

@@ -1,12 +1,14 @@
 """A faulty way to an S3 server: ``python results_fault_proxy.py UPSTREAM_PORT MODE [PORT]``, a process of its own.
 
 Modes: ``third_503`` answers every third request with 503; ``lost_reply`` lets every PUT through and drops its answer;
-``all_503`` answers nothing else. Prints its port; GET /faults tells how many faults there were.
+``all_503`` answers nothing else; ``reset`` ends every connection, ``hang`` keeps it and says nothing. Prints its port;
+GET /faults tells how many faults there were, GET /mode/NAME changes the mode.
 """
 
 import http.client
 import itertools
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 UPSTREAM, MODE = int(sys.argv[1]), sys.argv[2]
@@ -18,9 +20,19 @@ class Proxy(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def handle_any(self) -> None:
+        global MODE
         body = self.raw_body()
         if self.path == "/faults":
             return self.answer(200, str(next(faults)).encode())
+        if self.path.startswith("/mode/"):
+            MODE = self.path.removeprefix("/mode/")
+            return self.answer(200, b"")
+        if MODE in ("reset", "hang"):
+            next(faults)
+            while MODE == "hang":
+                time.sleep(0.2)
+            self.close_connection = True
+            return None
         if MODE == "all_503" or (MODE == "third_503" and next(requests_seen) % 3 == 0):
             next(faults)
             return self.answer(503, SLOW_DOWN)

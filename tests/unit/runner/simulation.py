@@ -157,6 +157,8 @@ class World:
     def machines(self) -> list[Machine]:
         return [one for one in self.nodes if one.node_id not in self.gone_s]
 
+    def watch(self, tell: Callable[[str], None], stop: threading.Event) -> None: ...
+
     def leaving(self) -> Mapping[str, float]:
         now_s = self.clock.now_s()
         return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
