@@ -27,6 +27,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import Location
 
 T = TypeVar("T")
+UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0  # of files that are written beside the one that they become
 _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
 
 
@@ -258,6 +259,14 @@ class Blobs:
             return False
 
 
+def drop_unfinished(folder: str) -> None:
+    """Remove what writers that died left beside the files below a folder, after a day."""
+    for path in map(Path, _files_below(folder)):
+        with suppress(OSError):
+            if path.name.endswith(UNFINISHED) and time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
+                path.unlink()
+
+
 def _files_below(folder: str) -> list[str]:
     """Paths of all files below a folder, none below one that is not there: pyarrow needs three times as long."""
     found: list[str] = []
@@ -270,7 +279,7 @@ def _files_below(folder: str) -> list[str]:
 def _write_beside_and_rename(path: Path, data: bytes | pa.Buffer) -> None:
     """A reader sees the old file or the whole new one, also after a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{new_ulid()}.tmp")
+    beside = path.with_name(f".{path.name}.{new_ulid()}{UNFINISHED}")
     try:
         with beside.open("wb") as stream:
             stream.write(data)

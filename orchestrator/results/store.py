@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError, InputError, ResultsError
-from orchestrator.results.blobs import Blobs, Patience, Retry
+from orchestrator.results.blobs import Blobs, Patience, Retry, drop_unfinished
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
@@ -147,8 +147,10 @@ class Store:
             return None
 
     def write_plan(self, text: str) -> None:
-        """Keep the frozen plan as plan.json, in place of the one before."""
+        """Keep the frozen plan as plan.json, in place of the one before. What dead writers left long ago goes."""
         self._blobs.put(self._key("plan.json"), text.encode())
+        if self.is_local:
+            drop_unfinished(self._blobs.path(self.experiment))
 
     def plan(self) -> str | None:
         """The text of plan.json, however damaged; None when there is none."""

@@ -14,7 +14,7 @@ from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
 
-REST_S, MOST_REST_S = 5.0, 60.0  # a try costs the start of an agent on a host where others measure
+REST_S, MOST_REST_S = 2.0, 60.0  # a try costs the start of an agent on a host where others measure
 
 
 @dataclass(slots=True)

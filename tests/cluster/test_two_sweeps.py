@@ -38,7 +38,7 @@ model: {{{{id: {MODEL}}}}}
 isolation: {{isolation}}
 deployments: {{{{engine: emulator}}}}
 workloads: [{{{{name: w, input_tokens: 16, output_tokens: 4}}}}]
-load: {{{{levels: {{{{request_rate: [5]}}}}, duration: 4s, warmup: 0s}}}}
+load: {{{{levels: {{{{request_rate: [5]}}}}, duration: 3s, warmup: 0s}}}}
 """
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
@@ -85,13 +85,18 @@ def engines() -> dict[str, set[tuple[int, ...]]]:
     return {launch: cores for launch, cores in bound.items() if cores}
 
 
-def watched(*drivers: subprocess.Popen[bytes], limit_s: float = 240.0) -> list[dict[str, set[tuple[int, ...]]]]:
-    """What ran side by side, looked at until all drivers ended well."""
+def watched(*drivers: subprocess.Popen[bytes], limit_s: float = 400.0) -> list[dict[str, set[tuple[int, ...]]]]:
+    """What ran side by side, looked at until all drivers ended."""
     seen, end_s = [], time.monotonic() + limit_s
-    while any(one.poll() is None for one in drivers):
-        assert time.monotonic() < end_s, "they do not end"
-        seen.append(engines())
-        time.sleep(0.1)
+    try:
+        while any(one.poll() is None for one in drivers):
+            assert time.monotonic() < end_s, "they do not end"
+            seen.append(engines())
+            time.sleep(0.1)
+    finally:
+        for one in drivers:
+            one.kill()
+            one.wait()
     return seen
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -381,3 +382,15 @@ def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Pat
     found = json.loads((tmp_path / "root" / "exp" / "commits" / "m0" / "a0.json").read_text())
     assert set(found["files"]) == {"points", "requests"}
     assert set(found["files"]["requests"][0]) == {"path", "rows", "bytes", "sha256"}
+
+
+def test_what_dead_writers_left_beside_files_goes_after_a_day(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    store.write_plan("{}")
+    old, new, whole = (tmp_path / "x" / name for name in (".a.json.01J.tmp", ".b.json.01J.tmp", "commits.json"))
+    for path in (old, new, whole):
+        path.write_text("{")
+    for path in (old, whole):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    store.write_plan("{}")
+    assert [path.exists() for path in (old, new, whole)] == [False, True, True]

@@ -26,15 +26,15 @@ def test_a_host_that_others_hold_rests_each_time_longer_until_it_is_got() -> Non
     state, machines = SweepState(), [node("a"), node("b")]
     assert state.rested(machines, 0.0) == machines
     now_s, rests = 0.0, []
-    for _ in range(6):
+    for _ in range(7):
         state.rest("10.0.0.a", now_s)
         rests.append(next(s for s in range(1, 100) if len(state.rested(machines, now_s + s)) == 2))
         now_s += rests[-1]
-    assert rests == [5, 10, 20, 40, 60, 60]
+    assert rests == [2, 4, 8, 16, 32, 60, 60]
     state.wake("10.0.0.a")
     state.rest("10.0.0.a", now_s)
-    assert state.rested(machines, now_s + 4.9) == [machines[1]]
-    assert state.rested(machines, now_s + 5.0) == machines
+    assert state.rested(machines, now_s + 1.9) == [machines[1]]
+    assert state.rested(machines, now_s + 2.0) == machines
 
 
 def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing() -> None:
