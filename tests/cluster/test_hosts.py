@@ -37,7 +37,7 @@ ONE, SPREAD = "{tensor_parallel_size: 1}", "{tensor_parallel_size: 2, nnodes: 2}
 def three() -> Iterator[Hosts]:
     """A head that clients may use, and two hosts for engines."""
     with Hosts(3, **KEYS) as hosts:
-        wait_for(lambda: hosts.alive() == 3, 90, "three nodes are there")
+        wait_for(lambda: hosts.alive() == 3, 240, "three nodes are there")
         yield hosts
 
 
