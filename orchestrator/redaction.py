@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import quote
 
 HIDDEN = "***"
 SHORTEST = 6  # characters of a variable's value that is hidden wherever it stands; shorter ones are words and numbers
 _NAME = re.compile(
-    r"(?<![A-Z])(TOKEN|(API|ACCESS)?KEY|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIALS?)(?![A-Z])", re.IGNORECASE
+    r"(?<![A-Z])(TOKEN|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
+    r"|CREDENTIALS?|PAT|AUTH(?!_SOCK)|COOKIE)(?![A-Z])",
+    re.IGNORECASE,
 )
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 # C0 and C1 but for tab and line feed, and what turns the direction of text around.
@@ -23,17 +27,34 @@ _BEHIND = (
     re.compile(r"(://)[^/\s@]+(?=@)"),
     re.compile(r"(uthorization[\"']?: *[\"']?Basic +)[^\s\"'<>]+"),
     re.compile(r"([?&][\w-]*(?:token|key|secret|password|signature|sig|credential)=)[^\s&\"'<>]+", re.IGNORECASE),
+    re.compile(
+        r"((?:(?:api|access)[_-]?key|(?:hf|hub|api|auth|access)[_-]token|secret|password|passphrase)[\"']? ?[=:]"
+        r" ?\[?[\"']?)(?!None\b|null\b|true\b|false\b)[^\s\"'<>,;&)}\]]+",
+        re.IGNORECASE,
+    ),
 )
+PIECE = 8  # characters of a secret that are hidden where a cut has left no more of it
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials in URLs."""
     text = plain(text)
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+        for written in {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe="")}:
+            text = _without_pieces(text.replace(written, HIDDEN), written)
     text = _SHAPES.sub(HIDDEN, text)
     for pattern in _BEHIND:
         text = pattern.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def _without_pieces(text: str, secret: str) -> str:
+    """Also without the begin and the end of a secret: who shortened the text did not know of it. (Of a path or an
+    address the begin is anybody's.)"""
+    if secret.startswith("/") or "://" in secret or not (secret[:PIECE] in text or secret[-PIECE:] in text):
+        return text
+    for length in range(len(secret) - 1, PIECE - 1, -1):
+        text = text.replace(secret[:length], HIDDEN).replace(secret[-length:], HIDDEN)
     return text
 
 

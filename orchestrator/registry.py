@@ -60,6 +60,6 @@ class Registry(Generic[T]):
 def unknown_name(what: str, name: str, known: object) -> str:
     """One sentence: the name is unknown, the nearest known one, and the whole list."""
     names = sorted(str(entry) for entry in known)  # type: ignore[attr-defined]
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name[:100], names, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {what} {name!r}{guess} Known: {', '.join(names)}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
+from orchestrator.spec.load import MOST_CLIENTS, MOST_REQUESTS
 
 if TYPE_CHECKING:
     from orchestrator.load.point import Target
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.runner.measure import Attempt
     from orchestrator.spec.load import Workload
 
+_CLIENTS, _REQUESTS = click.IntRange(1, MOST_CLIENTS), click.IntRange(1, MOST_REQUESTS)
 _COUNT, _SEED = click.IntRange(min=1), click.IntRange(0, 2**63 - 1)
 
 
@@ -107,11 +109,11 @@ class Sectioned(click.Command):
 @click.option(
     "--warmup", metavar="TIME", help="Requests due in it are no figures. Default: found, by when the run is steady."
 )
-@click.option("--warmup-requests", type=_COUNT, metavar="N", help="Sent and waited for before each level: no rows.")
+@click.option("--warmup-requests", type=_REQUESTS, metavar="N", help="Sent and waited for before each level: no rows.")
 @click.option(
     "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed (of several clients: about)."
 )
-@click.option("--clients", type=_COUNT, metavar="N", default=1, show_default=True, help="Local client processes.")
+@click.option("--clients", type=_CLIENTS, metavar="N", default=1, show_default=True, help="Local client processes.")
 @click.option("--input-tokens", metavar="LENGTH", help="Of random prompts: 200, 100:300 or 200+-50.")
 @click.option("--prefix-tokens", type=_COUNT, metavar="N", help="More, at their begin, which requests share.")
 @click.option("--prefix-count", type=_COUNT, metavar="N", help="So many different prefixes. Default: 1.")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.load.point import Target
     from orchestrator.spec.dialect import Dialect
 
-MOST_REQUESTS = 5_000_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
@@ -74,7 +73,6 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     if ways == ["concurrency"]:
         if options["max_in_flight"] is not None:
             problems.append(Problem("--max-in-flight is for --rate; --concurrency is itself the number in flight"))
-        _at_most(0.0, options, problems)
         numbers = _numbers("concurrency", options["concurrency"], problems)
         if any(number % 1 or number > MOST_IN_FLIGHT for number in numbers):
             said = f"--concurrency {options['concurrency']!r}: whole numbers of at most {MOST_IN_FLIGHT:,}"
@@ -88,7 +86,6 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     if math.inf in rates and options["requests"] is None:
         problems.append(Problem("--rate inf sends all requests at once: say how many with --requests"))
         return {}
-    _at_most(max((rate for rate in rates if rate < math.inf), default=0.0), options, problems)
     arrivals = _given(process=options["arrivals"], burstiness=options["burstiness"])
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
     return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
@@ -125,13 +122,6 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
         problems.append(Problem(f"--{option} {text!r}: give a number above 0, or several like 1,2,4"))
         return []
     return list(dict.fromkeys(found))
-
-
-def _at_most(rate: float, options: dict[str, Any], problems: list[Problem]) -> None:
-    """A schedule is written before the start: it has to fit into memory."""
-    count = options["requests"] or rate * _end_s(options)
-    if count > MOST_REQUESTS:
-        problems.append(Problem(f"these are {count:,.0f} requests; one run sends at most {MOST_REQUESTS:,}"))
 
 
 def _end_s(options: dict[str, Any]) -> float:

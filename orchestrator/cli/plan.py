@@ -34,7 +34,7 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option(
     "--nodes",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10_000),
     help="Nodes of the cluster: what needs more is impossible; how long it takes.",
 )
 @click.option("--results", "uri", metavar="URI", help="Where earlier runs are stored: how long engines took to start.")

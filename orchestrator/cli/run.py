@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from orchestrator.errors import InputError
+from orchestrator.spec.load import MOST_CLIENTS
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -36,7 +37,9 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 @click.option(
     "--address", help="Ray cluster, or local: this machine without Ray. Default: the running one, or a new one here."
 )
-@click.option("--clients", type=click.IntRange(min=1), help="Most load clients per launch. Default: half the cores.")
+@click.option(
+    "--clients", type=click.IntRange(1, MOST_CLIENTS), help="Most load clients per launch. Default: half the cores."
+)
 @click.option("--placement-timeout", default="15m", show_default=True, help="How long to wait for nodes (autoscaling).")
 @click.option(
     "--storage-timeout",

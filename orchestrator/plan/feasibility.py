@@ -18,7 +18,7 @@ from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import ENGINES, command
 from orchestrator.engines.engine import ModelRules
 from orchestrator.spec.load import Workload
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 Status = Literal["fits", "risky", "impossible"]
 ORDER: tuple[Status, ...] = ("impossible", "risky", "fits")
@@ -113,6 +113,8 @@ def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nod
     """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
     out = []
     unit = "cores" if hardware.is_cpu else "GPUs"
+    if (devices := settings.world_size * settings.replicas) > MOST_DEVICES:
+        out.append(f"needs {devices:,} {unit} for all replicas; {MOST_DEVICES:,} are the most")
     if settings.world_size % settings.nnodes:
         sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)

@@ -28,14 +28,14 @@ from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment, Load, SweepRules, read_experiment
-from orchestrator.spec.load import Arrivals, LoadRules, Workload
+from orchestrator.spec.load import DURATION_S, Arrivals, LoadRules, Workload
 from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
 NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # an endpoint: we hold nothing
+MOST_MEASUREMENTS = 1_000_000
 STEADY = ("constant", "poisson", "gamma")  # arrivals whose rate stays the same
-DURATION_S = 60.0  # of a point where the file says neither duration nor requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     engines = _engines(experiment)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
     loads = _loads(experiment, paths)
+    _check_size(experiment, candidates, loads)
     _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].dialects(one.settings)})
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
@@ -151,6 +152,16 @@ def _check_apis(experiment: Experiment, served: Set[str]) -> None:
         if served and workload.api not in served:
             message = f"no deployment has the API {workload.api!r}"
             experiment.problems.add(("workloads", index, "api"), message, nearest(workload.api, served))
+
+
+def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]) -> None:
+    """Reports more measurements than a plan, a store and people can take."""
+    deployments = sum(one.combination.excluded_by is None for one in candidates)
+    levels, repeats = sum(len(load.levels) for load in loads), experiment.parts.get("repeats", 1)
+    if (count := deployments * levels * repeats) > MOST_MEASUREMENTS:
+        text = f"{deployments:,} deployments x {levels:,} levels x {repeats:,} repeats are {count:,} measurements"
+        text += f"; {MOST_MEASUREMENTS:,} are the most"
+        experiment.problems.add(("load",), text, "make several experiments of it")
 
 
 def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[str]]:

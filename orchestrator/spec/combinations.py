@@ -21,7 +21,6 @@ from orchestrator.spec.problems import add_errors, nearest, unknown_key, wrong
 from orchestrator.spec.settings import LOCATION, EngineSettings, Environments, Strict
 
 MOST_COMBINATIONS = 100_000
-MOST_PROBLEMS = 200
 CONTROLS = ("vary", "derive", "exclude")
 ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other setting
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
@@ -53,6 +52,14 @@ class Block(Strict):
             text = ", ".join(f"{name} has {len(values)}" for name, values in self.zip.items())
             raise wrong("zip", f"the lists of 'zip' must be of equal length: {text}")
         return self
+
+    @property
+    def size(self) -> int:
+        """How many choices it has, before any is made: a file of some KB can name more than memory holds."""
+        if self.cases is not None:
+            return len(self.cases)
+        lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
+        return math.prod(lengths) if self.grid else lengths[0]
 
     def choices(self, place: Place) -> list[Choice]:
         """In the order of the file. ``place``: of the block."""
@@ -122,15 +129,16 @@ class _Deployments:
     def expand(self, raw: dict[str, Any], most: int) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
         base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*FIELDS, *CONTROLS))
-        blocks = [[self._checked(choice, FIELDS) for choice in block] for block in self._blocks(raw.get("vary"))]
+        read = self._blocks(raw.get("vary"))
+        if (count := math.prod(block.size for _, block in read)) > most:
+            message = f"makes {count:,} combinations; {MOST_COMBINATIONS:,} are the most"
+            self.problems.add((*self.place, "vary"), message)
+            return []
+        blocks = [[self._checked(choice, FIELDS) for choice in block.choices(place)] for place, block in read]
         self._check_overlap(blocks)
         varied = {name for block in blocks for choice in block for name in choice.values}
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
         exclude = self._exclude(raw.get("exclude"), {*FIELDS, *derive})
-        if (count := math.prod(map(len, blocks))) > most:
-            message = f"makes {count:,} combinations; {MOST_COMBINATIONS:,} are the most"
-            self.problems.add((*self.place, "vary"), message)
-            return []
         made = (self._combine(base, choices, derive, exclude) for choices in itertools.product(*blocks))
         return [one for one in made if one is not None]
 
@@ -142,11 +150,11 @@ class _Deployments:
             add_errors(error, kind, self.problems, lambda loc: (*self.place, *place, *loc))
             return None
 
-    def _blocks(self, vary: Any) -> list[list[Choice]]:
-        """The choices of every block. Blocks that are wrong are left out."""
+    def _blocks(self, vary: Any) -> list[tuple[Place, Block]]:
+        """Every block and where it stands. Those that are wrong are left out."""
         raw = self._read(list[Any] | None, vary, "vary") or []
         read = [(("vary", index), self._read(Block, block, "vary", index)) for index, block in enumerate(raw)]
-        return [block.choices((*self.place, *place)) for place, block in read if block is not None]
+        return [((*self.place, *place), block) for place, block in read if block is not None]
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
         """Reports names that are not settings and hardware that does not exist, and leaves them out."""
@@ -203,7 +211,7 @@ class _Deployments:
         exclude: Sequence[tuple[Place, Expression]],
     ) -> Combination | None:
         """None when something in it is wrong; what is wrong is reported."""
-        if len(self.problems) >= MOST_PROBLEMS:
+        if self.problems.enough:
             return None
         values = self._with_model(_merge((base, *choices)))
         located = self._location(values, choices)
@@ -253,7 +261,7 @@ class _Deployments:
         if not self.given.model:
             hint = "write model: {id: <hub name or folder>} at the top of the file"
             self.problems.add(self.place, "no model is given", hint)
-            return {"model": "", **values}  # the rest is still checked
+            return {"model": "?", **values}  # the rest is still checked
         return {**self.given.model, **values}
 
     def _settings(self, values: dict[str, Any], choices: tuple[Choice, ...]) -> EngineSettings | None:

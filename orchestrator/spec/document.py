@@ -7,6 +7,7 @@ aliases that multiply without end, are errors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +17,14 @@ from typing import Any
 import yaml
 
 from orchestrator.errors import Problem, ProblemsError
+from orchestrator.redaction import plain, redacted
 
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 200_000
+MOST_PROBLEMS = 200  # of one file that are looked for; one mistake can be repeated in every line
+LONGEST = 1500  # characters of a message
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -59,15 +63,25 @@ class Problems:
         self._found: dict[Problem, None] = {}
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
-        self._found.setdefault(self.document.problem(place, message, hint))
+        if not self.enough:
+            self._found.setdefault(self.document.problem(place, _bounded(message), hint and _bounded(hint)))
 
-    def __len__(self) -> int:
-        return len(self._found)
+    @property
+    def enough(self) -> bool:
+        """Whether looking further is of no use."""
+        return len(self._found) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
         """Raises ProblemsError with all of them, in the order of the document's lines, when there are any."""
         if self._found:
-            raise ProblemsError(sorted(self._found, key=lambda problem: problem.line or 0))
+            found = sorted(self._found, key=lambda problem: problem.line or 0)
+            more = Problem(f"perhaps there are more: {MOST_PROBLEMS} are looked for", self.document.file)
+            raise ProblemsError([*found, more] if self.enough else found)
+
+
+def _bounded(text: str) -> str:
+    """A key or a name that is shown may be as long as the file. Hidden first: half a secret is not found any more."""
+    return text if len(text) <= LONGEST else f"{redacted(text)[:LONGEST]} …"
 
 
 def read_document(path: str | Path) -> Document:
@@ -173,17 +187,20 @@ class _Reader:
         if not whole and (_FLOAT.fullmatch(text) is None or len(text) >= 40):
             return text
         self.numbers[place] = text
-        return int(text) if whole else float(text)
+        if math.isinf(number := int(text) if whole else float(text)):
+            self._bad(node, f"{text} is too large a number")
+        return number
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
-        if not text.isprintable() and any("\ud800" <= letter <= "\udfff" or letter == "\0" for letter in text):
-            self._bad(node, "text holds null bytes or halves of characters")
+        if not text.isprintable() and (plain(text) != text or any("\ud800" <= letter <= "\udfff" for letter in text)):
+            self._bad(node, "text holds control characters or halves of characters")
             return ""
         return text
 
     def _bad(self, node: yaml.Node, message: str) -> None:
-        self.problems.append(Problem(message, self.file, _line(node)))
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(message, self.file, _line(node)))
 
 
 def _line(node: yaml.Node) -> int:

@@ -24,13 +24,24 @@ from pydantic import (
 from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
-from orchestrator.spec.load import MOST_IN_FLIGHT, AnyWorkload, Duration, Level, LoadRules, Rate, Slo, Workload
+from orchestrator.spec.load import (
+    DURATION_S,
+    MOST_CLIENTS,
+    MOST_IN_FLIGHT,
+    AnyWorkload,
+    Duration,
+    Level,
+    LoadRules,
+    Rate,
+    Slo,
+    Workload,
+)
 from orchestrator.spec.problems import add_errors, wrong
-from orchestrator.spec.settings import Hardware, Strict, Versions
+from orchestrator.spec.settings import Hardware, Line, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
 CPU = Hardware(name="cpu", accelerator="cpu")
-HOLDERS = ("env", "extra_args", "headers")  # mappings whose names people choose
+HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")  # whose names people choose
 BY_REFERENCE = (
     "export it where the engines run, they inherit it, and leave it out here; "
     "an endpoint's key is named by its variable: api_key_env: MY_KEY"
@@ -48,10 +59,11 @@ def _keyed(values: Any) -> Any:
 
 
 def _distinct(workloads: list[Workload]) -> list[Workload]:
-    names = [workload.name for workload in workloads]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise wrong((index, "name"), f"two workloads are named {name!r}")
+    seen: set[str] = set()
+    for index, workload in enumerate(workloads):
+        if workload.name in seen:
+            raise wrong((index, "name"), f"two workloads are named {workload.name!r}")
+        seen.add(workload.name)
     return workloads
 
 
@@ -69,9 +81,9 @@ def _model_from_name(value: Any) -> Any:
 class ModelRef(Strict):
     """The model of every deployment that names no other: a hub name or a local folder."""
 
-    id: Annotated[str, Field(min_length=1)]
-    revision: str | None = None
-    tokenizer: str | None = None
+    id: Line
+    revision: Line | None = None
+    tokenizer: Line | None = None
 
 
 class Levels(Strict):
@@ -83,10 +95,12 @@ class Levels(Strict):
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:
         for name, values in (("request_rate", self.request_rate), ("concurrency", self.concurrency)):
+            seen: set[float] = set()
             for index, value in enumerate(values or []):
-                if value in (values or [])[:index]:
+                if value in seen:
                     hint = "use repeats to measure a level more than once"
                     raise wrong((name, index), f"{name} {value:g} is given twice", hint)
+                seen.add(value)
         if self.request_rate is None and self.concurrency is None:
             raise wrong((), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]")
         return self
@@ -108,6 +122,10 @@ class Load(LoadRules):
             raise wrong("levels", "at an infinite rate all requests are due at once", "say how many: requests: 1000")
         if self.levels is not None and self.control is not None and getattr(self.levels, self.control) is None:
             raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
+        seconds = None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or DURATION_S)
+        for index, rate in enumerate((self.levels and self.levels.request_rate) or ()):
+            if rate < math.inf and (problem := self.arrivals.too_much(rate, seconds, self.requests)):
+                raise wrong(("levels", "request_rate", index), problem)
         return self
 
     def points(self) -> list[Level]:
@@ -134,7 +152,7 @@ class SweepRules(Strict):
     starts: Annotated[int, Field(ge=1, le=1000)] = 1  # of each deployment, which share its repeats
     isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
     seed: Annotated[int, Field(ge=0)] = 0
-    clients: Annotated[int, Field(ge=1)] | None = None
+    clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = None
 
     @field_validator("starts")
     @classmethod

@@ -21,13 +21,16 @@ from pydantic import (
 
 from orchestrator.registry import Registry
 from orchestrator.spec.problems import nearest, wrong
-from orchestrator.spec.settings import Strict
+from orchestrator.spec.settings import Name, Strict
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
 MOST_SECONDS = 1e9  # 30 years: nanoseconds of more do not fit into int64
-MOST_REQUESTS = 50_000_000  # of one point: 400 MB of instants
+MOST_REQUESTS = 5_000_000  # of one point: their instants and their rows are held in memory
+MOST_STEPS = 1_000_000  # of arrivals that go through the same steps again and again
+DURATION_S = 60.0  # of a point where the file says neither duration nor requests
 MOST_IN_FLIGHT = 100_000
+MOST_CLIENTS = 1000
 MOST_TURNS = 1_000  # their lengths are drawn for a thousand sessions at once
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -82,7 +85,7 @@ class LogNormal(Strict):
     """Log-normal token counts by their mean (tokens, of the distribution itself, not of its logarithm)."""
 
     mean: float = Field(gt=0, le=MOST_TOKENS)
-    sigma: float = Field(ge=0)
+    sigma: float = Field(ge=0, le=10)
     min: int = Field(default=1, ge=1, le=MOST_TOKENS)
     max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
 
@@ -142,7 +145,7 @@ class Workload(Strict, ABC):
     ``Workload`` gives the model that ``kind`` names, with that model's problems.
     """
 
-    name: str = Field(min_length=1)
+    name: Name
     kind: str = "random"  # a name of WORKLOADS; a model without a default for it is written to plans with it
     api: str = "completions"  # a name of ``Engine.dialects``
 
@@ -221,22 +224,39 @@ def _pair(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+Step = Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], Annotated[Duration, Field(gt=0)]], BeforeValidator(_pair)]
+
+
 class Arrivals(Strict):
     """When requests are due. ``process`` is a name of the arrivals registry (open loop only)."""
 
     process: str = "poisson"
-    burstiness: float = Field(default=1.0, gt=0)  # gamma: shape; 1 = Poisson, smaller = burstier
+    burstiness: float = Field(default=1.0, ge=0.001, le=1e6)  # gamma: shape; 1 = Poisson, smaller = burstier
     to: float | None = Field(default=None, gt=0)  # ramp: the rate at the end, from the level's rate
-    steps: list[Annotated[tuple[float, Duration], BeforeValidator(_pair)]] | None = (
-        None  # (factor of the rate, how long)
-    )
+    steps: list[Step] | None = None  # (factor of the rate, how long)
     trace: str | None = None  # trace: file with one timestamp in seconds per line, or JSONL with "timestamp"
-    speed_up: float = Field(default=1.0, gt=0)  # trace
+    speed_up: float = Field(default=1.0, ge=1e-9, le=1e9)  # trace
 
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"process": value} if isinstance(value, str) else value
+
+    def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
+        """Why a point at this mean rate for so long, or of so many requests, is more than a client can hold."""
+        peak = max(rate * max((factor for factor, _ in self.steps or ()), default=1.0), self.to or 0.0)
+        if seconds is not None and (expected := peak * seconds) > MOST_REQUESTS and self.process != "trace":
+            text = f"{peak:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
+            return f"{text}; a point may have {MOST_REQUESTS:,}"
+        if requests is not None and requests / rate > MOST_SECONDS:
+            return f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
+        cycle_s, cycle = sum(length for _, length in self.steps or ()), sum(map(math.prod, self.steps or ()))
+        if self.steps is not None and not cycle:
+            return "in none of these steps is anything due"
+        cycles = (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle) if cycle else 0.0
+        if cycles * len(self.steps or ()) > MOST_STEPS:
+            return f"these steps would be gone through {cycles:.3g} times; all in all {MOST_STEPS:,} may be"
+        return None
 
     def at(self, level: Level) -> str:
         """What a row says of them: the process, unless all requests are due at once or follow from answers."""
@@ -255,7 +275,9 @@ def in_json(value: Any) -> Any:
 
 
 # requests/s; infinite: all requests are due at once
-Rate = Annotated[float, Field(gt=0), BeforeValidator(_from_word), PlainSerializer(in_json, when_used="json")]
+Rate = Annotated[
+    float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_from_word), PlainSerializer(in_json, when_used="json")
+]
 
 
 class Level(Strict):
@@ -276,7 +298,7 @@ class LoadRules(Strict):
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
     requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
     warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")  # None: found in the data
-    max_in_flight: Annotated[int, Field(ge=1)] | None = None
+    max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
     # after the last arrival; a plan says it: where nothing is given every request has its own timeout
     drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="drain_timeout")
@@ -285,7 +307,7 @@ class LoadRules(Strict):
 class Slo(Strict):
     """Latency limits in seconds that one request must meet, all of them, and the share of requests that must."""
 
-    name: str = "slo"
+    name: Name = "slo"
     ttft: Duration | None = None
     tpot: Duration | None = None
     e2e: Duration | None = None

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from orchestrator.redaction import redacted
+
 if TYPE_CHECKING:
     from orchestrator.spec.document import Document, Place, Problems
 
 _MAPPING = "a mapping (name: value)"
 _WANTED = {"dict_type": _MAPPING, "model_type": _MAPPING, "model_attributes_type": _MAPPING, "string_type": "text"}
+LONGEST = 100  # characters of a name that are compared with those that are known
 Locate: TypeAlias = "Callable[[Place], Place]"
 
 
@@ -28,6 +31,8 @@ def add_errors(error: ValidationError, model: Any, problems: Problems, locate: L
     """Every problem of a failed validation of ``model``; ``locate`` turns pydantic's place into the file's."""
     document = problems.document
     for detail in error.errors():
+        if problems.enough:
+            break
         place = locate(tuple(detail["loc"]))
         if detail["type"] == "wrong":
             context = detail["ctx"]
@@ -50,7 +55,7 @@ def unknown_key(key: str, known: Collection[str]) -> tuple[str, str]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is none of ``known``."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:LONGEST], names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known: {', '.join(names)}" if len(names) <= 20 else "docs/experiment-file.md lists every key"
@@ -64,13 +69,15 @@ def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tupl
         return f"{name} has a value of the wrong type", None  # once, not for every type it could have had
     if kind == "value_error":
         return f"{name}: {detail['ctx']['error']}", None
+    if kind == "string_pattern_mismatch":
+        return f"{name} cannot be {_show(value)}", f"it must match {detail['ctx']['pattern']}"
     wanted = _WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
     if wanted == detail["msg"]:
         return f"{name}: {wanted}", None
     hint = None
     if kind == "literal_error":
         expected = [part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        close = difflib.get_close_matches(str(value), expected, n=1)
+        close = difflib.get_close_matches(str(value)[:LONGEST], expected, n=1)
         hint = f"did you mean {close[0]!r}?" if close else None
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "put it in quotes"
@@ -83,6 +90,7 @@ def _show(value: Any) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = redacted(text)  # before it is cut: half a secret is not found any more
     return text if len(text) <= 60 else text[:57] + "..."
 
 

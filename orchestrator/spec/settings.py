@@ -20,95 +20,101 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 from orchestrator.spec.problems import wrong
 
 Scalar = str | int | float | bool | None
+MOST, MOST_DEVICES = 2**31 - 1, 4096
+Size = Annotated[int, Field(ge=1, le=MOST)]
+Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # nodes and replicas too: each is made
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
+Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
 
 
 class Strict(BaseModel):
     """Base of everything read from a user's file: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
 
 class Speculative(Strict):
     """Speculative decoding. ``model`` is the draft model; n-gram methods have none."""
 
     method: Literal["draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"]
-    num_speculative_tokens: int = Field(ge=1)
-    model: str | None = None
-    draft_tensor_parallel_size: int | None = Field(default=None, ge=1)
-    prompt_lookup_min: int | None = Field(default=None, ge=1)
-    prompt_lookup_max: int | None = Field(default=None, ge=1)
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)]
+    model: Line | None = None
+    draft_tensor_parallel_size: Devices | None = None
+    prompt_lookup_min: Size | None = None
+    prompt_lookup_max: Size | None = None
 
 
 class EngineSettings(Strict):
     """A fully resolved engine configuration: what one deployment runs. Part of ``deployment_id``."""
 
     # which engine, and where it lives
-    engine: str
-    engine_version: str | None = None
-    executable: str | None = None  # path of a venv or of an executable
-    image: str | None = None  # container image reference
+    engine: Line
+    engine_version: Line | None = None
+    executable: Line | None = None  # path of a venv or of an executable
+    image: Line | None = None  # container image reference
     container_runtime: Literal["docker", "podman", "apptainer"] | None = None
-    url: str | None = None  # engine: endpoint only
+    url: Line | None = None  # engine: endpoint only
     # engine: endpoint only; the environment variable that holds its key
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
-    profile: str | None = None  # engine: emulator only; a file or a name from the catalogue
+    profile: Line | None = None  # engine: emulator only; a file or a name from the catalogue
 
     # what it serves
-    model: str
-    revision: str | None = None
-    tokenizer: str | None = None
-    served_model_name: str | None = None
+    model: Line
+    revision: Line | None = None
+    tokenizer: Line | None = None
+    served_model_name: Line | None = None
     trust_remote_code: bool | None = None
     hf_overrides: dict[str, Any] | None = None
 
     # parallelism; gpus of one replica = tensor * pipeline * data / nnodes per node
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    pipeline_parallel_size: int = Field(default=1, ge=1)
-    data_parallel_size: int = Field(default=1, ge=1)
+    tensor_parallel_size: Devices = 1
+    pipeline_parallel_size: Devices = 1
+    data_parallel_size: Devices = 1
     enable_expert_parallel: bool | None = None
-    nnodes: int = Field(default=1, ge=1)
+    nnodes: Devices = 1
     distributed_executor_backend: Literal["mp", "uni"] | None = None  # ray: refused, see docs/architecture.md
-    replicas: int = Field(default=1, ge=1)
+    replicas: Devices = 1
 
     # numbers
-    dtype: str | None = None
-    quantization: str | None = None
-    kv_cache_dtype: str | None = None
+    dtype: Word | None = None
+    quantization: Word | None = None
+    kv_cache_dtype: Word | None = None
 
     # lengths, batching, scheduling
-    max_model_len: int | None = Field(default=None, ge=1)
-    max_input_len: int | None = Field(default=None, ge=1)
-    max_num_seqs: int | None = Field(default=None, ge=1)
-    max_num_batched_tokens: int | None = Field(default=None, ge=1)
-    max_num_queued_reqs: int | None = Field(default=None, ge=0)
-    scheduling_policy: str | None = None
+    max_model_len: Size | None = None
+    max_input_len: Size | None = None
+    max_num_seqs: Size | None = None
+    max_num_batched_tokens: Size | None = None
+    max_num_queued_reqs: int | None = Field(default=None, ge=0, le=MOST)
+    scheduling_policy: Word | None = None
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
-    stream_interval: int | None = Field(default=None, ge=1)
+    stream_interval: Size | None = None
 
     # memory
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    kv_cache_tokens: int | None = Field(default=None, ge=1)  # KV capacity in tokens
-    kv_cache_memory_bytes: Annotated[ByteSize, Field(ge=1)] | None = None  # per GPU
-    block_size: int | None = Field(default=None, ge=1)
-    cpu_offload_gb: float | None = Field(default=None, ge=0)
+    kv_cache_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = None  # KV capacity in tokens
+    kv_cache_memory_bytes: Annotated[ByteSize, Field(ge=1, le=2**50)] | None = None  # per GPU
+    block_size: Size | None = None
+    cpu_offload_gb: float | None = Field(default=None, ge=0, le=MOST)
 
     # features
     enforce_eager: bool | None = None
     speculative: Speculative | None = None
-    guided_decoding_backend: str | None = None
-    load_format: str | None = None
+    guided_decoding_backend: Word | None = None
+    load_format: Word | None = None
     enable_lora: bool | None = None
     lora_modules: dict[str, str] | None = None
-    max_loras: int | None = Field(default=None, ge=1)
-    max_lora_rank: int | None = Field(default=None, ge=1)
-    attention_backend: str | None = None
+    max_loras: Size | None = None
+    max_lora_rank: Size | None = None
+    attention_backend: Word | None = None
     kv_transfer_config: dict[str, Any] | None = None
 
     # everything else
     extra_args: dict[str, Scalar | list[str]] = Field(default_factory=dict)  # {"--flag": value}; True = bare flag
     env: dict[str, str] = Field(default_factory=dict)
-    startup_timeout_s: float = Field(default=1800.0, gt=0)
+    startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 
     @property
     def world_size(self) -> int:
@@ -131,14 +137,14 @@ NO_HARDWARE = "none"  # of ours: an endpoint's
 class Hardware(Strict):
     """One class of nodes. ``accelerator: cpu`` is built in: devices are then CPU cores."""
 
-    name: str
-    accelerator: str = "cpu"
-    gpus_per_node: int | None = Field(default=None, ge=1)
-    usd_per_gpu_hour: float | None = Field(default=None, ge=0)
+    name: Name
+    accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = "cpu"
+    gpus_per_node: Devices | None = None
+    usd_per_gpu_hour: float | None = Field(default=None, ge=0, le=MOST)
     labels: dict[str, str] = Field(default_factory=dict)  # selects Ray nodes
-    memory_gb: float | None = Field(default=None, gt=0)  # overrides of the catalogue
-    memory_bandwidth_gb_s: float | None = Field(default=None, gt=0)
-    cpus_per_device: float | None = Field(default=None, ge=0)  # Ray CPUs taken beside each device
+    memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides of the catalogue
+    memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
+    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs taken beside each device
 
     @property
     def is_cpu(self) -> bool:
@@ -147,15 +153,14 @@ class Hardware(Strict):
 
 # Where each version of an engine lives: `environments` of an experiment file.
 LOCATION = ("executable", "image", "container_runtime")  # settings that an environment decides
-Text = Annotated[str, Field(min_length=1)]
 _NUMBERED = re.compile(r"v?(\d[^-_/ ]*)")
 
 
 class Environment(Strict):
     """One place where one version of an engine is installed on the nodes: a virtual environment or an image."""
 
-    executable: Text | None = None
-    image: Text | None = None
+    executable: Line | None = None
+    image: Line | None = None
     container_runtime: Literal["docker", "podman", "apptainer"] | None = None
 
     @model_validator(mode="after")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -26,11 +28,38 @@ from orchestrator.redaction import is_secret, plain, redacted, secrets_of
         ("https://s3/x?X-Amz-Signature=abcd&part=1", "https://s3/x?X-Amz-Signature=***&part=1"),
         ("AKIAABCDEFGHIJKLMNOP denied", "*** denied"),
         ("Basic model settings, max_tokens=3, http://host/a@b", "Basic model settings, max_tokens=3, http://host/a@b"),
+        ("Namespace(api_key='abc def', port=1)", "Namespace(api_key='*** def', port=1)"),
+        ('{"api_key": ["zzz9"], "hf_token": null}', '{"api_key": ["***"], "hf_token": null}'),
+        ("--api-key=zzz --hf-token: yyy password=None", "--api-key=*** --hf-token: *** password=None"),
+        ("eos_token=</s> pad_token: x, secrets: 3, api_key_env: MY_NAME", None),
         ("half_precision sk-learn hf_hub", "half_precision sk-learn hf_hub"),
     ],
 )
-def test_known_shapes_of_secrets_are_hidden_and_words_are_not(text: str, expected: str) -> None:
-    assert redacted(text) == expected
+def test_known_shapes_of_secrets_are_hidden_and_words_are_not(text: str, expected: str | None) -> None:
+    assert redacted(text) == (text if expected is None else expected)
+
+
+SECRET = "aB3dE6gH9jK2mN5pQ8rS"
+
+
+@pytest.mark.parametrize("length", range(8, len(SECRET) + 1))
+def test_what_a_cut_has_left_of_a_secret_is_hidden_too(length: int) -> None:
+    assert redacted(f"said {SECRET[:length]}' ...", [SECRET]) == "said ***' ..."
+    assert redacted(f"... {SECRET[-length:]} was said", [SECRET]) == "... *** was said"
+
+
+def test_a_secret_is_found_as_others_write_it() -> None:
+    secret = 'p"a/ss\\wörd€'
+    for text in (repr({"k": secret}), json.dumps({"k": secret}), f"https://h/?q={quote(secret, safe='')}"):
+        assert "wörd" not in redacted(text, [secret])
+        assert "w\\u00f6rd" not in redacted(text, [secret])
+        assert "w%C3%B6rd" not in redacted(text, [secret])
+
+
+def test_the_begin_of_a_path_is_no_secret() -> None:
+    known = ["/root/.config/credentials.json", "https://hub.example/x"]
+    text = "/root/.cache holds it, https://hub.example/y does not"
+    assert redacted(text, known) == text
 
 
 def test_secrets_that_are_known_are_hidden_the_longest_first() -> None:
@@ -40,14 +69,18 @@ def test_secrets_that_are_known_are_hidden_the_longest_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "apikey", "MY_KEY"]
+    "name",
+    ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "apikey", "MY_KEY"]
+    + ["HF_TOKENS", "HF_TOKEN_1", "GITHUB_PAT", "PASSPHRASE", "AWS_CREDENTIALS", "HTTP_AUTH"],
 )
 def test_a_name_says_that_its_value_is_secret(name: str) -> None:
     assert is_secret(name)
     assert secrets_of({name: "first-line\nsecond-line\nno"}) == ["first-line", "second-line"]
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH"])
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH", "SSH_AUTH_SOCK", "AUTHOR"]
+)
 def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
     assert not is_secret(name)
 

@@ -138,7 +138,7 @@ def test_other_texts_that_are_no_document(text: str, message: str) -> None:
 
 @pytest.mark.parametrize("text", ['a: "\\uD800"\n', 'a: "\\0"\n', '"\\uDFFF": 1\n'])
 def test_half_characters_and_null_bytes_are_refused(text: str) -> None:
-    assert "null bytes or halves of characters" in only_problem(text).message
+    assert "control characters or halves of characters" in only_problem(text).message
 
 
 def test_a_control_character_is_a_problem_with_its_line() -> None:

@@ -1,0 +1,141 @@
+"""What a file may ask for at the most, refused before anything is built of it; and values that mean nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ProblemsError
+from orchestrator.plan.make import make_plan
+from orchestrator.spec.document import MOST_PROBLEMS, parse_document
+from orchestrator.spec.experiment import examined, parse_experiment
+from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS
+from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
+
+DEVICES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def load(**keys: Any) -> dict[str, Any]:
+    return {"levels": {"request_rate": [1]}, **keys}
+
+
+def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes_memory() -> None:
+    axes = {name: list(range(1, 1001)) for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")}
+    tracemalloc.start()
+    try:
+        found = problem(deployments={"engine": "vllm", "vary": [{"grid": axes}]})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == "makes 1,000,000,000 combinations; 100,000 are the most"
+    assert peak < 20e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (load(levels={"request_rate": [1e300]}), "1e+300 requests/s for 60 s are 6e+301 requests; a point may have"),
+        (load(levels={"request_rate": [2, 50_000]}, duration="100s", warmup="1s"), "50000 requests/s for 101 s are"),
+        (load(arrivals={"process": "ramp", "to": 1e6}), "1e+06 requests/s for 60 s"),
+        (load(arrivals={"process": "steps", "steps": [[1e6, "1s"], [0, "9s"]]}), "1e+06 requests/s for 60 s"),
+        (load(arrivals={"process": "steps", "steps": [[1, "1us"]]}), "these steps would be gone through 6e+07 times"),
+        (load(arrivals={"process": "steps", "steps": [[0, "1s"]]}), "in none of these steps is anything due"),
+        (load(arrivals={"process": "steps", "steps": [[1, "0s"]]}), "must be greater than 0"),
+        (load(levels={"request_rate": [1e-9]}, requests=5), "5 requests at 1e-09 requests/s take longer than 1e+09 s"),
+        (load(requests=MOST_REQUESTS + 1), f"less than or equal to {MOST_REQUESTS}"),
+        (load(levels={"concurrency": [100_001]}), "less than or equal to 100000"),
+        (load(max_in_flight=100_001), "less than or equal to 100000"),
+        (load(arrivals={"process": "gamma", "burstiness": 1e-300}), "greater than or equal to 0.001"),
+    ],
+)
+def test_more_than_a_client_could_hold_is_refused_with_what_it_would_take(changes: dict[str, Any], said: str) -> None:
+    assert said in problem(load=changes)
+
+
+def test_the_most_that_is_allowed_is_allowed() -> None:
+    assert parsed(load=load(levels={"request_rate": [MOST_REQUESTS / 50]}, duration="50s")).combinations
+    steps = {"process": "steps", "steps": [[1, f"{60 / MOST_STEPS}s"]]}
+    assert parsed(load=load(arrivals=steps)).combinations
+
+
+def test_more_measurements_than_a_store_takes_are_refused_with_their_product() -> None:
+    vary = [{"grid": {"max_num_seqs": list(range(1, 1001))}}]
+    changes = {"repeats": 100, "deployments": {"engine": "vllm", "vary": vary}}
+    experiment = parsed(**changes, load={"levels": {"concurrency": list(range(1, 12))}})
+    with pytest.raises(ProblemsError, match=r"1,000 deployments x 11 levels x 100 repeats are 1,100,000 measurements"):
+        make_plan(experiment)
+    assert make_plan(parsed(**changes, load={"levels": {"concurrency": list(range(1, 11))}})).deployments
+
+
+@pytest.mark.parametrize("name", [*DEVICES, "nnodes", "replicas"])
+def test_a_footprint_has_a_limit(name: str) -> None:
+    assert "less than or equal to 4096" in problem(deployments={"engine": "vllm", name: 10**12})
+
+
+def test_a_footprint_is_judged_as_a_whole() -> None:
+    plan = make_plan(parsed(deployments={"engine": "vllm", **dict.fromkeys(DEVICES, 4096)}))
+    assert any("needs 68,719,476,736 GPUs for all replicas" in reason for reason in plan.deployments[0].reasons)
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400"])
+def test_a_number_that_is_not_finite_is_refused_with_its_line(number: str) -> None:
+    assert problems_in(f"a: 1\nb: [{number}]\n") == [(2, f"{number} is too large a number")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"deployments": {"engine": "vllm", "quantization": "~root"}}, "'quantization' cannot be '~root'"),
+        ({"deployments": {"engine": "vllm", "dtype": "float16; ls"}}, "'dtype' cannot be 'float16; ls'"),
+        ({"hardware": {"a": {"accelerator": "-5s"}}}, "'accelerator' cannot be '-5s'"),
+        ({"hardware": {"a": {"accelerator": "H100-80GB", "usd_per_gpu_hour": -1}}}, "greater than or equal to 0"),
+        ({"model": {"id": "two\nlines"}}, "'id' cannot be 'two\\nlines'"),
+        ({"workloads": [{**GOOD["workloads"][0], "name": "a\tb"}]}, "'name' cannot be 'a\\tb'"),
+        ({"workloads": [{**GOOD["workloads"][0], "name": "n" * 101}]}, "'name' cannot be"),
+    ],
+)
+def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> None:
+    assert said in problem(**changes)
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "a\u202eb", "a\x9bb", "a\rb"])
+@pytest.mark.parametrize("at", ["model", "key"])
+def test_control_characters_are_refused_wherever_they_stand(text: str, at: str) -> None:
+    changes: dict[str, Any] = {"model": text} if at == "model" else {"slos": {text: {"ttft": "1s"}}}
+    (found,) = problems(**changes)
+    assert found.message == "text holds control characters or halves of characters"
+    assert found.line == 1
+
+
+def test_thirty_thousand_unknown_keys_give_a_bounded_answer() -> None:
+    content = GOOD | {f"key{index}": 1 for index in range(30_000)}
+    with pytest.raises(ProblemsError) as caught:
+        parse_experiment(json.dumps(content), "x.yaml")
+    assert len(caught.value.problems) == MOST_PROBLEMS + 1
+    assert len(str(caught.value)) < 50_000
+
+
+def test_a_key_as_long_as_the_file_is_shown_in_part() -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_experiment(json.dumps(GOOD | {"k" * 900_000: 1}), "x.yaml")
+    assert len(str(caught.value)) < 4_000
+
+
+@pytest.mark.parametrize("at", range(50, 62))
+def test_a_secret_is_never_shown_in_part_where_a_value_is_cut(at: int) -> None:
+    content = GOOD | {"seed": "x" * (at - 20) + " hf_planted0123456789abcdefghij"}
+    with pytest.raises(ProblemsError) as caught:
+        parse_experiment(json.dumps(content), "x.yaml")
+    assert "hf_" not in str(caught.value)
+
+
+def test_levels_are_compared_by_what_they_are_and_not_each_with_all_others() -> None:
+    rates = [index / 1000 for index in range(1, 20_001)]
+    document = parse_document(json.dumps(GOOD | {"load": {"levels": {"request_rate": rates}}}), "x.yaml")
+    began = time.process_time()
+    assert examined(document).parts["load"].levels.request_rate == rates
+    assert time.process_time() - began < 2
