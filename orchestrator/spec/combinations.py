@@ -46,7 +46,7 @@ class Block(Strict):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Block:
-        if len(self.model_fields_set) != 1:
+        if sum(kind is not None for kind in (self.grid, self.zip, self.cases)) != 1:
             raise wrong((), "a block of 'vary' must be one of grid, zip or cases")
         if self.zip is not None and len(set(map(len, self.zip.values()))) > 1:
             text = ", ".join(f"{name} has {len(values)}" for name, values in self.zip.items())

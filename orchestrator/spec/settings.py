@@ -15,15 +15,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, model_validator
 
 from orchestrator.spec.problems import wrong
 
 Scalar = str | int | float | bool | None
 MOST, MOST_DEVICES = 2**31 - 1, 4096
+LONGEST_NAME = 255  # bytes: of a file
+
+
+def _line(text: str) -> str:
+    """What may be a path: asking for one with a longer part is an error of the system's own."""
+    if "\n" in text or "\t" in text or max(len(part.encode()) for part in text.split("/")) > LONGEST_NAME:
+        raise ValueError(f"one line whose parts between '/' have at most {LONGEST_NAME} bytes is needed")
+    return text
+
+
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # nodes and replicas too: each is made
-Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
+Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
 
