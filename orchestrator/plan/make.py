@@ -57,7 +57,7 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
         return make_plan(read_experiment(path), cluster_nodes=cluster_nodes)
     try:
         return Plan.from_json(Path(path).read_text(encoding="utf-8"))
-    except InputError as error:
+    except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from None
 
 

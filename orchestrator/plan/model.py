@@ -5,7 +5,6 @@ Points are made when a search strategy asks for their level; a list of levels is
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -240,8 +239,8 @@ class Plan(SweepRules):
     def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
         """Raises InputError when the text is no plan, or one that this version of the program cannot run (or read)."""
         try:
-            content = json.loads(text)
-        except (RecursionError, ValueError) as error:
+            content = orjson.loads(text)
+        except ValueError as error:
             raise InputError(f"not a plan: {error}") from None
         if not isinstance(content, dict) or "plan_format" not in content:
             raise InputError("not a plan: write one with 'orchestrator plan EXPERIMENT --output plan.json'")
@@ -249,7 +248,7 @@ class Plan(SweepRules):
         if content["plan_format"] != FORMAT or (to_run and version != __version__):
             raise InputError(f"plan written by version {version}, this is {__version__}: plan the experiment again")
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
