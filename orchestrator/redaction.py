@@ -38,23 +38,24 @@ PIECE = 8  # characters of a secret that are hidden where a cut has left no more
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials in URLs."""
-    text = plain(text)
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        for written in {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe="")}:
-            text = _without_pieces(text.replace(written, HIDDEN), written)
+    text = hidden(plain(text), secrets)
     text = _SHAPES.sub(HIDDEN, text)
     for pattern in _BEHIND:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 
 
-def _without_pieces(text: str, secret: str) -> str:
-    """Also without the begin and the end of a secret: who shortened the text did not know of it. (Of a path or an
-    address the begin is anybody's.)"""
-    if secret.startswith("/") or "://" in secret or not (secret[:PIECE] in text or secret[-PIECE:] in text):
-        return text
-    for length in range(len(secret) - 1, PIECE - 1, -1):
-        text = text.replace(secret[:length], HIDDEN).replace(secret[-length:], HIDDEN)
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """``text`` without ``secrets``, however they are written, and without the begin or the end of one: who shortened
+    the text did not know of it. (Of a path or an address the begin is anybody's.) The rest stays as it is."""
+    forms = {
+        form for one in filter(None, secrets) for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1], quote(one, ""))
+    }
+    cut = [form for form in forms if not form.startswith("/") and "://" not in form]
+    cut = [form for form in cut if form[:PIECE] in text or form[-PIECE:] in text]
+    pieces = {piece.strip() for form in cut for at in range(PIECE, len(form)) for piece in (form[:at], form[-at:])}
+    for written in sorted(forms | {piece for piece in pieces if len(piece) >= PIECE}, key=len, reverse=True):
+        text = text.replace(written, HIDDEN)
     return text
 
 
