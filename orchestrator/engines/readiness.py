@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -22,6 +22,7 @@ from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
 from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
+from orchestrator.redaction import hidden
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 _log = logging.getLogger(__name__)
@@ -119,7 +120,9 @@ class _Watch:
         self.loading = False  # the server's own words
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
-        return self._ask(self._base_url + path, method, self.api_key if keyed else "")
+        """What the server says, without the key that it was told: of all that, something is kept with the launch."""
+        answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
+        return replace(answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode())
 
     def log(self, lines: int = LOG_LINES) -> str:
         return self.process.log_tail(lines) if self.process else ""

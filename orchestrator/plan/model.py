@@ -353,6 +353,9 @@ class Estimate:
         """What someone should know before running it."""
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
+        engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
+        open_doors = sorted({one.title for one in engines if one.launches and one.key_variable is None})
+        notes += [f"{title} takes no key: on several hosts whoever reaches the node can ask it" for title in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:

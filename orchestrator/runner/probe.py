@@ -19,7 +19,7 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import parse_url
 from orchestrator.load.workloads.content import SMALLER_IDS
 from orchestrator.load.workloads.random import RandomWorkload
-from orchestrator.redaction import redacted
+from orchestrator.redaction import hidden, redacted
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 
@@ -112,7 +112,8 @@ def _is_emulator(target: Target) -> bool:
 def _ask(target: Target, path: str) -> Answer:
     url = target.url.rstrip("/") + path
     answer = ask(url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls)
-    return replace(answer, error=redacted(answer.error, target.secrets))
+    body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
+    return replace(answer, body=body, error=redacted(answer.error, target.secrets))
 
 
 def _try(

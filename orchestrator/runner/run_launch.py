@@ -22,6 +22,7 @@ from orchestrator.errors import (
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.load.workloads.content import ids_within
 from orchestrator.plan.model import Measurement, Point
+from orchestrator.redaction import hidden
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import AnswerRow, Committed, LaunchRow
@@ -129,7 +130,7 @@ class LaunchRun:
         # neither usage nor token ids came: replies are kept and counted
         count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
         if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up
-            self._launch.answers = self._answers(first.replies, asked.dialect.path)
+            self._launch.answers = self._answers(first.replies, asked)
             measurer.broken = broken(self._launch.answers)
         if not self._launch.answers and not self._launch.row.emulated:
             measurer.notes = (NOT_KNOWN,)
@@ -167,17 +168,17 @@ class LaunchRun:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
         return None
 
-    def _answers(self, replies: Sequence[Reply], api: str) -> list[AnswerRow]:
-        row = self._launch.row
+    def _answers(self, replies: Sequence[Reply], asked: LoadPoint) -> list[AnswerRow]:
+        row, secrets = self._launch.row, {one.replica: one.secrets for one in asked.targets}
         return [
             AnswerRow(
                 launch_id=row.launch_id,
                 deployment_id=row.deployment_id,
                 prompt_index=one.request_index,
-                api=api,
+                api=asked.dialect.path,
                 replica=one.replica,
                 prompt=one.prompt,
-                text=one.text,
+                text=hidden(one.text, secrets[one.replica]),  # of a server that repeats what it is told
                 token_ids=one.token_ids,
                 logprobs=one.logprobs,
             )

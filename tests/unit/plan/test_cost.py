@@ -99,3 +99,9 @@ def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pyte
     assert any(note.startswith("SOME_KEY (api_key_env) is not set here") for note in Estimate(plan).notes())
     monkeypatch.setenv("SOME_KEY", "x")
     assert plan.unset_keys() == []
+
+
+@pytest.mark.parametrize(("engine", "named"), [("transformers", True), ("vllm", False), ("emulator", False)])
+def test_an_engine_without_a_key_is_named_as_an_open_door(engine: str, named: bool) -> None:
+    notes = Estimate(planned(deployments={"engine": engine})).notes()
+    assert any("takes no key: on several hosts whoever reaches the node can ask it" in note for note in notes) == named
