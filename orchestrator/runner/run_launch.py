@@ -169,7 +169,7 @@ class LaunchRun:
         return None
 
     def _answers(self, replies: Sequence[Reply], asked: LoadPoint) -> list[AnswerRow]:
-        row, secrets = self._launch.row, {one.replica: one.secrets for one in asked.targets}
+        row, secrets = self._launch.row, [secret for one in asked.targets for secret in one.secrets]
         return [
             AnswerRow(
                 launch_id=row.launch_id,
@@ -178,7 +178,7 @@ class LaunchRun:
                 api=asked.dialect.path,
                 replica=one.replica,
                 prompt=one.prompt,
-                text=hidden(one.text, secrets[one.replica]),  # of a server that repeats what it is told
+                text=hidden(one.text, secrets),  # of a server that repeats what it is told
                 token_ids=one.token_ids,
                 logprobs=one.logprobs,
             )
