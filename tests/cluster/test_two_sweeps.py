@@ -121,6 +121,7 @@ def test_two_drivers_of_one_cluster_never_measure_on_one_host(two_nodes: RayOnTh
     assert_each_point_once(folder, "a", "b")
 
 
+@pytest.mark.long
 def test_two_drivers_that_share_a_host_share_no_core(two_nodes: RayOnThisMachine, folder: Path) -> None:
     drivers = [driver(folder, name, "shared", "--address", two_nodes.address) for name in ("a", "b")]
     seen = watched(*drivers)
