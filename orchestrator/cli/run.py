@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,15 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 @click.option(
     "--clients", type=click.IntRange(1, MOST_CLIENTS), help="Most load clients per launch. Default: half the cores."
 )
-@click.option("--placement-timeout", default="15m", show_default=True, help="How long to wait for nodes (autoscaling).")
+@click.option(
+    "--placement-timeout",
+    default="15m",
+    show_default=True,
+    help="How long to wait for nodes, 4 x that while some are set up.",
+)
+@click.option(
+    "--max-nodes", type=click.IntRange(min=1), help="Most nodes that engines hold, and that an autoscaler is asked for."
+)
 @click.option(
     "--storage-timeout",
     default="15m",
@@ -54,6 +63,7 @@ def run(
     address: str | None,
     clients: int | None,
     placement_timeout: str,
+    max_nodes: int | None,
     storage_timeout: str,
     retry_failed: bool,
 ) -> int:
@@ -97,7 +107,8 @@ def run(
             cluster = open_cluster(store, address, clients)  # may import ray: after the input is known to be good
             if cluster.note:
                 live.say(f"note: {cluster.note}")
-            context = SweepContext(plan, cluster, store, active, place_s, store_s, retry_failed, stop=stop)
+            most = max_nodes or math.inf
+            context = SweepContext(plan, cluster, store, active, place_s, store_s, retry_failed, most, stop=stop)
             active.tell = context.tell
             with stops(stop):  # not before: Ray takes the signals when it starts
                 try:

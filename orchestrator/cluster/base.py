@@ -102,6 +102,28 @@ class ClientReport:
     replies: tuple[Reply, ...] = ()  # where the point keeps them
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What is known of a cluster's autoscaler. ``may``: nodes may come, or nobody can tell.
+
+    ``silent``: how one that is configured does not report. ``coming``: nodes that are being set up, by type.
+    ``refused``: launches of nodes that failed since it was first asked, by type, and the last reason.
+    ``impossible``: of what is desired, that for which it has no type of node.
+    """
+
+    may: bool = True
+    silent: str = ""
+    coming: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    impossible: frozenset[Footprint] = frozenset()
+
+    def __str__(self) -> str:
+        """Why nodes do not come, as far as it says; empty when it says nothing."""
+        failed = [f"{number} x {kind}" + f" ({why})" * bool(why) for kind, (number, why) in self.refused.items()]
+        refused = f"launches of nodes were refused: {', '.join(failed)}" if failed else ""
+        return "; ".join(filter(None, (self.silent, refused)))
+
+
 class HostLost(Exception):
     """The process or the node of an agent or a client is gone, or silent: infrastructure, not the configuration."""
 
@@ -191,14 +213,15 @@ class Cluster(Protocol):
         """
         ...
 
-    def grows(self) -> bool:
-        """Whether an autoscaler may add nodes; True also when nobody can tell."""
+    def growth(self) -> Growth:
+        """What its autoscaler says; asked again and again."""
         ...
 
     def desire(self, footprints: Sequence[Footprint]) -> None:
         """The cluster should come to have nodes for these, beside those that launches hold; replaces the last desire.
 
-        A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not.
+        A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not. With none, nothing of
+        this program keeps a node up but what launches hold.
         """
         ...
 

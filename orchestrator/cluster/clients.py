@@ -248,6 +248,15 @@ class ClientPool:
                 else:
                     self._members = [other for other in self._members if other is not member]
 
+    def end_idle(self) -> None:
+        """End idle clients elsewhere: an autoscaler takes no node on which one waits."""
+        with self._lock:
+            ended = [member for member in self._idle if not member.here]
+            self._idle = [member for member in self._idle if member.here]
+            self._members = [member for member in self._members if member not in ended]
+        for member in ended:
+            member.handle.kill()
+
     def close(self) -> None:
         """End every client."""
         for member in self._members:

@@ -16,7 +16,7 @@ from multiprocessing import resource_tracker, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.base import Footprint, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import ClientPool, Clients
@@ -73,8 +73,8 @@ class LocalCluster:
     def watch(self, tell: Callable[[str], None], stop: threading.Event) -> None:
         return
 
-    def grows(self) -> bool:
-        return False
+    def growth(self) -> Growth:
+        return Growth(may=False)
 
     def desire(self, footprints: Sequence[Footprint]) -> None:
         return

@@ -16,13 +16,13 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.base import Footprint, HostLost, Machine, Patience, Placement
+from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle, agent, first_line
 from orchestrator.cluster.ray_address import live_address, watch_head
-from orchestrator.cluster.ray_growth import NODE_ID, DesiredNodes, group_of, remove
+from orchestrator.cluster.ray_growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
-from orchestrator.cluster.ray_private import autoscales, draining, own_signals
+from orchestrator.cluster.ray_private import autoscaler_report, draining, own_signals
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
@@ -47,6 +47,8 @@ class RayCluster:
         self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
+        gcs_address = ray.get_runtime_context().gcs_address
+        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), time.monotonic)
         self._client_limit = client_limit
         self._gone_s: dict[str, float] = {}  # node that drains -> when it will be gone, monotonic
 
@@ -91,11 +93,13 @@ class RayCluster:
         address = ray.get_runtime_context().gcs_address
         Thread(target=watch_head, args=(address, tell, stop), name="head", daemon=True).start()
 
-    def grows(self) -> bool:
-        return autoscales(ray.get_runtime_context().gcs_address)
+    def growth(self) -> Growth:
+        return self._autoscaler.growth(self._desired.groups)
 
     def desire(self, footprints: Sequence[Footprint]) -> None:
         self._desired.desire(footprints)
+        if not footprints:
+            self._pool.end_idle()
 
     def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
         try:

@@ -1,4 +1,5 @@
-"""Nodes that a Ray cluster should come to have: placement groups that wait, which is what its autoscaler reads.
+"""Nodes that a Ray cluster should come to have: placement groups that wait, which is what its autoscaler reads, and
+what the autoscaler says of them.
 
 Nothing runs in these groups: a launch is pinned to nodes that are there, by an admission of our own. So none may ever
 take a node from a launch: they keep off the nodes that launches hold, and are made anew when those change.
@@ -6,19 +7,25 @@ take a node from a launch: they keep off the nodes that launches hold, and are m
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from orchestrator.cluster.base import Footprint
+from orchestrator.cluster.base import Footprint, Growth
+from orchestrator.cluster.ray_private import AutoscalerReport
 
 NODE_ID = "ray.io/node-id"
 MOST_GROUPS = 64  # pending groups that Ray's scheduler and autoscaler look at again and again
+
+LOOK_S = 3.0  # how often the autoscaler is asked what it says
+SILENT_S = 60.0  # it reports every 5 s
+REPORTS = 2  # that say the same
 
 
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
@@ -63,6 +70,11 @@ class DesiredNodes:
         with self._lock:
             self._held -= Counter(nodes)
 
+    def groups(self) -> dict[str, Footprint]:
+        """What waits, by the id of its placement group."""
+        with self._lock:
+            return {group.id.hex(): footprint for footprint, group in self._groups}
+
     def _replace(self, wanted: Sequence[Footprint]) -> None:
         avoided = tuple(sorted(self._held))
         if avoided != self._avoided:
@@ -82,3 +94,42 @@ class DesiredNodes:
             if missing[footprint] > 0:
                 missing[footprint] -= 1
                 kept.append((footprint, group_of(footprint, [selector] * len(footprint.bundles))))
+
+
+class Autoscaler:
+    """What the cluster's autoscaler says, asked at most every LOOK_S seconds. Thread-safe."""
+
+    def __init__(self, report: Callable[[], AutoscalerReport | None], now_s: Callable[[], float]) -> None:
+        self._report, self._now_s, self._lock = report, now_s, threading.Lock()
+        self._growth, self._asked_s = Growth(), -math.inf
+        self._stamp: object = None  # of its last report, and when that was new
+        self._stamped_s = now_s()
+        self._refused_before: Mapping[str, tuple[int, str]] | None = None
+        self._infeasible: Counter[Footprint] = Counter()  # what it has no nodes for, in how many reports on end
+
+    def growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
+        """``groups``: what is asked of it, by the id of its placement group."""
+        with self._lock:
+            if self._now_s() - self._asked_s >= LOOK_S:
+                report = self._report()
+                self._asked_s = self._now_s()
+                self._growth = self._read(report, groups()) if report is not None else Growth()
+            return self._growth
+
+    def _read(self, report: AutoscalerReport, groups: Mapping[str, Footprint]) -> Growth:
+        if not report.configured:
+            return Growth(may=False)
+        if report.stamp not in (None, self._stamp):
+            self._stamp, self._stamped_s = report.stamp, self._asked_s
+            found = {groups[name] for name in report.infeasible if name in groups}
+            self._infeasible = Counter({one: self._infeasible[one] + 1 for one in found})
+        silent = f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its log, or the operator's"
+        silent = silent if self._asked_s - self._stamped_s >= SILENT_S else ""
+        silent = f"the autoscaler ended: {report.error}" if report.error else silent
+        before = self._refused_before = report.refused if self._refused_before is None else self._refused_before
+        more = {kind: (number - before.get(kind, (0, ""))[0], why) for kind, (number, why) in report.refused.items()}
+        refused = {kind: one for kind, one in more.items() if one[0] > 0}
+        # what is too many at a time it has no nodes for either: it is believed where no node of its types is in the way
+        alone = len(set(report.types)) <= 1 and not report.coming
+        impossible = [one for one, reports in self._infeasible.items() if alone and reports >= REPORTS]
+        return Growth(True, silent, report.coming, refused, frozenset(impossible))

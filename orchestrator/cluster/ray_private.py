@@ -9,8 +9,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import yaml
 
 LEAVING = b"orchestrator/leaving/"  # keys of our own mark, where Ray has no drain or refuses it
 STATUS_KEY = "__autoscaling_status"
+ERROR_KEY = "__autoscaling_error"
 UNNAMED = "node_"  # how Ray names the type of a node of which no autoscaler knows one
+FAILED = "failed"  # in place of the types that one which ended no longer reports
 
 
 def bootstrap_address(address: str | None) -> str | None:
@@ -139,35 +143,77 @@ def draining() -> dict[str, int]:
     return found
 
 
-def autoscales(gcs_address: str) -> bool:
-    """Whether an autoscaler with node types serves this cluster. What cannot be told counts as yes.
+@dataclass(frozen=True, slots=True)
+class AutoscalerReport:
+    """What an autoscaler last said. ``types``: of the nodes that are there or come. ``stamp``: another one each time.
 
-    ``ray start`` runs a monitor without one too; nodes then have no type. Autoscalers name the head's as well.
+    ``refused``: launches of nodes that failed, by type, and a reason. ``infeasible``: ids of the placement groups that
+    it can add no nodes for.
     """
+
+    types: tuple[str, ...] = ()
+    stamp: object = None  # it never reported
+    error: str = ""
+    coming: Counter[str] = field(default_factory=Counter)
+    refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    infeasible: frozenset[str] = frozenset()
+
+    @property
+    def configured(self) -> bool:
+        """With node types. ``ray start`` runs a monitor without them too; nodes then have none. Autoscalers name the
+        head's as well.
+        """
+        return any(not name.startswith(UNNAMED) for name in self.types)
+
+
+def autoscaler_report(gcs_address: str) -> AutoscalerReport | None:
+    """What the autoscaler of this cluster says; None where it cannot be asked."""
     try:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-        version2 = is_autoscaler_v2(fetch_from_server=True)
-        types = _types_v2(gcs_address) if version2 else _types_v1()
+        return _report_v2(gcs_address) if is_autoscaler_v2(fetch_from_server=True) else _report_v1()
     except Exception:
-        return True
-    return any(not name.startswith(UNNAMED) for name in types)
+        return None
 
 
-def _types_v2(gcs_address: str) -> list[str]:
-    from ray.autoscaler.v2.sdk import get_cluster_status
+def _report_v2(gcs_address: str) -> AutoscalerReport:
+    from ray.autoscaler.v2.sdk import GcsClient
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
-    status = get_cluster_status(gcs_address)
-    known = (*status.active_nodes, *status.idle_nodes, *status.pending_nodes, *status.pending_launches)
-    return [str(one.ray_node_type_name) for one in known]
+    reply = GetClusterStatusReply()
+    reply.ParseFromString(GcsClient(gcs_address).get_cluster_status(timeout_s=10))
+    said = reply.autoscaling_state
+    nodes = [one for one in reply.cluster_resource_state.node_states if one.status != NodeStatus.DEAD]
+    known = (*nodes, *said.pending_instances, *said.pending_instance_requests)
+    refused: dict[str, tuple[int, str]] = {}
+    for one in said.failed_instance_requests:
+        number = refused.get(one.ray_node_type_name, (0, ""))[0]
+        refused[one.ray_node_type_name] = number + one.count, one.reason
+    return AutoscalerReport(
+        tuple(one.ray_node_type_name or UNNAMED for one in known),
+        said.last_seen_cluster_resource_state_version or None,
+        "",
+        Counter(one.ray_node_type_name for one in said.pending_instances),
+        refused,
+        frozenset(one.details.partition(":")[0] for one in said.infeasible_gang_resource_requests),
+    )
 
 
-def _types_v1() -> list[str]:
-    """Empty where no monitor runs, as in a cluster that ``ray.init`` started."""
+def _report_v1() -> AutoscalerReport:
+    """Nothing where no monitor runs, as in a cluster that ``ray.init`` started."""
     from ray.experimental.internal_kv import _internal_kv_get
 
-    report = json.loads(_internal_kv_get(STATUS_KEY) or "{}").get("autoscaler_report") or {}
-    return list(report.get("active_nodes") or ())
+    status = json.loads(_internal_kv_get(STATUS_KEY) or "{}")
+    report, error = status.get("autoscaler_report") or {}, (_internal_kv_get(ERROR_KEY) or b"").decode().strip()
+    pending = [kind for _, kind, _ in report.get("pending_nodes") or ()]
+    failed = Counter(kind for _, kind in report.get("failed_nodes") or ())
+    return AutoscalerReport(
+        (*(report.get("active_nodes") or ()), *pending, *([FAILED] if error else [])),
+        status.get("time"),
+        error.rpartition("\n")[2],
+        Counter(pending),
+        {kind: (number, "the node failed") for kind, number in failed.items()},
+    )
 
 
 def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[tuple[dict[str, float], int]]:

@@ -109,6 +109,19 @@ def findings_of(case: Case) -> list[Finding]:
     ]
 
 
+def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
+    """A replica that is larger than a node over as few as hold it: tensor parallelism within, stages across nodes.
+
+    As it is where the settings say ``nnodes``, or where no number of nodes does that.
+    """
+    room = hardware.gpus_per_node or settings.world_size
+    if "nnodes" in settings.model_fields_set or settings.world_size <= room or settings.data_parallel_size > 1:
+        return settings
+    stages = settings.pipeline_parallel_size
+    fitting = (nodes for nodes in range(2, stages + 1) if stages % nodes == 0 and settings.world_size // nodes <= room)
+    return settings.model_copy(update={"nnodes": next(fitting, 1)})
+
+
 def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
     """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
     out = []

@@ -19,6 +19,7 @@ from orchestrator.plan.feasibility import (
     Finding,
     assess,
     placement_problems,
+    spread,
     tokenizer_finding,
     workload_mismatch,
 )
@@ -135,15 +136,16 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
         hardware = ANY if one.hardware is None else classes.get(one.hardware)
         if engine is None or hardware is None:
             continue
+        held = hardware if engine.launches or one.hardware is not None else NONE
+        given = spread(one.settings, held) if engine.several_nodes else one.settings
         try:
-            settings = paths.resolved(one.settings)
+            settings = paths.resolved(given)
         except ValueError as error:
             experiment.problems.add(one.block, str(error))
             continue
         if (mismatch := identity.version_mismatch(settings, contents)) is not None:
             experiment.problems.add(one.place("engine_version"), mismatch, "correct one of them")
-        held = hardware if engine.launches or one.hardware is not None else NONE
-        yield _Candidate(identity.deployment_id(one.settings, settings, held, contents), one, settings, held)
+        yield _Candidate(identity.deployment_id(given, settings, held, contents), one, settings, held)
 
 
 def _check_apis(experiment: Experiment, served: Set[str]) -> None:
@@ -196,6 +198,9 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
             hardware,
             draft=model_facts(draft) if draft else None,
         )
+    if settings.nnodes != one.combination.settings.nnodes:
+        text = f"spread over {settings.nnodes} nodes by itself: {hardware.gpus_per_node} devices are on one of them"
+        verdict = replace(verdict, reasons=(*verdict.reasons, text))
     tokenizer = tokenizer_finding(settings)
     if tokenizer is not None and tokenizer.status == "impossible":
         return Feasibility("impossible", (tokenizer.sentence,))

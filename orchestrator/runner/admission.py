@@ -3,13 +3,18 @@
 Both look at the queue, the machines and what runs. Order: multi-node gangs first, then the longest estimated; the head
 of the queue gets a reservation and others overtake it only where they do not delay it (EASY backfill). Ray's own queue
 has no look-ahead: small groups would overtake a large one for ever.
+
+``most_nodes``: how many nodes all launches together may hold.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from orchestrator.cluster.base import Bundle, Footprint, Machine
 
@@ -46,16 +51,23 @@ class Need:
         return [Footprint(self.bundles, self.labels)] * self.replicas
 
     def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """The same as whole nodes for a launch that shares none: an autoscaler would put several on one.
+        """The same as whole nodes for a launch that shares none: an autoscaler would put several on one."""
+        return self._whole_nodes(machines) if self.exclusive and self.bundles[0].gpus else self.footprints()
 
-        Nodes are as large as its hardware says, else as the smallest of ``machines`` that could hold it.
-        """
+    def least_nodes(self, machines: Sequence[Machine]) -> int:
+        """How many nodes it takes that nobody else is on, as far as their size is known."""
+        if not self.bundles or not self.bundles[0].gpus:
+            return len(self.bundles)
+        return sum(len(one.bundles) for one in self._whole_nodes(machines))
+
+    def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
+        """As large as its hardware says, else as the smallest of ``machines`` that hold it; replicas share them."""
         bundle = self.bundles[0]
-        if not self.exclusive or not bundle.gpus:
-            return self.footprints()
         seen = [one.gpus for one in machines if one.gpus >= bundle.gpus and _labelled(one, self)]
         gpus = max(bundle.gpus, self.gpus_per_node or min(seen, default=0))
-        return [Footprint((Bundle(gpus, bundle.cpus),) * len(self.bundles), self.labels)] * self.replicas
+        together = min(self.replicas, gpus // bundle.gpus)
+        node = Bundle(gpus, bundle.cpus * together)
+        return [Footprint((node,) * len(self.bundles), self.labels)] * -(-self.replicas // together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,11 @@ class Waiting:
     avoid: frozenset[str] = frozenset()  # nodes on which it failed through no fault of its own: taken last
     cost: Cost = Cost()  # expected
 
+    @property
+    def order(self) -> tuple[bool, bool, float, str]:
+        """Of admission: the smallest first."""
+        return self.last, len(self.need.bundles) <= 1, -self.estimate_s, self.key
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -79,13 +96,45 @@ class Running:
     end_s: float
 
 
-def ordered(queue: Sequence[Waiting]) -> list[Waiting]:
-    """The queue in the order of admission."""
-    return sorted(queue, key=lambda job: (job.last, len(job.need.bundles) <= 1, -job.estimate_s, job.key))
+class Queue:
+    """Launches that wait, in the order of admission.
+
+    Those of one kind fit the same nodes, so a look at 10,000 of them takes as long as one at their few kinds.
+    """
+
+    def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
+        self._kinds: dict[tuple[Need, frozenset[str], bool], list[Waiting]] = {}
+        for job in jobs:
+            self.add(job)
+
+    def add(self, job: Waiting) -> None:
+        insort(self._kinds.setdefault((job.need, job.avoid, job.last), []), job, key=attrgetter("order"))
+
+    def remove(self, job: Waiting) -> None:
+        kind = self._kinds[job.need, job.avoid, job.last]
+        del kind[bisect_left(kind, job.order, key=attrgetter("order"))]
+        if not kind:
+            del self._kinds[job.need, job.avoid, job.last]
+
+    def kinds(self) -> list[list[Waiting]]:
+        """Each in its order, and all in that of their heads."""
+        return sorted(self._kinds.values(), key=lambda kind: kind[0].order)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
+
+
+def held(running: Iterable[Running]) -> set[str]:
+    """Ids of the nodes that launches hold."""
+    return {node for launch in running for replica in launch.nodes for node in replica}
 
 
 def fit(
-    need: Need, machines: Sequence[Machine], running: Sequence[Running], avoid: frozenset[str] = frozenset()
+    need: Need,
+    machines: Sequence[Machine],
+    running: Sequence[Running],
+    avoid: frozenset[str] = frozenset(),
+    most_nodes: float = math.inf,
 ) -> Nodes | None:
     """Nodes for every replica on what is free, best fit first, ``avoid`` last; None when it does not fit now."""
     if not need.bundles:
@@ -100,6 +149,8 @@ def fit(
             gpus, cpus = free[node]
             free[node] = (gpus - bundle.gpus, cpus - bundle.cpus)
         chosen.append(nodes)
+    if most_nodes < math.inf and len(held(running).union(*chosen)) > most_nodes:
+        return None
     return tuple(chosen)
 
 
@@ -147,57 +198,83 @@ def _replica(
 
 
 def choose(
-    queue: Sequence[Waiting], machines: Sequence[Machine], running: Sequence[Running], now_s: float
+    queue: Queue, machines: Sequence[Machine], running: Sequence[Running], now_s: float, most_nodes: float = math.inf
 ) -> tuple[Waiting, Nodes] | None:
     """The next launch to start and its nodes, or None: wait until something ends."""
     reservation: tuple[float, set[str]] | None = None
-    for job in ordered(queue):
-        nodes = fit(job.need, machines, running, job.avoid)
+    best: tuple[Waiting, Nodes] | None = None
+    for kind in queue.kinds():
+        job = kind[0]
+        nodes = fit(job.need, machines, running, job.avoid, most_nodes)
         if nodes is None:
-            if reservation is None and fit(job.need, machines, ()) is not None:
-                reservation = _reserve(job.need, machines, running)
+            if reservation is None:
+                reservation = _reserve(job.need, machines, running, most_nodes)
             continue
-        if (
-            reservation is None
-            or now_s + job.estimate_s <= reservation[0]
-            or _clear_of(nodes, reservation[1], machines)
-        ):
+        if reservation is None:
             return job, nodes
-    return None
+        until_s, kept = reservation
+        if not _clear_of(nodes, kept, machines) or len(held(running).union(kept, *nodes)) > most_nodes:
+            short = bisect_left(kind, now_s - until_s, key=lambda one: -one.estimate_s)  # the longest that ends by then
+            if short == len(kind):
+                continue
+            job = kind[short]
+        if best is None or job.order < best[0].order:
+            best = job, nodes
+    return best
 
 
 def worth_adding(
-    queue: Sequence[Waiting], machines: Sequence[Machine], running: Sequence[Running], left: Cost
+    queue: Queue,
+    machines: Sequence[Machine],
+    running: Sequence[Running],
+    left: Cost,
+    most_nodes: float = math.inf,
+    most_launches: float = math.inf,
 ) -> list[Waiting]:
     """What of the queue no node of now can take at present, as long as something is ``left`` of the budget for it.
 
-    In the order of admission. What fits beside what runs is counted as started: nothing has to be added for it.
+    In the order of admission, at most so many launches, and none whose nodes would be too many beside those that are
+    held. What fits beside what runs is counted as started: nothing has to be added for it.
     """
-    started, wanted = list(running), []
-    for job in ordered(queue):
-        if left.gpu_s <= 0 or left.usd <= 0:
+    started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
+    added = 0
+    for job in queue:
+        if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break  # as no launch begins on a budget that is used up
         left -= job.cost
-        nodes = fit(job.need, machines, started, job.avoid)
-        if nodes is not None:
-            started.append(Running(job.need, nodes, math.inf))
-        elif job.need.bundles:
+        if not job.need.bundles:
+            continue
+        if (job.need, job.avoid) not in full:
+            nodes = fit(job.need, machines, started, job.avoid, most_nodes)
+            if nodes is not None:
+                started.append(Running(job.need, nodes, math.inf))
+                continue
+            full.add((job.need, job.avoid))
+        more = job.need.least_nodes(machines)
+        if len(held(started)) + added + more <= most_nodes:
+            added += more
             wanted.append(job)
     return wanted
 
 
-def _reserve(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -> tuple[float, set[str]]:
-    """When the need will fit if launches end as expected, and on which hosts."""
-    address = {machine.node_id: machine.address for machine in machines}
-    left = sorted(running, key=lambda launch: launch.end_s)
-    while left:
-        ended = left.pop(0)
-        nodes = fit(need, machines, left)
-        if nodes is not None:
-            return ended.end_s, {address[node] for replica in nodes for node in replica}
-    return float("inf"), set()
+def _reserve(
+    need: Need, machines: Sequence[Machine], running: Sequence[Running], most_nodes: float
+) -> tuple[float, set[str]] | None:
+    """When the need will fit if launches end as expected, and on which nodes; None when it never will on these."""
+    ends = sorted(running, key=lambda launch: launch.end_s)
+
+    def after(ended: int) -> Nodes | None:
+        return fit(need, machines, ends[ended:], most_nodes=most_nodes)
+
+    if (nodes := after(len(ends))) is None or not ends:
+        return None
+    first = bisect_left(range(1, len(ends)), True, key=lambda ended: after(ended) is not None) + 1
+    nodes = after(first) or nodes
+    return ends[first - 1].end_s, {node for replica in nodes for node in replica}
 
 
-def _clear_of(nodes: Nodes, hosts: set[str], machines: Sequence[Machine]) -> bool:
+def _clear_of(nodes: Nodes, kept: set[str], machines: Sequence[Machine]) -> bool:
+    """Whether they are on other hosts."""
     address = {machine.node_id: machine.address for machine in machines}
+    hosts = {address[node] for node in kept}
     return all(address[node] not in hosts for replica in nodes for node in replica)

@@ -25,7 +25,7 @@ from orchestrator.runner.watched import WatchedCluster
 @dataclass
 class SweepContext:
     """The plan, where it is carried out, and what is told meanwhile. ``stop`` is set when the user ends the sweep.
-    ``retry_failed``: also what failed before because the configuration is wrong.
+    ``retry_failed``: also what failed before because the configuration is wrong. ``most_nodes``: see ``admission``.
 
     Its launches use it from several threads, and so is ``listener`` called.
     """
@@ -37,6 +37,7 @@ class SweepContext:
     placement_timeout_s: float = 900.0
     storage_timeout_s: float = 900.0
     retry_failed: bool = False
+    most_nodes: float = math.inf
     clock: Clock = field(default_factory=Clock)
     state: SweepState = field(default_factory=SweepState)
     stop: threading.Event = field(default_factory=threading.Event)

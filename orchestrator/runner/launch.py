@@ -163,7 +163,7 @@ class Launch:
         first = placement.agents[0]
         port, master_port, *extra = first.reserve_ports(6)
         address, cluster = first.allocation.address, self._context.cluster
-        one_host = {machine.address for machine in cluster.machines()} <= {address} and not cluster.grows()
+        one_host = {machine.address for machine in cluster.machines()} <= {address} and not cluster.growth().may
         base = Node(
             port=port,
             master_host=address,

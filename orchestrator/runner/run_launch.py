@@ -101,9 +101,7 @@ class LaunchRun:
         if started is None or isinstance(started, Failure):
             return started
         row = self._launch.row
-        start_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
-        seen = dict.fromkeys((row.deployment_id, self._deployment.settings.engine), start_s)
-        self._context.state.starts.update(seen)
+        self._context.state.started(self._deployment, (row.placed_s or 0.0) + (row.ready_s or 0.0))
         measurer = Measurer(
             started,
             self._context.borrow_clients(self._deployment.id),

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.cluster.base import Machine
-from orchestrator.plan.model import Deployment
+from orchestrator.plan.model import Deployment, estimated_start_s
 from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration
@@ -33,7 +33,9 @@ class SweepState:
 
     def __init__(self) -> None:
         self.counts = Counts()
-        self.starts: dict[str, float] = {}  # deployment id and engine -> seconds its last start took
+        # deployment id -> seconds its last start took; engine -> how many times as long as estimated its starts took
+        self.starts: dict[str, float] = {}
+        self._engines: dict[str, tuple[float, float]] = {}  # engine -> seconds its starts took, and were to take
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}  # by deployment id
         self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs
@@ -110,6 +112,19 @@ class SweepState:
         """Those to be tried now."""
         with self._lock:
             return [one for one in machines if self._resting.get(one.address, (0.0, now_s))[1] <= now_s]
+
+    def started(self, deployment: Deployment, seconds: float) -> None:
+        """An engine serves: how long that took."""
+        engine = deployment.settings.engine
+        with self._lock:
+            took_s, expected_s = self._engines.get(engine, (0.0, 0.0))
+            sums = self._engines[engine] = took_s + seconds, expected_s + estimated_start_s(deployment)
+            self.starts |= {deployment.id: seconds, engine: sums[0] / sums[1] if sums[1] else 1.0}
+
+    def start_factors(self) -> list[tuple[str, float]]:
+        """Of every engine that was started: how many times as long as estimated it took."""
+        with self._lock:
+            return [(engine, self.starts[engine]) for engine in self._engines]
 
     def took(self, expected_s: float, took_s: float) -> None:
         """An attempt is over: how long it was expected to take, and how long it did."""

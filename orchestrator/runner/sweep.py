@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
-from orchestrator.cluster.base import Footprint, Machine
+from orchestrator.cluster.base import Footprint, Growth, Machine
 from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store, first_ok
-from orchestrator.runner.admission import Nodes, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, choose, fit, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
@@ -25,6 +26,9 @@ MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are looked at while nothing else happens
 ROOM_S = 5.0  # nodes of a cluster that is just starting may join within it
 RETURN_S = 60.0  # a node that was lost may come back within it
+NO_TYPE_S = 5.0  # an autoscaler may be given another type of node within it
+SET_UP = 4.0  # times --placement-timeout: as long as nodes are being set up, which takes image and weights
+OFF = 0.1  # starts took so much more or less than when the queue was ordered: it is ordered anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,12 @@ class Sweep:
     def __init__(self, context: SweepContext) -> None:
         self._context, self._clock, self._state = context, context.clock, context.state
         self._queue: dict[str, Todo] = {}  # by deployment id
+        self._waiting = Queue()  # what they need
+        self._starts: dict[str, float] = {}  # what the queue was ordered by
+        self._seen: object = None  # the nodes when admission was last gone through; None: something else changed
+        self._roomy: set[Need] = set()  # what some nodes could hold once: what is missing now may come back
+        self._homeless: dict[Need, float] = {}  # what no nodes can hold, and since when
+        self._told: set[str] = set()
         self._launched: dict[str, Todo] = {}
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
@@ -108,6 +118,7 @@ class Sweep:
                 self._context.tell(Event("refused", f"{text}; --retry-failed tries them again", deployment.label))
             if todo.left:
                 self._queue[deployment.id] = todo
+        self._order()
 
     def _admit_all(self) -> None:
         """Start what fits, in order, until nothing is left, the budget is used up or the user stops it."""
@@ -120,6 +131,7 @@ class Sweep:
                     for todo in self._queue.values():
                         left_out(self._context, todo, over)
                     self._queue.clear()
+                    self._order()
                 self._admit()
                 if self._queue or self._launched:
                     self._clock.wait(self._changed, LOOK_S)
@@ -134,59 +146,85 @@ class Sweep:
             self._context.cluster.desire([])
 
     def _admit(self) -> None:
-        """Start what fits the nodes of now, say what nodes are worth adding, give up what none will hold."""
-        machines, grows = self._context.cluster.machines(), self._context.cluster.grows()
-        waiting, picks = self._waiting(), list[tuple[Todo, Nodes]]()
+        """Start what fits the nodes of now, say what nodes are worth adding, give up what none will hold.
+
+        As long as nothing changed, nobody else can start, and only those that no nodes can hold are looked at.
+        """
+        machines, growth = self._context.cluster.machines(), self._context.cluster.growth()
         usable = self._context.breakers.usable(machines)
+        if self._starts_are_off():
+            self._order()
+        free = self._state.rested(usable, self._clock.now_s())
+        if (seen := (machines, usable, free, growth.may, self._context.may_start())) != self._seen:
+            asked = self._go_through(usable, free, growth.may)
+            self._seen = seen
+            self._look_for_homeless(asked, machines)
+        if self._homeless:
+            self._give_up_without_room(machines, growth)
+
+    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> set[Need] | None:
+        """Start what can; returns for what nodes were asked, None where nobody can be."""
+        picks = list[tuple[Todo, Nodes]]()
         try:
-            free = self._state.rested(usable, self._clock.now_s())
-            while self._context.may_start() and (pick := self._pick(waiting, free)) is not None:
+            while self._context.may_start() and (pick := self._pick(free)) is not None:
                 picks.append(pick)
-            wanted = self._desire(waiting, usable) if grows else list(waiting)
+            asked = self._desire(usable) if grows else None
             while picks:  # now that nothing stands in the place of what can start
                 self._start(*picks[0])
                 del picks[0]
         except BaseException:
             self._ended += [(todo, None) for todo, _ in picks]  # they have no thread that would say so
             raise
-        self._give_up_without_room(wanted, machines, grows)
+        return asked
 
-    def _waiting(self) -> list[Waiting]:
-        exclusive = self._context.plan.isolation == "exclusive_node"
-        return [
-            Waiting(
-                key,
-                need_of(todo.deployment, exclusive),
-                estimate_s := todo.estimate_s(),
-                last=todo.deployment.status == "risky",
-                avoid=todo.avoid,
-                cost=cost_of(todo.deployment, estimate_s),
-            )
-            for key, todo in self._queue.items()
-        ]
+    def _order(self) -> None:
+        """The queue by what is known now of how long starts take."""
+        self._starts = dict(self._state.starts)
+        self._waiting = Queue(self._wait(todo) for todo in self._queue.values())
+        self._seen = None
 
-    def _pick(self, waiting: list[Waiting], machines: list[Machine]) -> tuple[Todo, Nodes] | None:
+    def _starts_are_off(self) -> bool:
+        """Engines alone: how long a start of one deployment took is asked when it queues again."""
+        before = ((factor, self._starts.get(name, 1.0)) for name, factor in self._state.start_factors())
+        return any(abs(factor - known) > OFF * known for factor, known in before)
+
+    def _wait(self, todo: Todo) -> Waiting:
+        estimate_s = todo.estimate_s()
+        return Waiting(
+            todo.deployment.id,
+            need_of(todo.deployment, self._context.plan.isolation == "exclusive_node"),
+            estimate_s,
+            last=todo.deployment.status == "risky",
+            avoid=todo.avoid,
+            cost=cost_of(todo.deployment, estimate_s),
+        )
+
+    def _pick(self, machines: list[Machine]) -> tuple[Todo, Nodes] | None:
         """The next launch and its nodes, taken from the queue and counted as running."""
         running, now_s = self._state.running(), self._clock.now_s()
-        if len(running) >= MOST_LAUNCHES or (found := choose(waiting, machines, running, now_s)) is None:
+        if len(running) >= MOST_LAUNCHES:
+            return None
+        found = choose(self._waiting, machines, running, now_s, self._context.most_nodes)
+        if found is None:
             return None
         job, nodes = found
-        waiting.remove(job)
+        self._waiting.remove(job)
         todo = self._launched[job.key] = self._queue.pop(job.key)
-        todo.had_room, todo.no_room_since_s = True, None
+        self._roomy.add(job.need)
         self._context.breakers.admitted(job.key)
         self._state.admitted(job.key, Running(job.need, nodes, now_s + job.estimate_s))
         return todo, nodes
 
-    def _desire(self, waiting: list[Waiting], machines: list[Machine]) -> list[Waiting]:
+    def _desire(self, machines: list[Machine]) -> set[Need]:
         """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for."""
-        running, now_s = self._state.running(), self._clock.now_s()
-        left = left_of(self._context.plan.budget, self._state.spent(now_s))
+        context, running, now_s = self._context, self._state.running(), self._clock.now_s()
+        left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
-        jobs = worth_adding(waiting, machines, running, left)[: MOST_LAUNCHES - len(running)]
-        self._context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)])
-        return jobs
+        more = MOST_LAUNCHES - len(running)
+        jobs = worth_adding(self._waiting, machines, running, left, context.most_nodes, more)
+        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)])
+        return {job.need for job in jobs}
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:
         def run() -> None:
@@ -208,33 +246,69 @@ class Sweep:
                 continue  # named twice by an interrupt
             self._state.ended(todo.deployment.id)
             self._context.breakers.ended(todo.deployment.id)
+            self._seen = None
             if todo.left:
                 self._queue[todo.deployment.id] = todo
+                self._waiting.add(self._wait(todo))
             if raised is not None and raising:
                 raise raised
 
-    def _give_up_without_room(self, wanted: list[Waiting], machines: list[Machine], grows: bool) -> None:
-        """What no node could hold even if nothing ran is given up after a while; the others go on."""
-        now_s = self._clock.now_s()
-        for job in wanted:
-            todo = self._queue[job.key]
-            if not job.need.bundles or fit(job.need, machines, ()) is not None:
-                todo.no_room_since_s = None
-                continue
-            since_s = todo.no_room_since_s = now_s if todo.no_room_since_s is None else todo.no_room_since_s
-            limit_s = self._context.placement_timeout_s if grows else RETURN_S if todo.had_room else ROOM_S
-            what = str(Footprint(job.need.bundles))
-            what = what if job.need.replicas == 1 else f"{job.need.replicas} x {what}"
-            if job is wanted[0]:  # of a long queue one
-                self._context.tell(Phase(todo.deployment.label, "wait for nodes", what, now_s - since_s, limit_s))
+    def _look_for_homeless(self, asked: set[Need] | None, machines: list[Machine]) -> None:
+        """What no nodes could hold even if nothing ran, from when nodes were asked for it or none can come."""
+        now_s, most = self._clock.now_s(), self._context.most_nodes
+        homeless, before = dict[Need, float](), self._homeless
+        for need in {kind[0].need: None for kind in self._waiting.kinds()}:
+            if not need.bundles or fit(need, machines, (), most_nodes=most) is not None:
+                self._roomy.add(need)
+            elif asked is None or need in asked or need in before or need.least_nodes(machines) > most:
+                homeless[need] = before.get(need, now_s)
+        self._homeless = homeless
+
+    def _give_up_without_room(self, machines: list[Machine], growth: Growth) -> None:
+        """What waited for nodes as long as it may is given up; the others go on."""
+        self._tell_once(str(growth))
+        now_s, first = self._clock.now_s(), True
+        for need, since_s in list(self._homeless.items()):
+            limit_s, why = self._limit(need, machines, growth)
+            one = str(Footprint(need.bundles))
+            what = one if need.replicas == 1 else f"{need.replicas} x {one}"
+            jobs = [job for kind in self._waiting.kinds() if kind[0].need == need for job in kind]
+            if first:  # of many one
+                set_up = ", ".join(f"{number} x {kind} being set up" for kind, number in growth.coming.items())
+                says = f"{what}; {set_up}" if set_up else what
+                label = self._queue[jobs[0].key].deployment.label
+                self._context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
+                first = False
             if now_s - since_s >= limit_s:
-                why = f"none was added within {limit_s:g} s" if grows else "it has no autoscaler"
+                del self._homeless[need]
                 text = f"The cluster gave no place: its {len(machines)} node(s) cannot hold {what}, and {why}."
-                self._no_room(todo, Failure(FailureKind.NO_ROOM, text))
+                for job in jobs:
+                    self._waiting.remove(job)
+                    self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))
+
+    def _limit(self, need: Need, machines: list[Machine], growth: Growth) -> tuple[float, str]:
+        """How long it is waited for nodes that hold a launch, and why there are none then."""
+        most, timeout_s = self._context.most_nodes, self._context.placement_timeout_s
+        if (nodes := need.least_nodes(machines)) > most:
+            return 0.0, f"it takes {nodes} nodes where --max-nodes allows {most:g}"
+        if not growth.may:
+            return RETURN_S if need in self._roomy else ROOM_S, "it has no autoscaler"
+        says = f" ({growth})" if str(growth) else ""
+        if growth.impossible.intersection(need.nodes_worth_adding(machines)):
+            return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
+        limit_s = timeout_s * SET_UP if growth.coming else timeout_s
+        return limit_s, f"none was added within {limit_s:g} s{says}"
+
+    def _tell_once(self, text: str) -> None:
+        words = re.sub(r"\d+ x ", "", text)  # numbers grow
+        if text and words not in self._told:
+            self._told.add(words)
+            self._context.tell(Event("autoscaler", text))
 
     def _no_room(self, todo: Todo, failure: Failure) -> None:
         """A launch that never was: its row says why, and every measurement is a failed row."""
         del self._queue[todo.deployment.id]
+        self._seen = None
         launch = Launch(self._context, todo.deployment, ())
         self._context.tell(Event("gave_up", failure.sentence, todo.deployment.label, launch.row.launch_id))
         try:

@@ -34,8 +34,7 @@ class _Search:
 class Todo:
     """One entry of a sweep's queue. ``committed``: measurement id -> what came of it in earlier sweeps.
 
-    ``skipped`` of these are measured, ``refused`` failed and are not tried again. ``starts``: seconds that a start
-    took, by deployment id and by engine, as far as any was seen.
+    ``skipped`` of these are measured, ``refused`` failed and are not tried again. ``starts``: see ``SweepState``.
     """
 
     def __init__(
@@ -47,8 +46,6 @@ class Todo:
     ) -> None:
         self.deployment = deployment
         self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
-        self.had_room = False  # the cluster could hold it once: what is missing now may come back
-        self.no_room_since_s: float | None = None  # since when no node of the cluster could hold it
         self.told_occupied = False  # that others hold the hosts it waits for
         self._plan, self._committed, self._starts = plan, committed, starts
         self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
@@ -88,8 +85,8 @@ class Todo:
 
     @property
     def start_estimate_s(self) -> float:
-        """Seconds its engine takes to start: as it did, or as the engine did with other settings."""
-        by_engine = self._starts.get(self.deployment.settings.engine, estimated_start_s(self.deployment))
+        """Seconds its engine takes to start: as it did, or as far off the estimate as the engine's other starts."""
+        by_engine = self._starts.get(self.deployment.settings.engine, 1.0) * estimated_start_s(self.deployment)
         return self._starts.get(self.deployment.id, by_engine)
 
     def estimate_s(self) -> float:

@@ -137,7 +137,7 @@ def test_machines_have_an_id_and_an_address_each_and_room(cluster: Cluster) -> N
 
 def test_a_cluster_of_fixed_size_does_not_grow_and_a_desire_changes_nothing(cluster: Cluster) -> None:
     before = cluster.machines()
-    assert not cluster.grows()
+    assert not cluster.growth().may
     cluster.desire([Footprint((Bundle(8, 8.0),)), Footprint((Bundle(8, 8.0),) * 2)])
     placement = place(cluster, "after-a-desire")
     placement.release()

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from orchestrator.cluster import ray_growth
-from orchestrator.cluster.base import Bundle, Footprint
-from orchestrator.cluster.ray_growth import DesiredNodes
+from orchestrator.cluster.base import Bundle, Footprint, Growth
+from orchestrator.cluster.ray_growth import Autoscaler, DesiredNodes
+from orchestrator.cluster.ray_private import AutoscalerReport
 
 ONE = Footprint((Bundle(8, 4.0),), (("pool", "a"),))
 GANG = Footprint((Bundle(8, 4.0),) * 2)
@@ -83,3 +84,59 @@ def test_two_launches_on_one_node_hold_it_until_both_have_left(groups: Groups) -
 def test_there_are_never_more_groups_than_ray_can_look_at(groups: Groups) -> None:
     DesiredNodes().desire([ONE] * 500)
     assert len(groups.there) == ray_growth.MOST_GROUPS
+
+
+class Saying:
+    """An autoscaler's reports, one a look; the last one stays."""
+
+    def __init__(self, *reports: AutoscalerReport | None) -> None:
+        self.reports, self.now_s = list(reports), 0.0
+        self.autoscaler = Autoscaler(self.report, lambda: self.now_s)
+
+    def report(self) -> AutoscalerReport | None:
+        return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+
+    def after(self, seconds: float, **groups: Footprint) -> Growth:
+        self.now_s += seconds
+        return self.autoscaler.growth(lambda: groups)
+
+
+HEAD = ("head",)
+BIG = Footprint((Bundle(16, 1.0),))
+
+
+def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
+    assert Saying(None).after(5.0) == Growth(may=True)
+    assert not Saying(AutoscalerReport(("node_ab12",), 1)).after(5.0).may
+
+
+def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
+    never = Saying(AutoscalerReport(HEAD))
+    assert never.after(5.0) == Growth()
+    assert "configured and has not reported" in str(never.after(60.0))
+    stopped = Saying(AutoscalerReport(HEAD, 1), AutoscalerReport(HEAD, 2))
+    stopped.after(5.0)
+    assert str(stopped.after(59.0)) == ""
+    assert str(stopped.after(59.0)) == ""
+    assert "has not reported" in str(stopped.after(5.0))
+    assert str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0)) == "the autoscaler ended: KeyError"
+
+
+def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
+    before, later = {"spot": (7, "no capacity")}, {"spot": (9, "quota"), "h8": (1, "")}
+    said = Saying(AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later))
+    assert str(said.after(5.0)) == ""
+    assert str(said.after(5.0)) == "launches of nodes were refused: 2 x spot (quota), 1 x h8"
+
+
+def test_what_no_type_can_hold_is_believed_when_it_is_said_twice_and_nothing_is_in_the_way() -> None:
+    def reports(*types: str) -> list[AutoscalerReport]:
+        return [AutoscalerReport(types, stamp, infeasible=frozenset({"ab"})) for stamp in (1, 2)]
+
+    said = Saying(*reports("head"))
+    assert said.after(5.0, ab=BIG).impossible == frozenset()
+    assert said.after(1.0, ab=BIG).impossible == frozenset()  # not asked again so soon
+    assert said.after(5.0, ab=BIG).impossible == {BIG}
+    full = Saying(*reports("head", "h8"))  # perhaps it has as many nodes as it may have
+    full.after(5.0, ab=BIG)
+    assert full.after(5.0, ab=BIG).impossible == frozenset()

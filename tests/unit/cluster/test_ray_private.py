@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
 from orchestrator.cluster import ray_private
 
@@ -62,10 +62,12 @@ def test_without_rays_upload_nodes_get_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert ray_private.uploaded("/package") is None
 
 
-def version1(monkeypatch: pytest.MonkeyPatch, status: object) -> None:
+def version1(monkeypatch: pytest.MonkeyPatch, status: object, error: bytes = b"") -> None:
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: False)
     raw = None if status is None else json.dumps(status).encode()
-    monkeypatch.setattr("ray.experimental.internal_kv._internal_kv_get", lambda key: raw)
+    monkeypatch.setattr(
+        "ray.experimental.internal_kv._internal_kv_get", {"__autoscaling_status": raw, "__autoscaling_error": error}.get
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,29 +80,64 @@ def test_the_first_autoscaler_is_known_by_the_types_it_reports(
     monkeypatch: pytest.MonkeyPatch, status: object, grows: bool
 ) -> None:
     version1(monkeypatch, status)
-    assert ray_private.autoscales("h:1") is grows
+    report = ray_private.autoscaler_report("h:1")
+    assert report is not None
+    assert report.configured is grows
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "grows"),
-    [("idle_nodes", "node_ab12", False), ("idle_nodes", "head", True), ("active_nodes", "h100", True),
-     ("pending_nodes", "h100", True), ("pending_launches", "h100", True)],
-)  # fmt: skip
-def test_the_second_autoscaler_is_known_by_the_types_of_nodes(
-    monkeypatch: pytest.MonkeyPatch, kind: str, name: str, grows: bool
+def test_the_first_autoscaler_says_what_is_set_up_and_what_failed_or_why_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kinds: dict[str, list[Any]] = {
-        each: [] for each in ("active_nodes", "idle_nodes", "pending_nodes", "pending_launches")
-    }
-    kinds[kind] = [SimpleNamespace(ray_node_type_name=name)]
+    report = {"active_nodes": {"head": 1}, "pending_nodes": [["1.2.3.4", "h8", "setting-up"]],
+              "failed_nodes": [["1.2.3.5", "h8"], ["1.2.3.6", "h8"]]}  # fmt: skip
+    version1(monkeypatch, {"time": 7.0, "autoscaler_report": report})
+    said = ray_private.autoscaler_report("h:1")
+    assert said is not None
+    assert (said.stamp, said.coming["h8"], said.refused["h8"][0]) == (7.0, 1, 2)
+    version1(monkeypatch, None, b"The autoscaler failed with the following error:\nKeyError: 'head'")
+    ended = ray_private.autoscaler_report("h:1")
+    assert ended is not None
+    assert (ended.configured, ended.error) == (True, "KeyError: 'head'")
+
+
+def version2(monkeypatch: pytest.MonkeyPatch, reply: GetClusterStatusReply) -> ray_private.AutoscalerReport:
+    """What is made of a reply of the GCS."""
+    asked = SimpleNamespace(get_cluster_status=lambda timeout_s: reply.SerializeToString())
     monkeypatch.setattr("ray.autoscaler.v2.utils.is_autoscaler_v2", lambda fetch_from_server: True)
-    monkeypatch.setattr("ray.autoscaler.v2.sdk.get_cluster_status", lambda address: SimpleNamespace(**kinds))
-    assert ray_private.autoscales("h:1") is grows
+    monkeypatch.setattr("ray.autoscaler.v2.sdk.GcsClient", lambda address: asked)
+    report = ray_private.autoscaler_report("h:1")
+    assert report is not None
+    return report
 
 
-def test_an_autoscaler_that_cannot_be_asked_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "grows"), [("", False), ("head", True)])
+def test_the_second_autoscaler_is_known_by_the_types_of_nodes(
+    monkeypatch: pytest.MonkeyPatch, name: str, grows: bool
+) -> None:
+    reply = GetClusterStatusReply()
+    reply.cluster_resource_state.node_states.add(ray_node_type_name=name)
+    assert version2(monkeypatch, reply).configured is grows
+
+
+def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_no_nodes_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reply = GetClusterStatusReply()
+    state = reply.autoscaling_state
+    state.last_seen_cluster_resource_state_version = 12
+    state.pending_instances.add(ray_node_type_name="h8")
+    state.pending_instance_requests.add(ray_node_type_name="h8", count=3)
+    state.failed_instance_requests.add(ray_node_type_name="spot", count=1, reason="no capacity")
+    state.failed_instance_requests.add(ray_node_type_name="spot", count=2, reason="quota")
+    state.infeasible_gang_resource_requests.add(details="ab12:STRICT_PACK|PENDING")
+    said = version2(monkeypatch, reply)
+    assert (said.stamp, said.coming, said.refused) == (12, {"h8": 1}, {"spot": (3, "quota")})
+    assert said.infeasible == {"ab12"}
+
+
+def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gone(monkeypatch, "ray.autoscaler.v2.utils")
-    assert ray_private.autoscales("h:1")
+    assert ray_private.autoscaler_report("h:1") is None
 
 
 @pytest.mark.parametrize("ray_drains", [True, False])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.feasibility import placement_problems, workload_mismatch
+from orchestrator.plan.feasibility import placement_problems, spread, workload_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -42,6 +42,27 @@ def test_the_sentence_says_what_is_spread_and_what_would_help() -> None:
     ]
     big = placement_problems(settings(tensor_parallel_size=16), Hardware(name="h", accelerator="X", gpus_per_node=8))
     assert big == ["needs 16 GPUs on one node; a node of 'h' has 8 (nnodes: 2 would spread it)"]
+
+
+@given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.sampled_from([1, 2, 4, 8]))
+def test_a_replica_larger_than_a_node_is_spread_over_as_few_as_hold_whole_stages(
+    tensor: int, pipeline: int, per_node: int
+) -> None:
+    nodes = Hardware(name="h", accelerator="X", gpus_per_node=per_node)
+    made = spread(settings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline), nodes)
+    if tensor > per_node:  # no node holds a stage
+        assert made.nnodes == 1
+        assert placement_problems(made, nodes)
+        return
+    assert placement_problems(made, nodes) == []
+    assert pipeline % made.nnodes == 0
+    assert not any(pipeline % fewer == 0 and pipeline // fewer * tensor <= per_node for fewer in range(1, made.nnodes))
+
+
+def test_nodes_that_are_given_win() -> None:
+    given = settings(tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=1)
+    assert spread(given, Hardware(name="h", accelerator="X", gpus_per_node=8)) is given
+    assert spread(settings(tensor_parallel_size=16), Hardware(name="h", accelerator="X")).nnodes == 1
 
 
 @pytest.mark.parametrize(("limit", "wrong"), [(None, False), (150, False), (149, True)])

@@ -18,6 +18,7 @@ from orchestrator.cluster.base import (
     ClientLost,
     ClientReport,
     Footprint,
+    Growth,
     HostLost,
     Machine,
     Ready,
@@ -126,6 +127,7 @@ class World:
     grows_by: list[Machine] = field(default_factory=list)  # what an autoscaler adds, in this order
     grow_after_s: float = 60.0
     autoscaler: bool = False
+    says: Growth = Growth()  # the autoscaler
     ready_after_s: float = 10.0
     client_limit: int = 4
     keeps_cache: bool = False  # engines say that they do not empty it
@@ -163,8 +165,8 @@ class World:
         now_s = self.clock.now_s()
         return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
 
-    def grows(self) -> bool:
-        return self.autoscaler
+    def growth(self) -> Growth:
+        return self.says if self.autoscaler else Growth(may=False)
 
     def check_nodes(self) -> list[str]:
         return []

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cluster.base import Bundle, Footprint, Machine
-from orchestrator.runner.admission import Cost, Need, Running, Waiting, choose, fit, ordered, worth_adding
+from orchestrator.runner.admission import Cost, Need, Queue, Running, Waiting, choose, fit, worth_adding
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
@@ -22,7 +22,7 @@ def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
         Waiting("gang", gpu_need(8, 2), 5),
         Waiting("risky", gpu_need(8, 2), 500, last=True),
     ]
-    assert [job.key for job in ordered(jobs)] == ["gang", "long", "short", "risky"]
+    assert [job.key for job in Queue(jobs)] == ["gang", "long", "short", "risky"]
 
 
 def test_an_exclusive_launch_takes_only_hosts_where_nothing_runs() -> None:
@@ -69,8 +69,8 @@ def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> Non
     gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
     short = Waiting("short", gpu_need(1, exclusive=False), 20)
     long = Waiting("long", gpu_need(1, exclusive=False), 500)
-    assert choose([gang, long], GPU8, running, now_s=0.0) is None
-    picked = choose([gang, long, short], GPU8, running, now_s=0.0)
+    assert choose(Queue([gang, long]), GPU8, running, now_s=0.0) is None
+    picked = choose(Queue([gang, long, short]), GPU8, running, now_s=0.0)
     assert picked is not None
     assert picked[0].key == "short"
 
@@ -78,7 +78,7 @@ def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> Non
 def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
     never = Waiting("never", gpu_need(16), 1000)
     small = Waiting("small", gpu_need(1), 1)
-    picked = choose([never, small], GPU8, (), now_s=0.0)
+    picked = choose(Queue([never, small]), GPU8, (), now_s=0.0)
     assert picked is not None
     assert picked[0].key == "small"
 
@@ -98,7 +98,7 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
     started: set[str] = set()
     now = 0.0
     for _ in range(200):
-        picked = choose(list(queue.values()), GPU8, running, now)
+        picked = choose(Queue(list(queue.values())), GPU8, running, now)
         if picked is None:
             if not running:
                 break
@@ -122,8 +122,8 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
 
 def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
     job = Waiting("again", gpu_need(8), 10, avoid=frozenset({"n0"}))
-    assert choose([job], GPU8, [], 0.0) == (job, (("n1",),))
-    assert choose([job], GPU8[:1], [], 0.0) == (job, (("n0",),))
+    assert choose(Queue([job]), GPU8, [], 0.0) == (job, (("n1",),))
+    assert choose(Queue([job]), GPU8[:1], [], 0.0) == (job, (("n0",),))
 
 
 LOTS = Cost(float("inf"), float("inf"))
@@ -133,30 +133,31 @@ def test_what_no_node_can_take_at_present_is_worth_adding_in_the_order_of_admiss
     running = [Running(gpu_need(8), (("n0",),), 100.0)]
     jobs = [Waiting("short", gpu_need(1), 10), Waiting("gang", gpu_need(8, 2), 5), Waiting("long", gpu_need(1), 100)]
     # of three nodes one is taken: the gang gets the other two, and nobody else finds a place
-    assert [job.key for job in worth_adding(jobs, GPU8, running, LOTS)] == ["long", "short"]
-    assert [job.key for job in worth_adding(jobs, [], [], LOTS)] == ["gang", "long", "short"]
-    assert worth_adding(jobs[:1], GPU8, running, LOTS) == []
+    assert [job.key for job in worth_adding(Queue(jobs), GPU8, running, LOTS)] == ["long", "short"]
+    assert [job.key for job in worth_adding(Queue(jobs), [], [], LOTS)] == ["gang", "long", "short"]
+    assert worth_adding(Queue(jobs[:1]), GPU8, running, LOTS) == []
 
 
 def test_an_endpoint_needs_no_node_and_a_shared_node_is_not_asked_for_twice() -> None:
-    assert worth_adding([Waiting("e", Need((), endpoint="http://x"), 1)], [], [], LOTS) == []
+    assert worth_adding(Queue([Waiting("e", Need((), endpoint="http://x"), 1)]), [], [], LOTS) == []
     shared = [Waiting(str(at), gpu_need(4, exclusive=False), 10) for at in range(3)]
-    assert len(worth_adding(shared, GPU8[:1], [], LOTS)) == 1
+    assert len(worth_adding(Queue(shared), GPU8[:1], [], LOTS)) == 1
 
 
 def test_nothing_is_worth_adding_that_would_begin_after_the_budget_is_spent() -> None:
     jobs = [Waiting(str(at), gpu_need(8), 10, cost=Cost(80.0, 2.0)) for at in range(5)]
-    assert len(worth_adding(jobs, [], [], Cost(100.0, 100.0))) == 2
-    assert len(worth_adding(jobs, [], [], Cost(1000.0, 2.0))) == 1
-    assert worth_adding(jobs, [], [], Cost(0.0, 100.0)) == []
+    assert len(worth_adding(Queue(jobs), [], [], Cost(100.0, 100.0))) == 2
+    assert len(worth_adding(Queue(jobs), [], [], Cost(1000.0, 2.0))) == 1
+    assert worth_adding(Queue(jobs), [], [], Cost(0.0, 100.0)) == []
     # what fits a node of now is paid for first
-    assert len(worth_adding(jobs, GPU8[:1], [], Cost(100.0, 100.0))) == 1
+    assert len(worth_adding(Queue(jobs), GPU8[:1], [], Cost(100.0, 100.0))) == 1
 
 
 def test_a_launch_that_shares_no_node_asks_for_whole_nodes_as_large_as_they_are_known_to_be() -> None:
     need = gpu_need(2, replicas=2, gpus_per_node=4)
     assert need.footprints() == [Footprint((Bundle(2, 2.0),))] * 2
-    assert need.nodes_worth_adding(GPU8) == [Footprint((Bundle(4, 2.0),))] * 2
+    assert need.nodes_worth_adding(GPU8) == [Footprint((Bundle(4, 4.0),))]  # one for both
+    assert gpu_need(3, 2, replicas=2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 6.0),) * 2)]
     assert gpu_need(2).nodes_worth_adding([]) == [Footprint((Bundle(2, 2.0),))]
     assert gpu_need(2).nodes_worth_adding(GPU8) == [Footprint((Bundle(8, 2.0),))]
     assert gpu_need(2, labels=(("pool", "a"),)).nodes_worth_adding(GPU8)[0].bundles == (Bundle(2, 2.0),)

@@ -11,12 +11,14 @@ import pytest
 from orchestrator.analysis.best import best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.cluster.base import ClientLost, HostLost
+from orchestrator.cluster.base import Bundle, ClientLost, Footprint, Growth, HostLost
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
+from orchestrator.runner import sweep as sweep_module
+from orchestrator.runner.admission import choose
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
 from orchestrator.spec.dialect import Dialect
 from tests.unit.runner.simulation import (
@@ -570,6 +572,67 @@ def test_nodes_that_never_come_are_waited_for_as_long_as_the_user_said(store: St
     assert 300 <= report.wall_s < 310
     (row,) = launches(store)
     assert "none was added within 300 s" in str(row.reason)
+
+
+NODE8 = Footprint((Bundle(8, 1.0),))
+SET_UP_S = 900.0
+
+
+@pytest.mark.parametrize(
+    ("says", "after_s", "why"),
+    [
+        (Growth(impossible=frozenset({NODE8})), 5.0, "its autoscaler has no type of node that could."),
+        (Growth(refused={"spot": (2, "no capacity")}), 300.0,
+         "none was added within 300 s (launches of nodes were refused: 2 x spot (no capacity))."),
+        (Growth(silent="it has not reported"), 300.0, "none was added within 300 s (it has not reported)."),
+        (Growth(coming={"h8": 1}), 1200.0, "none was added within 1200 s."),
+    ],
+)  # fmt: skip
+def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_said(
+    says: Growth, after_s: float, why: str, store: Store
+) -> None:
+    world = growing(0, 0, says=says)
+    report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
+    assert after_s <= report.wall_s < after_s + 10
+    (row,) = launches(store)
+    assert str(row.reason).endswith(f"cannot hold one node with 1 GPUs, and {why}")
+    told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
+    assert told == ([str(says)] if str(says) else [])
+
+
+def test_a_node_that_takes_its_time_to_be_set_up_is_waited_for(store: Store) -> None:
+    world = growing(0, 1, grow_after_s=SET_UP_S, says=Growth(coming={"h8": 1}))
+    assert sweep(world, plan_of(), store, placement_timeout_s=300.0).counts.measured == 1
+
+
+@pytest.mark.parametrize(("up", "can_add"), [(0, 8), (2, 8), (8, 0)])
+def test_launches_hold_and_ask_for_no_more_nodes_than_the_user_allows(up: int, can_add: int, store: Store) -> None:
+    world = growing(up, can_add)
+    assert sweep(world, plan_of(EIGHT), store, most_nodes=3).counts.measured == 8
+    assert world.most_held == 3
+    assert len(world.nodes) == max(up, 3)
+
+
+def test_what_takes_more_nodes_than_the_user_allows_is_given_up_at_once(store: Store) -> None:
+    gang = "{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"
+    report = sweep(growing(0, 8), plan_of(f"{gang}, {{tensor_parallel_size: 8}}"), store, most_nodes=1)
+    assert (report.counts.measured, report.counts.failed) == (1, 1)
+    given_up = launches(store)[0]
+    assert given_up.started_unix_ns - 10**18 < 2e9
+    assert str(given_up.reason).endswith("and it takes 2 nodes where --max-nodes allows 1.")
+
+
+def test_nobody_is_looked_for_while_nothing_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def counted(*given: Any) -> Any:
+        looks.append(given)
+        return choose(*given)
+
+    monkeypatch.setattr(sweep_module, "choose", counted)
+    sweep(world_of([node("a")]), plan_of(TWO), store)
+    # who starts first, and that nobody else can; the same when it ended, and when nobody is left
+    assert len(looks) <= 6
 
 
 def test_no_more_nodes_are_desired_than_the_budget_pays_for(store: Store) -> None:
