@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,22 +13,29 @@ from orchestrator.cluster.base import Bundle, Footprint, Machine, Patience
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.results.store import Store
 from tests.cluster.autoscaling import autoscaling_ray
-from tests.harness import wait_for
+from tests.harness import MODEL, orchestrator, rows, wait_for, write_experiment
 
 pytestmark = pytest.mark.cluster
 
 NODE = Footprint((Bundle(8, 1.0),), (("pool", "grown"),))
+LARGER = Footprint((Bundle(16, 1.0),))  # than any node can be
+MOST = 3
 GROW_S = 60.0
 SHRINK_S = 60.0
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with autoscaling_ray(MOST) as address:
+        yield address
+
+
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
+def cluster(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with autoscaling_ray() as address:
-        made = RayCluster(Store.open(str(tmp_path), "x"), address)
-        yield made
-        made.close()
+    made = RayCluster(Store.open(str(tmp_path), "x"), address)
+    yield made
+    made.close()
 
 
 def grown(cluster: RayCluster) -> list[Machine]:
@@ -36,6 +45,9 @@ def grown(cluster: RayCluster) -> list[Machine]:
 def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cluster: RayCluster) -> None:
     assert cluster.growth().may
     assert grown(cluster) == []
+
+    cluster.desire([LARGER])
+    wait_for(lambda: LARGER in cluster.growth().impossible, GROW_S, "the autoscaler has no such type of node")
 
     cluster.desire([NODE, NODE])
     wait_for(lambda: len(grown(cluster)) == 2, GROW_S, "two nodes have come")
@@ -51,4 +63,38 @@ def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cl
     cluster.desire([])
     wait_for(lambda: [one.node_id for one in grown(cluster)] == [first], SHRINK_S, "only the held node is left")
     placement.release()
+    wait_for(lambda: not grown(cluster), SHRINK_S, "all nodes have left")
+
+
+SWEEP = f"""
+version: 1
+name: grows
+model: {{id: {MODEL}}}
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {{pool: grown}}, cpus_per_device: 0.1}}}}
+isolation: shared            # all these nodes are one host, which launches would have to themselves one by one
+deployments:
+  engine: emulator
+  hardware: h100
+  tensor_parallel_size: 8
+  vary: [{{cases: [{{pipeline_parallel_size: 2}}, {{max_num_seqs: 8}}, {{max_num_seqs: 16}}, {{max_num_seqs: 32}}]}}]
+workloads: [{{name: short, input_tokens: 32, output_tokens: 16}}]
+load: {{levels: {{concurrency: [2]}}, duration: 2s, warmup: 500ms}}
+"""
+
+
+def test_a_sweep_grows_to_the_most_nodes_measures_side_by_side_and_lets_go(
+    address: str, cluster: RayCluster, tmp_path: Path
+) -> None:
+    wait_for(lambda: not grown(cluster), SHRINK_S, "it begins without nodes")
+    experiment, results = write_experiment(tmp_path, SWEEP), tmp_path / "results"
+    done = orchestrator(
+        "run", str(experiment), "--results", str(results), "--address", address, RAY_AUTH_MODE="disabled"
+    )
+    assert done.returncode == 0, done.stderr
+    launches = rows(results, "launches")
+    nodes = [{rank["node_id"] for rank in json.loads(row["placement_json"])} for row in launches]
+    assert len(set.union(*nodes)) == MOST
+    assert sorted(map(len, nodes)) == [1, 1, 1, 2]  # the one that is larger than a node
+    began = sorted((row["started_unix_ns"] + 1e9 * row["placed_s"], row["held_s"]) for row in launches)
+    assert any(next_ns < began_ns + 1e9 * held_s for (began_ns, held_s), (next_ns, _) in itertools.pairwise(began))
     wait_for(lambda: not grown(cluster), SHRINK_S, "all nodes have left")

@@ -1,0 +1,77 @@
+"""What the driver costs: a whole sweep of 10,000 points on 1,000 simulated nodes.
+
+    python benchmarks/cluster/scale.py [--deployments 2000] [--nodes 1000]
+
+The real sweep on the simulated cluster of its unit tests, five points of 70 s a deployment; time jumps. Prints one
+JSON document with the processor's seconds: of the thread that admits (queue, admission, what is left) for each
+simulated hour, of the whole process for each point (launches, rows written to disk, and the simulation itself), and
+memory at each quarter. Exit status 1 when the admitting thread takes more than 1 % of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from orchestrator.results.events import Event, Phase
+from orchestrator.results.store import Store
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.sweep import Sweep
+from tests.unit.runner.simulation import VirtualClock, World, node, plan_of
+
+LEVELS = "1, 2, 4, 8, 16"
+POINTS = 5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--deployments", type=int, default=2000)
+    parser.add_argument("--nodes", type=int, default=1000)
+    given = parser.parse_args()
+    shapes = ("tensor_parallel_size: 1", "tensor_parallel_size: 4", "tensor_parallel_size: 8",
+              "tensor_parallel_size: 8, pipeline_parallel_size: 4")  # fmt: skip
+    cases = (f"{{{shapes[at % 4]}, max_num_seqs: {at + 1}}}" for at in range(given.deployments))
+    plan = plan_of(", ".join(cases), levels=LEVELS)
+    world = World(VirtualClock(), [node(f"n{at:04}") for at in range(given.nodes)])
+    process, memory_mb, measured = psutil.Process(), list[float](), 0
+    quarter = given.deployments * POINTS // 4
+
+    def told(item: Event | Phase) -> None:
+        nonlocal measured
+        if isinstance(item, Event) and item.kind == "measured":
+            measured += 1
+            if measured % quarter == 0:
+                memory_mb.append(round(process.memory_info().rss / 1e6))
+        world.log.clear()  # what the simulation notes of its own
+        world.crowds.clear()
+        world.loads.clear()
+        world.firsts.clear()
+
+    with tempfile.TemporaryDirectory() as folder:
+        context = SweepContext(plan, world, Store.open(folder, "x"), told, clock=world.clock)
+        began_s, began_admitting_s = time.process_time(), time.thread_time()
+        report = Sweep(context).run()
+        whole_s, admitting_s = time.process_time() - began_s, time.thread_time() - began_admitting_s
+    hours = report.wall_s / 3600
+    share = admitting_s / report.wall_s
+    figures = {
+        "points": report.counts.measured, "failed": report.counts.failed, "nodes": given.nodes,
+        "most_launches_at_once": world.most_held, "simulated_hours": round(hours, 2),
+        "admitting_s_per_hour": round(admitting_s / hours, 2), "admitting_share_of_a_core": round(share, 5),
+        "process_s_per_hour": round(whole_s / hours, 1), "process_ms_per_point": round(1e3 * whole_s / measured, 1),
+        "memory_mb_at_each_quarter": memory_mb,
+    }  # fmt: skip
+    print(json.dumps(figures, indent=2))
+    return int(share > 0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
