@@ -161,7 +161,10 @@ class Hosts:
 
 
 def ours(env: Mapping[str, str]) -> dict[str, str]:
-    return environment(RAY_AUTH_MODE="disabled", HF_HUB_OFFLINE="1", **env)
+    """For a process there: the folder of leases that this test run has in /tmp is not seen on the hosts."""
+    made = environment(RAY_AUTH_MODE="disabled", HF_HUB_OFFLINE="1", **env)
+    made.pop("ORCHESTRATOR_LEASES", None)
+    return made
 
 
 def ip(*argv: str) -> None:
