@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Growing(World):
     made: int = 0
     paid_s: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # since when until when a node is paid
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         self.desired = list(footprints)
         busy = {name for names in self.held.values() for name in names}
         idle = [one for one in self.nodes if one.node_id not in busy]

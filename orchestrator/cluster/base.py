@@ -7,7 +7,7 @@ another node; any of its calls may raise HostLost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
@@ -217,8 +217,10 @@ class Cluster(Protocol):
         """What its autoscaler says; asked again and again."""
         ...
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         """The cluster should come to have nodes for these, beside those that launches hold; replaces the last desire.
+
+        ``taken``: ids of nodes that launches were given, those that are not placed yet too.
 
         A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not. With none, nothing of
         this program keeps a node up but what launches hold.

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -76,7 +76,7 @@ class LocalCluster:
     def growth(self) -> Growth:
         return Growth(may=False)
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         return
 
     def probes(self) -> LocalProbes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from threading import Event, Thread
 from typing import Any
@@ -96,8 +96,8 @@ class RayCluster:
     def growth(self) -> Growth:
         return self._autoscaler.growth(self._desired.groups)
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
-        self._desired.desire(footprints)
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        self._desired.desire(footprints, taken)
         if not footprints:
             self._pool.end_idle()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,13 +50,19 @@ class DesiredNodes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: Counter[str] = Counter()  # node id -> launches' bundles on it
+        self._taken: frozenset[str] = frozenset()  # given to launches when it was last said what is desired
         self._avoided: tuple[str, ...] = ()  # the nodes that the groups of now keep off
         self._groups: list[tuple[Footprint, Any]] = []
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
-        """See ``Cluster.desire``; gangs first, at most MOST_GROUPS."""
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        """See ``Cluster.desire``; gangs first, at most MOST_GROUPS.
+
+        No group may come up on a node that a launch was just given: one that was made and removed again in the same
+        millisecond left the launch waiting for the node for ever (seen with Ray 2.60).
+        """
         wanted = sorted(footprints, key=lambda one: -len(one.bundles))[:MOST_GROUPS]
         with self._lock:
+            self._taken = frozenset(taken)
             self._replace(wanted)
 
     def hold(self, nodes: Iterable[str]) -> None:
@@ -76,7 +82,7 @@ class DesiredNodes:
             return {group.id.hex(): footprint for footprint, group in self._groups}
 
     def _replace(self, wanted: Sequence[Footprint]) -> None:
-        avoided = tuple(sorted(self._held))
+        avoided = tuple(sorted(self._taken.union(self._held)))
         if avoided != self._avoided:
             for _, group in self._groups:
                 remove(group)

@@ -223,7 +223,8 @@ class Sweep:
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         more = MOST_LAUNCHES - len(running)
         jobs = worth_adding(self._waiting, machines, running, left, context.most_nodes, more)
-        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)])
+        taken = {node for launch in running for replica in launch.nodes for node in replica}
+        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], taken)
         return {job.need for job in jobs}
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:

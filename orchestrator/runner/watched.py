@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from orchestrator.cluster.base import Cluster, Footprint, Machine
@@ -36,8 +36,8 @@ class WatchedCluster:
             self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} there", data=changes))
         return machines
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
-        self._cluster.desire(footprints)
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        self._cluster.desire(footprints, taken)
         wanted = Counter(map(str, footprints))
         with self._lock:
             before, self._wanted = self._wanted, wanted

@@ -72,6 +72,16 @@ def test_no_group_is_on_a_node_that_a_launch_takes(groups: Groups) -> None:
     assert [selectors for _, _, selectors in groups.there] == [({"pool": "a", "ray.io/node-id": "!in(n1)"},)] * 2
 
 
+def test_no_group_is_ever_on_a_node_that_was_given_to_a_launch(groups: Groups) -> None:
+    desired = DesiredNodes()
+    desired.hold(["n1"])
+    desired.desire([ONE], taken=["n1", "n2"])
+    names = [name for name, _, _ in groups.there]
+    desired.hold(["n2"])  # the launch that was given n2 asks for it: nothing has to go
+    assert [name for name, _, _ in groups.there] == names
+    assert groups.there[0][2][0]["ray.io/node-id"] == "!in(n1,n2)"
+
+
 def test_two_launches_on_one_node_hold_it_until_both_have_left(groups: Groups) -> None:
     desired = DesiredNodes()
     desired.hold(["n1"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -171,7 +171,7 @@ class World:
     def check_nodes(self) -> list[str]:
         return []
 
-    def desire(self, footprints: Sequence[Footprint]) -> None:
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         self.desired = list(footprints)
         while self.grows_by and self._coming < len(self.desired):
             self._coming += 1

@@ -479,7 +479,7 @@ def test_a_node_that_came_late_and_was_lost_is_waited_for_anew(store: Store) -> 
 def test_a_sweep_ends_with_what_the_cluster_raises_while_launches_are_chosen(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(footprints: object) -> None:
+    def refuse(footprints: object, taken: object) -> None:
         if footprints:
             raise RuntimeError("the cluster is gone")
 
