@@ -95,12 +95,14 @@ class EngineHost:
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
         """Of launches of this sweep whose agent died on this node before it could hand them over: folder, name, log."""
         found: list[tuple[str, str, bytes]] = []
+        alive = {one.launch for one in living()}  # an agent that ends holds its lease longer than its launch's lock
         for work in dead_work(node_folder("locks"), node_folder("work")):
+            launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
                 sweep, rank = (work / ORIGIN).read_text().split()
-                if sweep == self._sweep and len(found) < MOST_DEAD_LOGS:
+                if sweep == self._sweep and launch not in alive and len(found) < MOST_DEAD_LOGS:
                     log = kept(work / LOG_NAME).decode(errors="replace")
-                    name = f"{work.name.rpartition('-')[0]}/rank{rank}.log"
+                    name = f"{launch}/rank{rank}.log"
                     found.append((work.name, name, redacted(log, secrets_of(os.environ)).encode()))
         return found
 
@@ -235,8 +237,8 @@ class EngineHost:
             with suppress(OSError):
                 log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
         self._over.set()
-        self._lease.release()
         shutil.rmtree(self._workdir, ignore_errors=True)
+        self._lease.release()
         dirty: Sequence[str] = ()
         with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
             dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()
