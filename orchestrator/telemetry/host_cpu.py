@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+INIT = 1  # whoever it is: the parent of all that lost theirs
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,7 +52,7 @@ def foreign(before: Snapshot, after: Snapshot, ours: Collection[int], some_left:
     that still live.
     """
     known = set(ours)
-    while more := {pid for pid, parent in after.parents.items() if parent in known} - known:
+    while more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT} - known:
         known |= more
     own_s = alive_s = 0.0
     for key, (alone_s, all_s) in after.processes.items():

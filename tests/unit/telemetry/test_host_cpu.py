@@ -44,7 +44,7 @@ def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
     after = Snapshot(10.0, 118.0, 2, used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | {(9, 0.0): (1.5, 7.0)})
     tree = replace(after, parents={9: 1, 8: 9, 7: 8, 5: 1})
     assert foreign(before, tree, {9}) == (7.0, 0.35)
-    assert foreign(before, tree, ()) == (18.0, 0.9)
+    assert foreign(before, tree, ()) == foreign(before, tree, {1}) == (18.0, 0.9)
 
 
 def test_what_ours_used_that_ended_meanwhile_is_not_taken_for_that_of_others() -> None:
