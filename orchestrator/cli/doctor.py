@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.redaction import redacted
+
 if TYPE_CHECKING:
     from orchestrator.runner.doctor import Finding
 
@@ -46,7 +48,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
     deployments = load_plan(experiment).runnable() if experiment else []
     if results_uri:
-        Store.open(results_uri, "x")  # a URI that cannot be is bad input, before anything is joined
+        results_uri = Store.open(results_uri, "x").uri  # bad input is told before anything is joined; a path is whole
     cluster = open_cluster(None, address or LOCAL)
     try:
         kinds = checks.kinds_of(on_this_cluster(deployments, cluster.machines()))
@@ -66,7 +68,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
         document = {"nodes": said, "clients": clients, "findings": [asdict(one) for one in found]}
         click.echo(json.dumps(document, indent=1))
     else:
-        click.echo(_text(found, len(nodes)))
+        click.echo(redacted(_text(found, len(nodes))))
     return 2 if "fail" in levels else 3 if levels else 0
 
 

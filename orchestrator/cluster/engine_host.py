@@ -22,12 +22,13 @@ from orchestrator.cluster.base import Allocation, Ready, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.container import is_docker
 from orchestrator.engines.failures import LastWords, Phase, classify
-from orchestrator.engines.leases import Lease, living
-from orchestrator.engines.ownership import LAUNCH, LOCKS, node_folder, node_path, tagged
+from orchestrator.engines.leases import Holding, Lease, living
+from orchestrator.engines.ownership import node_folder
 from orchestrator.engines.process import LOG_NAME, EngineProcess
 from orchestrator.engines.readiness import Expected, wait_ready
-from orchestrator.engines.reaper import dead_work, reap
+from orchestrator.engines.reaper import dead_work, processes_of, reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.http_control import ask
 from orchestrator.load.point import HostLoad
@@ -72,7 +73,7 @@ class EngineHost:
         self._ready: Future[Ready | Failure] | None = None
         self._sampler: Sampler | None = None
         self._before: Snapshot | None = None  # when the point began
-        self._foreign: set[str] = set()
+        self._held: list[Holding] = []  # what was held on this host then
         self._phase: Phase = "start"
         self._stopped: Stopped | None = None
         self.allocation = Allocation(
@@ -94,12 +95,14 @@ class EngineHost:
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
         """Of launches of this sweep whose agent died on this node before it could hand them over: folder, name, log."""
         found: list[tuple[str, str, bytes]] = []
+        alive = {one.launch for one in living()}  # an agent that ends holds its lease longer than its launch's lock
         for work in dead_work(node_folder("locks"), node_folder("work")):
+            launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
                 sweep, rank = (work / ORIGIN).read_text().split()
-                if sweep == self._sweep and len(found) < MOST_DEAD_LOGS:
+                if sweep == self._sweep and launch not in alive and len(found) < MOST_DEAD_LOGS:
                     log = kept(work / LOG_NAME).decode(errors="replace")
-                    name = f"{work.name.rpartition('-')[0]}/rank{rank}.log"
+                    name = f"{launch}/rank{rank}.log"
                     found.append((work.name, name, redacted(log, secrets_of(os.environ)).encode()))
         return found
 
@@ -206,20 +209,20 @@ class EngineHost:
 
     def begin_host(self) -> None:
         """Look at who uses this host from now on."""
-        self._before = snapshot()
-        self._foreign = self._foreign_launches()
+        self._before, self._held = snapshot(), []
+        self._held = living()
 
     def end_host(self, ours: Collection[int]) -> HostLoad:
         """What others did here since ``begin_host``. ``ours``: clients and driver, where they are on this host."""
-        launches = {one.launch for one in living() if one.sweep == self._sweep}
-        engines = {one.pid for one, tags in tagged({LOCKS: str(node_path("locks"))}) if tags.get(LAUNCH) in launches}
+        now = living()
+        launches = {one.launch for one in now if one.sweep == self._sweep}
+        some_left = any(one.sweep == self._sweep and one.launch not in launches for one in self._held)
+        in_docker = self._server is not None and is_docker(self._server.settings)
         assert self._before
-        used_s, share = foreign(self._before, snapshot(), {*engines, *ours, os.getpid()})
-        seen = self._foreign | self._foreign_launches()
+        known = {*processes_of(launches, in_docker), *ours, os.getpid()}
+        used_s, share = foreign(self._before, snapshot(), known, some_left)
+        seen = {one.launch for one in (*self._held, *now) if one.sweep != self._sweep}
         return HostLoad(self.allocation.hostname, used_s, share, len(seen))
-
-    def _foreign_launches(self) -> set[str]:
-        return {one.launch for one in living() if one.sweep != self._sweep}
 
     def stop(self) -> Stopped:
         """End the process and everything it started; the log comes along. Calling it again tells the same."""
@@ -234,8 +237,8 @@ class EngineHost:
             with suppress(OSError):
                 log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
         self._over.set()
-        self._lease.release()
         shutil.rmtree(self._workdir, ignore_errors=True)
+        self._lease.release()
         dirty: Sequence[str] = ()
         with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
             dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()

@@ -120,7 +120,7 @@ def _lowest_niceness() -> int:
 
 def _space(folder: Path) -> dict[str, Any]:
     """Free and all bytes of the file system that a folder is, or will be, on, and its kind."""
-    while not folder.exists():
+    while not os.path.exists(folder):  # nor one that this user may not look into
         folder = folder.parent
     usage, at = shutil.disk_usage(folder), folder.resolve()
     mounts = [one for one in psutil.disk_partitions(all=True) if at.is_relative_to(one.mountpoint)]

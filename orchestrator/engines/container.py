@@ -43,6 +43,11 @@ def in_container(command: Command, settings: EngineSettings, hardware: Hardware,
     return _docker(command, settings.container_runtime or "docker", settings.image, hardware, node, mounts)
 
 
+def is_docker(settings: EngineSettings) -> bool:
+    """Whether a daemon starts it: its processes are no descendants of ours."""
+    return settings.image is not None and settings.container_runtime in (None, "docker")
+
+
 def local_paths(settings: EngineSettings, node: Node) -> list[str]:
     """Absolute paths that the settings name, which the container must see under the same paths."""
     spec = settings.speculative

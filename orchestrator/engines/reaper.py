@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from orchestrator.engines import guard
 from orchestrator.engines.container import LOCKS_LABEL, launch_of
 from orchestrator.engines.ownership import (
     LAUNCH,
@@ -66,6 +68,25 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
         with suppress(OSError):  # another agent removes it too
             if time.time() - max(path.lstat().st_mtime for path in (left, *left.iterdir())) > WORK_KEPT_S:
                 shutil.rmtree(left, ignore_errors=True)
+    return found
+
+
+def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:
+    """Living processes of these launches of ours: engines, their guards and, ``in_docker``, what its daemon runs for
+    them; of all of these the children belong to them, too."""
+    found, folder = set[int](), node_folder("locks")
+    for process, environ in tagged({LOCKS: str(folder)}):
+        if environ.get(LAUNCH) in launches:
+            found.add(process.pid)
+            with suppress(psutil.Error):
+                parent = process.parent()  # podman's containers are children of the guard, and have no tags
+                if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
+                    found.add(parent.pid)
+    containers = [one for one in _containers("docker", folder) if one.launch_id in launches] if in_docker else []
+    if containers:
+        names = [one.name.partition(" ")[2] for one in containers]
+        said = _run("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
+        found |= {int(pid) for pid in said if pid.isdigit() and pid != "0"}  # 0: it ended
     return found
 
 

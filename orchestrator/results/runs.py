@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.errors import InputError, OrchestratorError, ResultsError
+from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.redaction import redacted
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.events import Event, Listener, Phase
@@ -296,7 +296,7 @@ class ActiveRun:
 
     def _beat_on(self) -> None:
         while not self._over.wait(EVERY_S):
-            with suppress(ResultsError):  # the storage does not answer: the next beat may come through
+            with suppress(Exception):  # the storage does not answer, or whatever: the next beat may come through
                 self.beat()
             if self._lost:
                 return

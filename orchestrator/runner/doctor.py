@@ -14,6 +14,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.ports import FIRST, LAST
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.model import Deployment
+from orchestrator.redaction import redacted
 from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
@@ -85,17 +86,19 @@ def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], 
             found.append(Finding("fail", "node", where, answer.why, "nothing can run there", do))
         else:
             nodes.append(Node(machines[node_id], answer))
-    offsets = _clocks(probes)
+    if not nodes:
+        return [], found
+    offsets = _clocks(probes, [one.machine.node_id for one in nodes])
     nodes = [Node(one.machine, one.facts, offsets.get(one.machine.node_id, 0.0)) for one in nodes]
     return nodes, found + (_results(probes, nodes, uri) if uri else [])
 
 
-def _clocks(probes: Probes) -> dict[str, float]:
+def _clocks(probes: Probes, nodes: Sequence[str]) -> dict[str, float]:
     """How far each node's wall clock is off, by the fastest of several round trips, less what that leaves open."""
     best: dict[str, tuple[float, float]] = {}
     for _ in range(ROUNDS):
         before_s = time.time()
-        said = probes.ask(time.time)
+        said = probes.ask(time.time, nodes=nodes)  # one that is silent would make every round trip a minute
         took_s = time.time() - before_s
         for node, there_s in said.items():
             if not isinstance(there_s, NoAnswer):
@@ -106,10 +109,10 @@ def _clocks(probes: Probes) -> dict[str, float]:
 def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
     """A file of the driver's that all read, and one of each that the driver sees."""
     blobs, nonce, wrong = Blobs(parse_location(uri), Retry(tries=2)), new_ulid(), dict[str, str]()
-    written = [f".doctor-{nonce}-driver"]
+    written, names = [f".doctor-{nonce}-driver"], {one.machine.node_id: one.name for one in nodes}
     try:
         blobs.put(written[0], b"seen")
-        for node, one in probes.ask(results_problem, uri, nonce).items():
+        for node, one in probes.ask(results_problem, uri, nonce, nodes=list(names)).items():
             problem, key = (one.why, "") if isinstance(one, NoAnswer) else one
             written += [key] * (not problem)
             seen = problem or any(blobs.exist([key]))
@@ -117,8 +120,7 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
         for key in written:
             blobs.delete(key)
     except (OSError, OrchestratorError) as error:
-        wrong[""] = str(error)
-    names = {one.machine.node_id: one.name for one in nodes}
+        wrong[""] = redacted(str(error))
     why = "clients write their rows there, from any node"
     do = "give a folder that all nodes share, or s3://...; every node needs credentials of its own"
     return [Finding("fail", "results", names.get(node, "driver"), what, why, do) for node, what in wrong.items()]

@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+INIT = 1  # whoever it is: the parent of all that lost theirs
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """CPU seconds used until now: by all, and by each process with the children that it has seen end."""
+    """CPU seconds used until now: by all, and by each process, alone and with the children that it has seen end."""
 
     at_s: float
     busy_s: float
     cores: int
-    processes: dict[tuple[int, float], float]  # pid and start time
+    processes: dict[tuple[int, float], tuple[float, float]]  # pid and start time
+    parents: dict[int, int] = field(default_factory=dict)  # by pid
 
 
 def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
@@ -29,19 +31,36 @@ def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
         first, *rest = stat.read_text().splitlines()
     except OSError:
         return Snapshot(time.monotonic(), 0.0, 1, {})
-    user, nice, system, _, _, irq, softirq, *_ = map(int, first.split()[1:])  # no idle, I/O wait, time stolen
+    user, nice, system, *_ = map(int, first.split()[1:])  # interrupts may be of our own packets
     cores = sum(line.startswith("cpu") for line in rest)
-    used: dict[tuple[int, float], float] = {}
+    used: dict[tuple[int, float], tuple[float, float]] = {}
+    parents: dict[int, int] = {}
     for process in psutil.process_iter():
         try:
-            used[process.pid, process.create_time()] = sum(process.cpu_times()[:4])
+            with process.oneshot():
+                times, parents[process.pid] = process.cpu_times(), process.ppid()
+                used[process.pid, process.create_time()] = sum(times[:2]), sum(times[:4])
         except psutil.Error:
             continue
-    return Snapshot(time.monotonic(), (user + nice + system + irq + softirq) / _TICKS, cores, used)
+    return Snapshot(time.monotonic(), (user + nice + system) / _TICKS, cores, used, parents)
 
 
-def foreign(before: Snapshot, after: Snapshot, ours: Collection[int]) -> tuple[float, float]:
-    """CPU seconds that others than these processes used, and their share of the time of all cores."""
-    own_s = sum(s - before.processes.get(key, 0.0) for key, s in after.processes.items() if key[0] in ours)
+def foreign(before: Snapshot, after: Snapshot, ours: Collection[int], some_left: bool = False) -> tuple[float, float]:
+    """CPU seconds that others than these processes and their children used, and their share of the time of all cores.
+
+    ``some_left``: processes of ours ended meanwhile, and nobody knows what they used: then only what those others did
+    that still live.
+    """
+    known = set(ours)
+    while more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT} - known:
+        known |= more
+    own_s = alive_s = 0.0
+    for key, (alone_s, all_s) in after.processes.items():
+        before_s = before.processes.get(key, (0.0, 0.0))
+        if key[0] in known:
+            own_s += all_s - before_s[1]
+        else:
+            alive_s += alone_s - before_s[0]
     foreign_s = max(0.0, after.busy_s - before.busy_s - own_s)
+    foreign_s = min(foreign_s, alive_s) if some_left else foreign_s
     return foreign_s, foreign_s / max(1e-9, (after.at_s - before.at_s) * after.cores)

@@ -76,6 +76,10 @@ def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
         held = FileLock(dead, node_folder("locks"))
         assert agent.dead_logs() == [], "it lives"
         held.release()
+        ending = Lease(dead)
+        ending.take(sweep, exclusive=False)
+        assert agent.dead_logs() == [], "its engine has ended, and it hands over the log itself"
+        ending.release()
         agent.drop_dead(f"{dead}-a")
         agent.drop_dead("../../nothing/outside")
         assert agent.dead_logs() == []

@@ -109,6 +109,7 @@ NAMES = [f"orchestrator-{name}" for name in ("held-8000-0", "lost-8000-0", "lost
 DOCKER = """#!/bin/sh
 echo "$@" >> {log}
 if [ "$1" = ps ]; then cat {containers}; fi
+if [ "$1" = inspect ]; then echo 4711; echo 0; fi
 exit {status}
 """
 
@@ -148,6 +149,26 @@ def test_containers_of_lost_launches_are_removed_and_no_others(docker: Path) -> 
     assert [line for line in asked.splitlines() if not line.startswith("ps ")] == [
         f"rm --force {name}" for name in NAMES[1:3]
     ]
+
+
+def test_engines_their_guards_and_what_docker_runs_for_them_are_a_launchs(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper, "node_folder", lambda name: docker / name)
+    tags = {ownership.LAUNCH: "held", ownership.LOCKS: str(docker / "locks")}
+    engine = f"import os, subprocess, sys; subprocess.Popen(['sleep', '60'], env=os.environ | {tags!r}, stdout=2)"
+    guard = f"{engine}; print(flush=True); sys.stdin.read()  # {reaper.guard.__name__}"
+    parent = subprocess.Popen([sys.executable, "-c", guard], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        (child,) = (process.pid for process, _ in ownership.tagged(tags))
+        assert reaper.processes_of({"held"}) == {parent.pid, child}
+        assert reaper.processes_of({"held"}, in_docker=True) == {parent.pid, child, 4711}
+        assert reaper.processes_of({"another"}, in_docker=True) == set()
+    finally:
+        ownership.kill_tagged(tags)
+        parent.communicate()
 
 
 def test_work_folders_of_the_dead_are_kept_for_days_and_those_of_the_living_for_ever(tmp_path: Path) -> None:

@@ -255,14 +255,17 @@ def test_a_run_whose_place_was_taken_meanwhile_stops_and_leaves_the_other_alone(
     assert ids(runs) == [other.run_id]
 
 
-def test_storage_that_does_not_answer_ends_no_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ResultsError("no answer"), ValueError("not what was expected")])
+def test_storage_that_does_not_answer_ends_no_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     stop, beats, through = threading.Event(), [], threading.Event()
 
     def fails(self: Runs) -> dict[str, float]:
         beats.append(1)
         if len(beats) > 2:
             through.set()
-        raise ResultsError("no answer")
+        raise error
 
     active, _ = entered(runs, stop)
     monkeypatch.setattr(module, "EVERY_S", 0.01)

@@ -366,14 +366,17 @@ class FakeProbes(LocalProbes):
         self._second = second
 
     def ask(self, function: Any, *arguments: Any, limit_s: float = 0.0, nodes: Any = ()) -> dict[str, Any]:
-        said = {"one": function(*arguments), "two": self._second(function, *arguments)}
-        return {node: one for node, one in said.items() if not nodes or node in nodes}
+        answers = {"one": lambda: function(*arguments), "two": lambda: self._second(function, *arguments)}
+        return {node: answers[node]() for node in nodes or answers}
 
 
-def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named() -> None:
+def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path: Path) -> None:
     nodes, (found,) = examine(FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), {}, None)
     assert [one.machine.node_id for one in nodes] == ["one"]
     assert (found.level, found.where, "raylet" in found.do) == ("fail", "10.0.0.2, two", True)
+    asked = list[Any]()
+    examine(FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")), {}, str(tmp_path))
+    assert asked == [facts], "a silent node is not waited for again"
     _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), {}, None)
     assert "install the program" in found.do
 

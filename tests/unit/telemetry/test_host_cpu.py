@@ -6,9 +6,16 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
+
+
+def used(alone: dict[tuple[int, float], float]) -> dict[tuple[int, float], tuple[float, float]]:
+    """Of processes without children."""
+    return {key: (seconds, seconds) for key, seconds in alone.items()}
+
 
 STAT = """cpu  200 0 100 900 50 0 100 7 0 0
 cpu0 100 0 50 450 25 0 50 0 0 0
@@ -17,19 +24,36 @@ intr 1
 """
 
 
-def test_idle_time_waiting_for_disks_and_time_stolen_are_no_use(tmp_path: Path) -> None:
+def test_idle_time_waiting_for_disks_interrupts_and_time_stolen_are_no_use(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text(STAT)
     found = snapshot(tmp_path / "stat")
-    assert (found.busy_s * os.sysconf("SC_CLK_TCK"), found.cores) == (400, 2)
+    assert (found.busy_s * os.sysconf("SC_CLK_TCK"), found.cores) == (300, 2)
 
 
 def test_what_ours_used_counts_from_the_first_look_and_what_began_since_whole() -> None:
-    before = Snapshot(0.0, 100.0, 4, {(1, 0.0): 5.0, (2, 0.0): 50.0})
-    after = Snapshot(10.0, 120.0, 4, {(1, 0.0): 9.0, (2, 0.0): 60.0, (3, 5.0): 2.0})
+    before = Snapshot(0.0, 100.0, 4, used({(1, 0.0): 5.0, (2, 0.0): 50.0}))
+    after = Snapshot(10.0, 120.0, 4, used({(1, 0.0): 9.0, (2, 0.0): 60.0, (3, 5.0): 2.0}))
     assert foreign(before, after, {1, 3}) == (14.0, 0.35)
     assert foreign(before, after, {1, 2, 3}) == (4.0, 0.1)
-    again = Snapshot(10.0, 120.0, 4, {(1, 7.0): 3.0})
+    again = Snapshot(10.0, 120.0, 4, used({(1, 7.0): 3.0}))
     assert foreign(before, again, {1}) == (17.0, 0.425), "the same pid, another process"
+
+
+def test_children_of_ours_are_ours_and_what_they_ended_with_counts() -> None:
+    before = Snapshot(0.0, 100.0, 2, {(9, 0.0): (1.0, 1.0)})
+    after = Snapshot(10.0, 118.0, 2, used({(7, 1.0): 2.0, (8, 1.0): 3.0, (5, 1.0): 4.0}) | {(9, 0.0): (1.5, 7.0)})
+    tree = replace(after, parents={9: 1, 8: 9, 7: 8, 5: 1})
+    assert foreign(before, tree, {9}) == (7.0, 0.35)
+    assert foreign(before, tree, ()) == foreign(before, tree, {1}) == (18.0, 0.9)
+
+
+def test_what_ours_used_that_ended_meanwhile_is_not_taken_for_that_of_others() -> None:
+    before = Snapshot(0.0, 100.0, 2, used({(1, 0.0): 5.0, (2, 0.0): 50.0, (3, 0.0): 1.0}))
+    after = Snapshot(10.0, 118.0, 2, used({(1, 0.0): 9.0}) | {(3, 0.0): (2.5, 14.0)})  # 3 waited for 2, which was ours
+    assert foreign(before, after, {1}) == (14.0, 0.7)
+    assert foreign(before, after, {1}, some_left=True) == (1.5, 0.075)
+    busy = replace(after, processes=after.processes | used({(4, 2.0): 16.0}))
+    assert foreign(before, busy, {1}, some_left=True) == (14.0, 0.7), "never more than all but ours"
 
 
 def test_nothing_is_known_where_it_cannot_be_read(tmp_path: Path) -> None:
@@ -45,9 +69,10 @@ def test_a_process_that_burns_a_core_is_seen_and_told_from_ours() -> None:
         while used_s < 0.3 and time.monotonic() < end_s:  # others may be busy too
             time.sleep(0.1)
             after = snapshot()
-            used_s = foreign(before, after, {os.getpid()})[0] - foreign(before, after, {os.getpid(), burning.pid})[0]
+            used_s = foreign(before, after, ())[0] - foreign(before, after, {burning.pid})[0]
         assert used_s >= 0.3
-        assert foreign(before, after, {os.getpid()})[1] > 0.0
+        assert foreign(before, after, ())[1] > 0.0
+        assert after.parents[burning.pid] == os.getpid()
     finally:
         burning.kill()
         burning.wait()
