@@ -219,10 +219,9 @@ class Plan(SweepRules):
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
         """A plan in which the deployments with these ids are impossible, and with one more note."""
+        wrong = {"status": "impossible"}
         deployments = tuple(
-            one.model_copy(update={"status": "impossible", "reasons": (reasons[one.id], *one.reasons)})
-            if one.id in reasons
-            else one
+            one.model_copy(update=wrong | {"reasons": (reasons[one.id], *one.reasons)}) if one.id in reasons else one
             for one in self.deployments
         )
         changed = {"deployments": deployments, "notes": (*self.notes, note)}
