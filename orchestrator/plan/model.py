@@ -359,7 +359,7 @@ class Estimate:
             notes.append("nothing is left to measure")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
             read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
-            spread = " to ".join(map(hours, sorted({min(starts), max(starts)})))
+            spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
             notes.append(f"starts of engines are estimates: {spread}{read}")
         return notes
 
