@@ -10,8 +10,8 @@ from urllib.parse import quote
 HIDDEN = "***"
 SHORTEST = 6  # characters of a variable's value that is hidden wherever it stands; shorter ones are words and numbers
 _NAME = re.compile(
-    r"(?<![A-Z])(TOKEN|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
-    r"|CREDENTIALS?|PAT|AUTH(?!_SOCK)|COOKIE)(?![A-Z])",
+    r"(?<![A-Z])(TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
+    r"|CREDENTIALS?|PAT|AUTH(?![_-](SOCK|MODE|TYPE|METHOD))|COOKIE)(?![A-Z])",
     re.IGNORECASE,
 )
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")

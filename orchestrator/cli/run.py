@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from orchestrator.errors import InputError
-from orchestrator.spec.load import MOST_CLIENTS
+from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 
 if TYPE_CHECKING:
     from orchestrator.results.store import Store
@@ -32,6 +32,13 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 """
 
 
+def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> float:
+    try:
+        return parse_duration(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--results", "results_uri", required=True, metavar="URI", help="Local folder or s3://bucket/prefix.")
@@ -43,7 +50,9 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 )
 @click.option(
     "--placement-timeout",
+    "place_s",
     default="15m",
+    callback=_seconds,
     show_default=True,
     help="How long to wait for nodes, 4 x that while some are set up.",
 )
@@ -52,7 +61,9 @@ Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 
 )
 @click.option(
     "--storage-timeout",
+    "store_s",
     default="15m",
+    callback=_seconds,
     show_default=True,
     help="How long rows wait for results that refuse or do not answer: engines stay up, nothing new starts.",
 )
@@ -62,9 +73,9 @@ def run(
     results_uri: str,
     address: str | None,
     clients: int | None,
-    placement_timeout: str,
+    place_s: float,
     max_nodes: int | None,
-    storage_timeout: str,
+    store_s: float,
     retry_failed: bool,
 ) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
@@ -75,10 +86,6 @@ def run(
     from orchestrator.plan.model import Estimate
     from orchestrator.results.store import Store
 
-    place_s, store_s = (
-        _seconds("--placement-timeout", placement_timeout),
-        _seconds("--storage-timeout", storage_timeout),
-    )
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
         raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
@@ -86,10 +93,7 @@ def run(
 
     from orchestrator.cli.signals import INTERRUPTED, stops
     from orchestrator.cluster import open_cluster
-    from orchestrator.report.best import answer_text
     from orchestrator.report.live import LiveSweep
-    from orchestrator.report.stored import Experiment
-    from orchestrator.report.text import echo
     from orchestrator.results.events import Phase
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.runner.context import SweepContext
@@ -116,23 +120,22 @@ def run(
                 finally:
                     cluster.close()
         live.say(_summary(report, store))
-    try:
-        echo("\n".join(answer_text(Experiment(store))), err=True)
-    except Exception as error:  # all is measured: that nothing can be read now is no failure of the sweep
-        click.echo(f"note: no answer yet: {error}", err=True)
+    _say_answer(store)
     if report.interrupted:
         return INTERRUPTED
     counts = report.counts
     return 3 if counts.failed or counts.left_out or counts.refused else 0
 
 
-def _seconds(option: str, given: str) -> float:
-    from orchestrator.spec.load import parse_duration
+def _say_answer(store: Store) -> None:
+    from orchestrator.report.best import answer_text
+    from orchestrator.report.stored import Experiment
+    from orchestrator.report.text import echo
 
     try:
-        return parse_duration(given)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=option) from error
+        echo("\n".join(answer_text(Experiment(store))), err=True)
+    except Exception as error:  # all is measured: that nothing can be read now is no failure of the sweep
+        click.echo(f"note: no answer yet: {error}", err=True)
 
 
 def _summary(report: SweepReport, store: Store) -> str:

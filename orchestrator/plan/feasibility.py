@@ -65,10 +65,7 @@ Found = Iterator[tuple[Status, str]]  # a status and the sentence why
 
 
 def assess(
-    settings: EngineSettings,
-    facts: ModelFacts | None,
-    hardware: Hardware,
-    draft: ModelFacts | None = None,
+    settings: EngineSettings, facts: ModelFacts | None, hardware: Hardware, draft: ModelFacts | None = None
 ) -> Feasibility:
     """The verdict on one deployment. Pure, some 50 µs.
 
@@ -91,8 +88,7 @@ def assess(
 
 def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
     """What the rules look at."""
-    rules = ENGINES[settings.engine].rules
-    device = of_hardware(hardware)
+    rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
     seen: dict[str, Any] = {"gpu_memory_utilization": settings.gpu_memory_utilization or rules.memory_fraction}
     if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
         facts = replace(facts, max_model_len=None)
@@ -131,14 +127,12 @@ def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nod
     if settings.world_size % settings.nnodes:
         sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
-        spread = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
-        out.append(f"{spread} cannot be spread evenly over nnodes: {settings.nnodes}")
+        devices_text = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
+        out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
     if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
         nodes = -(-settings.world_size // hardware.gpus_per_node)
-        out.append(
-            f"needs {settings.devices_per_node} {unit} on one node; a node of {hardware.name!r} has "
-            f"{hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
-        )
+        there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
+        out.append(f"needs {settings.devices_per_node} {unit} on one node; {there}")
     if cluster_nodes is not None and (nodes := nodes_needed(settings, hardware)) > cluster_nodes:
         out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
     return out
@@ -236,8 +230,7 @@ def _stages(case: Case) -> Found:
     if stages > layers:
         yield "impossible", f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
     variable = case.rules.partition_variable or ""
-    given = case.settings.env.get(variable)
-    if given is not None and stages > 1:
+    if (given := case.settings.env.get(variable)) is not None and stages > 1:
         parts = given.split(",")
         if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
             yield "impossible", f"{variable}={given} must be {stages} numbers that add up to {layers}"
@@ -288,9 +281,8 @@ def _blocks(case: Case) -> Found:
     for name, width in widths.items():
         if size and width % tensor == 0 and width // tensor % size:
             each = f"{name} {width} / tensor_parallel_size={tensor}"
-            sentence = f"{each} is no multiple of {stored.method}'s {what} of {size}"
-            experts = name == "moe_intermediate_size"
-            yield case.rules.cut_group(stored, width // tensor, case.hardware, experts), sentence
+            said = f"{each} is no multiple of {stored.method}'s {what} of {size}"
+            yield case.rules.cut_group(stored, width // tensor, case.hardware, name == "moe_intermediate_size"), said
 
 
 def _kernels(case: Case) -> Found:
@@ -323,10 +315,8 @@ def _lengths(case: Case) -> Found:
         sentence = f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
         yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
     if (settings.max_input_len or 0) >= length:
-        yield (
-            "impossible",
-            f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}",
-        )
+        sentence = f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}"
+        yield "impossible", sentence
     if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
         sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
         yield "impossible", sentence

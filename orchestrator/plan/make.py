@@ -199,7 +199,7 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
             draft=model_facts(draft) if draft else None,
         )
     if settings.nnodes != one.combination.settings.nnodes:
-        text = f"spread over {settings.nnodes} nodes by itself: {hardware.gpus_per_node} devices are on one of them"
+        text = f"spread over {settings.nnodes} nodes by itself: one of them has {hardware.gpus_per_node} devices"
         verdict = replace(verdict, reasons=(*verdict.reasons, text))
     tokenizer = tokenizer_finding(settings)
     if tokenizer is not None and tokenizer.status == "impossible":

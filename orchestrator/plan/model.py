@@ -219,10 +219,9 @@ class Plan(SweepRules):
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
         """A plan in which the deployments with these ids are impossible, and with one more note."""
+        wrong = {"status": "impossible"}
         deployments = tuple(
-            one.model_copy(update={"status": "impossible", "reasons": (reasons[one.id], *one.reasons)})
-            if one.id in reasons
-            else one
+            one.model_copy(update=wrong | {"reasons": (reasons[one.id], *one.reasons)}) if one.id in reasons else one
             for one in self.deployments
         )
         changed = {"deployments": deployments, "notes": (*self.notes, note)}
@@ -360,7 +359,7 @@ class Estimate:
             notes.append("nothing is left to measure")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
             read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
-            spread = " to ".join(map(hours, sorted({min(starts), max(starts)})))
+            spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
             notes.append(f"starts of engines are estimates: {spread}{read}")
         return notes
 

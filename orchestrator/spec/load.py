@@ -244,17 +244,19 @@ class Arrivals(Strict):
 
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
         """Why a point at this mean rate for so long, or of so many requests, is more than a client can hold."""
-        peak = max(rate * max((factor for factor, _ in self.steps or ()), default=1.0), self.to or 0.0)
-        if seconds is not None and (expected := peak * seconds) > MOST_REQUESTS and self.process != "trace":
-            text = f"{peak:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
+        steps, mean = self.steps or [], rate if self.to is None else (rate + self.to) / 2
+        cycle_s, cycle = sum(length for _, length in steps), sum(map(math.prod, steps))  # what is due in it at 1/s
+        if seconds is not None and cycle:  # the last cycle may be cut after its busiest step
+            mean *= min(max(factor for factor, _ in steps), cycle * -(-seconds // cycle_s) / seconds)
+        if seconds is not None and (expected := mean * seconds) > MOST_REQUESTS and self.process != "trace":
+            text = f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
             return f"{text}; a point may have {MOST_REQUESTS:,}"
         if requests is not None and requests / rate > MOST_SECONDS:
             return f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
-        cycle_s, cycle = sum(length for _, length in self.steps or ()), sum(map(math.prod, self.steps or ()))
         if self.steps is not None and not cycle:
             return "in none of these steps is anything due"
         cycles = (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle) if cycle else 0.0
-        if cycles * len(self.steps or ()) > MOST_STEPS:
+        if cycles * len(steps) > MOST_STEPS:
             return f"these steps would be gone through {cycles:.3g} times; all in all {MOST_STEPS:,} may be"
         return None
 

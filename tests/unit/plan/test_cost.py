@@ -57,6 +57,11 @@ def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> No
     assert not any("estimates" in note for note in no_starts(plan).notes())
 
 
+def test_starts_that_read_alike_are_said_once(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
+    assert "starts of engines are estimates: 60 s, weights read at 1 GB/s" in Estimate(sized([1, 2])).notes()
+
+
 def test_every_start_of_a_deployment_is_counted() -> None:
     plan = planned(load=MINUTE, repeats=4, starts=2)
     sums = Estimate(plan, known={plan.deployments[0].id: 30.0}).totals()

@@ -126,7 +126,7 @@ def test_a_replica_larger_than_a_node_is_spread_by_itself_and_the_plan_says_so()
     sizes = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
     (made,) = planned(hardware=H100, deployments=sizes).deployments
     assert (made.status, made.settings.nnodes) == ("planned", 2)
-    assert "spread over 2 nodes by itself: 8 devices are on one of them" in made.reasons
+    assert "spread over 2 nodes by itself: one of them has 8 devices" in made.reasons
     (asked,) = planned(hardware=H100, deployments=sizes | {"nnodes": 2}).deployments
     assert (asked.id, asked.reasons) == (made.id, ())
     (refused,) = planned(hardware=H100, deployments=sizes | {"nnodes": 1}).deployments

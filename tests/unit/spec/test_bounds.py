@@ -40,8 +40,8 @@ def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes
     [
         (load(levels={"request_rate": [1e300]}), "1e+300 requests/s for 60 s are 6e+301 requests; a point may have"),
         (load(levels={"request_rate": [2, 50_000]}, duration="100s", warmup="1s"), "50000 requests/s for 101 s are"),
-        (load(arrivals={"process": "ramp", "to": 1e6}), "1e+06 requests/s for 60 s"),
-        (load(arrivals={"process": "steps", "steps": [[1e6, "1s"], [0, "9s"]]}), "1e+06 requests/s for 60 s"),
+        (load(arrivals={"process": "ramp", "to": 1e6}), "500000 requests/s for 60 s are 3e+07"),
+        (load(arrivals={"process": "steps", "steps": [[1e6, "1s"], [0, "9s"]]}), "100000 requests/s for 60 s are 6e"),
         (load(arrivals={"process": "steps", "steps": [[1, "1us"]]}), "these steps would be gone through 6e+07 times"),
         (load(arrivals={"process": "steps", "steps": [[0, "1s"]]}), "in none of these steps is anything due"),
         (load(arrivals={"process": "steps", "steps": [[1, "0s"]]}), "must be greater than 0"),
@@ -60,6 +60,8 @@ def test_the_most_that_is_allowed_is_allowed() -> None:
     assert parsed(load=load(levels={"request_rate": [MOST_REQUESTS / 50]}, duration="50s")).combinations
     steps = {"process": "steps", "steps": [[1, f"{60 / MOST_STEPS}s"]]}
     assert parsed(load=load(arrivals=steps)).combinations
+    bursts = {"process": "steps", "steps": [[0.1, "1h"], [50, "1s"]]}  # 11.4 requests/s on average
+    assert parsed(load=load(levels={"request_rate": [100]}, arrivals=bursts, duration="24h")).combinations
 
 
 def test_more_measurements_than_a_store_takes_are_refused_with_their_product() -> None:
