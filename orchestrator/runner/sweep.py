@@ -138,7 +138,8 @@ class Sweep:
             if stop.is_set():
                 self._context.tell(Event("stopping", "stopping: engines are ended, what is complete is kept"))
         finally:
-            stop.set()  # on the way out early, every launch stops its engine and its point
+            if self._launched:  # on the way out early: every launch stops its engine and its point
+                stop.set()
             while self._launched:
                 self._clock.wait(self._changed, LOOK_S)
                 self._changed.clear()
