@@ -225,10 +225,7 @@ class LaunchRun:
 
     def _again(self, failure: Failure) -> bool:
         """Whether the engine is started once more."""
-        taken_back = (
-            failure.kind is FailureKind.PREEMPTED
-        )  # as often as there are nodes to take back: it is not counted
-        again = taken_back or self._todo.again(START.format(self._start), failure)
+        again = self._todo.again(START.format(self._start), failure)
         self._tell("retry" if again else "gave_up", failure.sentence)
         return again
 
