@@ -114,7 +114,7 @@ def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) ->
 def first(asked: list[Look]) -> Notice | None:
     """The first notice that one of them gives. Who does not answer, or nothing sensible, gives none."""
     for look in asked:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if (notice := look()) is not None:
                 return notice
     return None

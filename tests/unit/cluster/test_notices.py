@@ -134,5 +134,6 @@ def test_only_the_cloud_that_a_machine_is_in_is_asked(vendor: str, asked: int, s
 
 
 def test_a_service_that_is_silent_or_talks_nonsense_gives_no_notice(serve: Serve) -> None:
-    nonsense = serve({"/latest/meta-data/spot/instance-action": "[]"})
-    assert first([partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]) is None
+    nonsense = serve({"/latest/meta-data/spot/instance-action": "[]", "/metadata/scheduledevents": "[]"})
+    asked = [partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]
+    assert first([*asked, partial(azure, nonsense)]) is None
