@@ -217,13 +217,17 @@ class Sweep:
         return todo, nodes
 
     def _desire(self, machines: list[Machine]) -> set[Need]:
-        """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for."""
+        """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for.
+
+        None while the sweep pauses: nobody knows whether anything will run on them.
+        """
         context, running, now_s = self._context, self._state.running(), self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         more = MOST_LAUNCHES - len(running)
-        jobs = worth_adding(self._waiting, machines, running, left, context.most_nodes, more)
+        queue = Queue() if context.breakers.paused() else self._waiting
+        jobs = worth_adding(queue, machines, running, left, context.most_nodes, more)
         context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)])
         return {job.need for job in jobs}
 
@@ -258,10 +262,11 @@ class Sweep:
         """What no nodes could hold even if nothing ran, from when nodes were asked for it or none can come."""
         now_s, most = self._clock.now_s(), self._context.most_nodes
         homeless, before = dict[Need, float](), self._homeless
+        waits = before.keys() if not self._context.breakers.paused() else ()  # then nodes are asked for anew
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
             if not need.bundles or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
-            elif asked is None or need in asked or need in before or need.least_nodes(machines) > most:
+            elif asked is None or need in asked or need in waits or need.least_nodes(machines) > most:
                 homeless[need] = before.get(need, now_s)
         self._homeless = homeless
 
