@@ -53,7 +53,7 @@ class LaunchRun:
     def run(self) -> None:
         """To its end. Raises InputError for what is wrong for every launch alike."""
         launch_id = self._launch.row.launch_id
-        nodes, label = [node for replica in self._nodes for node in replica], self._deployment.label
+        nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
         text = f"{label}: launch {launch_id}{where}, {self._todo.left} measurements to do"
         data = {"nodes": nodes, "left": self._todo.left}

@@ -156,18 +156,19 @@ class Sweep:
         if self._starts_are_off():
             self._order()
         free = self._state.rested(usable, self._clock.now_s())
-        if (seen := (machines, usable, free, growth.may, self._context.may_start())) != self._seen:
-            asked = self._go_through(usable, free, growth.may)
-            self._seen = seen
+        facts = machines, usable, free, growth.may
+        if (*facts, self._context.may_start()) != self._seen:
+            asked, could_start = self._go_through(usable, free, growth.may)
+            self._seen = *facts, could_start
             self._look_for_homeless(asked, machines)
         if self._homeless:
             self._give_up_without_room(machines, growth)
 
-    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> set[Need] | None:
-        """Start what can; returns for what nodes were asked, None where nobody can be."""
+    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
+        """Start what can; returns for what nodes were asked, None where nobody can be, and whether more could start."""
         picks = list[tuple[Todo, Nodes]]()
         try:
-            while self._context.may_start() and (pick := self._pick(free)) is not None:
+            while (may_start := self._context.may_start()) and (pick := self._pick(free)) is not None:
                 picks.append(pick)
             asked = self._desire(usable) if grows else None
             while picks:  # now that nothing stands in the place of what can start
@@ -176,7 +177,7 @@ class Sweep:
         except BaseException:
             self._ended += [(todo, None) for todo, _ in picks]  # they have no thread that would say so
             raise
-        return asked
+        return asked, may_start
 
     def _order(self) -> None:
         """The queue by what is known now of how long starts take."""

@@ -15,6 +15,8 @@ from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.runner.breakers import FIRST_WAIT_S, Breakers
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.sweep import Sweep
 from tests.unit.runner.simulation import World, node, outcomes, plan_of, steps, sweep, world_of
 from tests.unit.runner.test_sweep import OOM, PORT, launches, points
 
@@ -73,6 +75,15 @@ def test_no_launch_begins_while_the_storage_refuses(store: Store, refuses: Calla
     sweep(world, plan_of(TWO), store)
     began = sorted(row.started_unix_ns for row in launches(store))
     assert (began[1] - 10**18) / 1e9 >= 400
+
+
+def test_a_refusal_that_comes_and_goes_between_two_looks_keeps_nothing_from_starting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of()
+    context, says = SweepContext(plan_of(), world, store, clock=world.clock), iter([True, False])  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "may_start", lambda: next(says, True))
+    assert Sweep(context).run().counts.measured == 1
 
 
 def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_runs_on(
