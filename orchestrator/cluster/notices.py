@@ -121,13 +121,19 @@ def first(asked: list[Look]) -> Notice | None:
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act`` once, from a thread, when this machine is given notice. No thread where nobody would give it."""
+    """Call ``act``, from a thread, when this machine is given notice, and again where it raises (the head is away).
+
+    No thread where nobody would give notice.
+    """
     asked = looks()
 
     def wait() -> None:
-        while (notice := first(asked)) is None:
+        while True:
+            with suppress(Exception):
+                if (notice := first(asked)) is not None:
+                    act(notice)
+                    return
             time.sleep(LOOK_S)
-        act(notice)
 
     if asked:
         threading.Thread(target=wait, name="notices", daemon=True).start()
