@@ -114,20 +114,26 @@ def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) ->
 def first(asked: list[Look]) -> Notice | None:
     """The first notice that one of them gives. Who does not answer, or nothing sensible, gives none."""
     for look in asked:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if (notice := look()) is not None:
                 return notice
     return None
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act`` once, from a thread, when this machine is given notice. No thread where nobody would give it."""
+    """Call ``act``, from a thread, when this machine is given notice, and again where it raises (the head is away).
+
+    No thread where nobody would give notice.
+    """
     asked = looks()
 
     def wait() -> None:
-        while (notice := first(asked)) is None:
+        while True:
+            with suppress(Exception):
+                if (notice := first(asked)) is not None:
+                    act(notice)
+                    return
             time.sleep(LOOK_S)
-        act(notice)
 
     if asked:
         threading.Thread(target=wait, name="notices", daemon=True).start()

@@ -87,7 +87,7 @@ class RayCluster:
         for node, deadline_ms in draining().items():  # a second drain may name a later time, or none
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
-        return {node: max(0.0, gone_s - now_s) for node, gone_s in self._gone_s.items()}
+        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}  # launches ask it, too
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
         address = ray.get_runtime_context().gcs_address

@@ -111,6 +111,7 @@ def drain(node_id: str, left_s: float, why: str) -> None:
     Called on any node. Where Ray cannot or will not drain it, our own mark in its key-value store says so to us alone.
     """
     import ray
+    from ray.exceptions import RayError
 
     deadline_ms = int((time.time() + left_s) * 1e3)
     try:
@@ -120,7 +121,7 @@ def drain(node_id: str, left_s: float, why: str) -> None:
         client = GcsClient(address=ray.get_runtime_context().gcs_address)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         accepted, _ = client.drain_node(node_id, reason, why, deadline_ms)
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, RayError):
         accepted = False
     if not accepted:
         from ray.experimental.internal_kv import _internal_kv_put

@@ -261,10 +261,10 @@ class Blobs:
 
 def drop_unfinished(folder: str) -> None:
     """Remove what writers that died left beside the files below a folder, after a day."""
-    for path in map(Path, _files_below(folder)):
-        with suppress(OSError):
+    with suppress(OSError):  # what is left of them costs nothing but room
+        for path in map(Path, _files_below(folder)):
             if path.name.endswith(UNFINISHED) and time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def _files_below(folder: str) -> list[str]:

@@ -15,7 +15,7 @@ from orchestrator.errors import Failure, FailureClass, FailureKind
 from orchestrator.results.events import Event
 
 NODE_FAILURES = 2  # of class infra, nothing measured there between them
-SAME_NODES = 3  # with the same failure class, nothing measured anywhere between them
+SAME_NODES = 3  # of as many launches with the same failure class, nothing measured anywhere between them
 FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 3600.0
 # infrastructure, but not that of the nodes with the engine; a node that is taken back is not chosen again anyway
 NOT_OF_THE_NODE = frozenset(
@@ -50,13 +50,14 @@ class Breakers:
         self._lock = threading.RLock()
         self._failures: dict[str, int] = {}  # node id -> infra failures since something was measured there
         self._rests: dict[str, _Wait] = {}
-        self._same: dict[FailureClass, dict[str, str]] = {}  # node id -> what failed there, since anything was measured
+        # nodes of each launch that failed with it since anything was measured
+        self._same: dict[FailureClass, set[frozenset[str]]] = {}
         self._pause: _Wait | None = None
         self._probe: str | None = None  # the deployment that went ahead after a pause
 
     def failed(self, failure: Failure, nodes: Iterable[str]) -> None:
-        """A launch on these nodes ended with it, or a point of it did."""
-        kind, found = failure.kind, set(nodes)
+        """A launch on these nodes ended with it."""
+        kind, found = failure.kind, frozenset(nodes)
         if kind in NOT_OF_THE_NODE or kind.failure_class in OF_THE_CONFIGURATION or not found:
             return
         with self._lock:
@@ -67,17 +68,16 @@ class Breakers:
                         self.rest(
                             node, f"{self._failures[node]} launches on it failed, the last one so: {failure.sentence}"
                         )
-            same = self._same.setdefault(kind.failure_class, {})
-            same.update(dict.fromkeys(found, failure.sentence))
-            if len(same) >= SAME_NODES and (self._pause is None or self._probe is not None):
+            launches = self._same.setdefault(kind.failure_class, set())
+            launches.add(found)
+            same = frozenset[str]().union(*launches)
+            enough = min(len(launches), len(same)) >= SAME_NODES  # one launch has many nodes and is one failure
+            if enough and (self._pause is None or self._probe is not None):
                 self._pause, self._probe = self._pause or _Wait(), None
                 wait_s = self._pause.begin(self._now_s())
-                text = (
-                    f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes, nothing was measured"
-                )
-                text = (
-                    f"{text} meanwhile: no new one for {wait_s:g} s, then one as a probe; the last: {failure.sentence}"
-                )
+                where = f"launches failed in the same way ({kind.failure_class}) on {len(same)} nodes"
+                then = f"no new one for {wait_s:g} s, then one as a probe; the last: {failure.sentence}"
+                text = f"{where}, nothing was measured meanwhile: {then}"
                 self._tell(Event("paused", text, data={"nodes": sorted(same), "wait_s": wait_s}))
 
     def rest(self, node: str, why: str) -> None:

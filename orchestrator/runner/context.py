@@ -73,6 +73,11 @@ class SweepContext:
             events, self._unwritten = self._unwritten, []
         return events
 
+    def give_back_events(self, events: list[Event]) -> None:
+        """They could not be stored: the next launch takes them."""
+        with self._lock:
+            self._unwritten[:0] = events
+
     def over_budget(self) -> str | None:
         """Which part of the budget is used up, launches under way included; None while none is."""
         now_s = self.clock.now_s()

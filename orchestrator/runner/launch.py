@@ -225,9 +225,11 @@ class Launch:
         began_s = self._clock.now_s()
         self._phase("stop")
         logs, left_over = [], 0
+        indices = {id(agent): index for index, agent in enumerate(agents_of(self._placements))}
         try:
             self._release_lost()
-            for index, agent in enumerate(agents_of(self._placements)):
+            for agent in agents_of(self._placements):
+                index = indices[id(agent)]
                 try:
                     stopped = agent.stop()
                 except HostLost:
@@ -288,6 +290,7 @@ class Launch:
         try:
             commit_launch(self._context.store, self._deployment, row, events, self.answers)
         except ResultsError as error:  # of one launch: the others go on
+            self._context.give_back_events(events)
             self._tell("row_lost", f"the row of launch {row.launch_id} could not be stored: {error}")
 
     def _phase(self, name: str, **more: Any) -> None:

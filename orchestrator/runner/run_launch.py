@@ -53,7 +53,7 @@ class LaunchRun:
     def run(self) -> None:
         """To its end. Raises InputError for what is wrong for every launch alike."""
         launch_id = self._launch.row.launch_id
-        nodes, label = [node for replica in self._nodes for node in replica], self._deployment.label
+        nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
         text = f"{label}: launch {launch_id}{where}, {self._todo.left} measurements to do"
         data = {"nodes": nodes, "left": self._todo.left}
@@ -225,10 +225,7 @@ class LaunchRun:
 
     def _again(self, failure: Failure) -> bool:
         """Whether the engine is started once more."""
-        taken_back = (
-            failure.kind is FailureKind.PREEMPTED
-        )  # as often as there are nodes to take back: it is not counted
-        again = taken_back or self._todo.again(START.format(self._start), failure)
+        again = self._todo.again(START.format(self._start), failure)
         self._tell("retry" if again else "gave_up", failure.sentence)
         return again
 

@@ -138,7 +138,8 @@ class Sweep:
             if stop.is_set():
                 self._context.tell(Event("stopping", "stopping: engines are ended, what is complete is kept"))
         finally:
-            stop.set()  # on the way out early, every launch stops its engine and its point
+            if self._launched:  # on the way out early: every launch stops its engine and its point
+                stop.set()
             while self._launched:
                 self._clock.wait(self._changed, LOOK_S)
                 self._changed.clear()
@@ -155,18 +156,19 @@ class Sweep:
         if self._starts_are_off():
             self._order()
         free = self._state.rested(usable, self._clock.now_s())
-        if (seen := (machines, usable, free, growth.may, self._context.may_start())) != self._seen:
-            asked = self._go_through(usable, free, growth.may)
-            self._seen = seen
+        facts = machines, usable, free, growth.may
+        if (*facts, self._context.may_start()) != self._seen:
+            asked, could_start = self._go_through(usable, free, growth.may)
+            self._seen = *facts, could_start
             self._look_for_homeless(asked, machines)
         if self._homeless:
             self._give_up_without_room(machines, growth)
 
-    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> set[Need] | None:
-        """Start what can; returns for what nodes were asked, None where nobody can be."""
+    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
+        """Start what can; returns for what nodes were asked, None where nobody can be, and whether more could start."""
         picks = list[tuple[Todo, Nodes]]()
         try:
-            while self._context.may_start() and (pick := self._pick(free)) is not None:
+            while (may_start := self._context.may_start()) and (pick := self._pick(free)) is not None:
                 picks.append(pick)
             asked = self._desire(usable) if grows else None
             while picks:  # now that nothing stands in the place of what can start
@@ -175,7 +177,7 @@ class Sweep:
         except BaseException:
             self._ended += [(todo, None) for todo, _ in picks]  # they have no thread that would say so
             raise
-        return asked
+        return asked, may_start
 
     def _order(self) -> None:
         """The queue by what is known now of how long starts take."""
@@ -216,13 +218,17 @@ class Sweep:
         return todo, nodes
 
     def _desire(self, machines: list[Machine]) -> set[Need]:
-        """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for."""
+        """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for.
+
+        None while the sweep pauses: nobody knows whether anything will run on them.
+        """
         context, running, now_s = self._context, self._state.running(), self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         more = MOST_LAUNCHES - len(running)
-        jobs = worth_adding(self._waiting, machines, running, left, context.most_nodes, more)
+        queue = Queue() if context.breakers.paused() else self._waiting
+        jobs = worth_adding(queue, machines, running, left, context.most_nodes, more)
         taken = {node for launch in running for replica in launch.nodes for node in replica}
         context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], taken)
         return {job.need for job in jobs}
@@ -258,10 +264,11 @@ class Sweep:
         """What no nodes could hold even if nothing ran, from when nodes were asked for it or none can come."""
         now_s, most = self._clock.now_s(), self._context.most_nodes
         homeless, before = dict[Need, float](), self._homeless
+        waits = before.keys() if not self._context.breakers.paused() else ()  # then nodes are asked for anew
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
             if not need.bundles or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
-            elif asked is None or need in asked or need in before or need.least_nodes(machines) > most:
+            elif asked is None or need in asked or need in waits or need.least_nodes(machines) > most:
                 homeless[need] = before.get(need, now_s)
         self._homeless = homeless
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from orchestrator.errors import Failure, FailureClass, InputError
+from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point, estimated_start_s
 from orchestrator.results.records import Committed
 from orchestrator.search.base import Strategy
@@ -16,6 +16,7 @@ from orchestrator.spec.load import Level
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
+NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 
 @dataclass(eq=False)
@@ -49,7 +50,7 @@ class Todo:
         self.told_occupied = False  # that others hold the hosts it waits for
         self._plan, self._committed, self._starts = plan, committed, starts
         self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
-        self._failures: Counter[tuple[str, FailureClass]] = Counter()
+        self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []
         self._of = cache(self._measurement_of)  # their ids are hashes, and every one is looked up again and again
@@ -101,12 +102,14 @@ class Todo:
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure; whether its class allows another try. Each class counts apart.
 
-        What the clients slowed down is repeated as long as the cluster has more of them (measure.py: ``judged``).
+        What the clients slowed down is repeated as long as the cluster has more of them (measure.py: ``judged``), and
+        what a node that is taken back ended as often as there are nodes to take back.
         """
-        count = (key, failure.failure_class)
-        self._failures[count] += 1
-        bound = failure.failure_class is FailureClass.CLIENT_BOUND
-        return bound or self._failures[count] <= failure.failure_class.retries
+        if failure.kind in NOT_COUNTED:
+            self._failures[key, failure.kind] += 1
+            return True
+        self._failures[key, failure.failure_class] += 1
+        return self._failures[key, failure.failure_class] <= failure.failure_class.retries
 
     def tries(self, key: str) -> int:
         """How often it failed until now, for whatever reason."""

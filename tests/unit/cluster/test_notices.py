@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cluster import notices
 from orchestrator.cluster.notices import Notice, aws, azure, file, first, google, looks
 
 Serve = Callable[[dict[str, str]], str]
@@ -134,5 +135,22 @@ def test_only_the_cloud_that_a_machine_is_in_is_asked(vendor: str, asked: int, s
 
 
 def test_a_service_that_is_silent_or_talks_nonsense_gives_no_notice(serve: Serve) -> None:
-    nonsense = serve({"/latest/meta-data/spot/instance-action": "[]"})
-    assert first([partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]) is None
+    nonsense = serve({"/latest/meta-data/spot/instance-action": "[]", "/metadata/scheduledevents": "[]"})
+    asked = [partial(aws, nonsense), partial(aws, "http://127.0.0.1:1"), partial(google, nonsense)]
+    assert first([*asked, partial(azure, nonsense)]) is None
+
+
+def test_a_notice_that_cannot_be_passed_on_is_passed_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, passed_on = list[Notice](), threading.Event()
+
+    def act(notice: Notice) -> None:
+        heard.append(notice)
+        if len(heard) < 3:
+            raise ConnectionError("the head is away")
+        passed_on.set()
+
+    monkeypatch.setattr(notices, "LOOK_S", 0.0)
+    monkeypatch.setattr(notices, "looks", lambda: [lambda: Notice(9.0, "spot")])
+    notices.watch(act)
+    assert passed_on.wait(10.0)
+    assert heard == [Notice(9.0, "spot")] * 3

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+from ray.exceptions import RpcError
 
 from orchestrator.cluster import ray_private
 
@@ -140,9 +141,9 @@ def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.Mon
     assert ray_private.autoscaler_report("h:1") is None
 
 
-@pytest.mark.parametrize("ray_drains", [True, False])
+@pytest.mark.parametrize("ray_drains", [True, False, None])
 def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
-    monkeypatch: pytest.MonkeyPatch, ray_drains: bool
+    monkeypatch: pytest.MonkeyPatch, ray_drains: bool | None
 ) -> None:
     import ray
     from ray._private.state import state
@@ -153,7 +154,9 @@ def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
     class Client:
         def __init__(self, address: str) -> None: ...
 
-        def drain_node(self, node_id: str, reason: int, why: str, deadline_ms: int) -> tuple[bool, str]:
+        def drain_node(self, node_id: str, reason: int, why: str, deadline_ms: int) -> tuple[bool | None, str]:
+            if ray_drains is None:
+                raise RpcError("unimplemented")
             drained.update({node_id: deadline_ms} if ray_drains else {})
             return ray_drains, "not in this Ray"
 
@@ -167,7 +170,7 @@ def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
     )
     ray_private.drain("n1", 60.0, "spot")
     assert list(ray_private.draining()) == ["n1"]
-    assert bool(marks) != ray_drains
+    assert bool(marks) != bool(ray_drains)
     assert 55e3 < ray_private.draining()["n1"] - time.time() * 1e3 <= 60e3
 
 

@@ -20,6 +20,7 @@ from pyarrow import fs
 
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.report.frames import read
+from orchestrator.results import blobs
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.root import open_results
 from orchestrator.results.store import Manifest, Store, first_ok
@@ -394,3 +395,15 @@ def test_what_dead_writers_left_beside_files_goes_after_a_day(tmp_path: Path) ->
         os.utime(path, (time.time() - 90_000,) * 2)
     store.write_plan("{}")
     assert [path.exists() for path in (old, new, whole)] == [False, True, True]
+
+
+def test_a_folder_that_cannot_be_searched_for_what_the_dead_left_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(folder: str) -> list[str]:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(blobs, "_files_below", refuses)
+    store = Store.open(str(tmp_path), "x")
+    store.write_plan("{}")
+    assert store.plan() == "{}"

@@ -15,6 +15,8 @@ from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.runner.breakers import FIRST_WAIT_S, Breakers
+from orchestrator.runner.context import SweepContext
+from orchestrator.runner.sweep import Sweep
 from tests.unit.runner.simulation import World, node, outcomes, plan_of, steps, sweep, world_of
 from tests.unit.runner.test_sweep import OOM, PORT, launches, points
 
@@ -75,6 +77,15 @@ def test_no_launch_begins_while_the_storage_refuses(store: Store, refuses: Calla
     assert (began[1] - 10**18) / 1e9 >= 400
 
 
+def test_a_refusal_that_comes_and_goes_between_two_looks_keeps_nothing_from_starting(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of()
+    context, says = SweepContext(plan_of(), world, store, clock=world.clock), iter([True, False])  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "may_start", lambda: next(says, True))
+    assert Sweep(context).run().counts.measured == 1
+
+
 def test_a_storage_that_stays_away_ends_the_sweep_after_its_limit_and_nothing_runs_on(
     store: Store, refuses: Callable[..., None]
 ) -> None:
@@ -105,6 +116,16 @@ def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(
     report = sweep(world, plan_of(TWO), store)
     assert report.counts.measured == 2
     assert len(told(world, "row_lost")) == 2
+
+
+def test_events_of_a_launch_whose_row_cannot_be_stored_are_stored_with_the_next(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of()
+    refuses(world, 0.0, 100.0, errno.EACCES, only="data/launches")
+    sweep(world, plan_of(TWO), store)
+    kinds = store.read("events").column("kind").to_pylist()
+    assert (kinds.count("launch"), kinds.count("measured"), kinds.count("row_lost")) == (2, 2, 1)
 
 
 def test_rows_that_say_why_nothing_was_measured_cannot_be_stored_and_the_sweep_ends(
@@ -187,6 +208,24 @@ def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_s
     assert [one for one in world.log if one in ("stop", "release")] == ["release", "stop", "stop", "release"]
 
 
+def test_a_log_is_named_by_its_rank_although_another_rank_was_lost(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(40.0, lambda: world.lose("a"))
+    world.clock.at(60.0, lambda: world.nodes.append(node("c")))
+    sweep(world, plan_of("{tensor_parallel_size: 8, replicas: 2}"), store)
+    assert [str(row.log_uri).rpartition("/")[2] for row in launches(store)] == ["rank1.log", "rank0.log"]
+
+
+def test_a_point_that_nodes_taken_back_end_again_and_again_is_measured_on_the_last(store: Store) -> None:
+    names = "abcdefg"
+    world = world_of([node(name) for name in names])
+    for at, name in enumerate(names[:-1]):  # each in the middle of the point
+        world.clock.at(20.0 + 22 * at, lambda name=name: world.gone_s.update({name: world.clock.now_s() + 20}))  # type: ignore[misc]
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, report.counts.failed) == (1, 0)
+    assert outcomes(store) == [("failed", "infra")] * 6 + [("ok", None)]
+
+
 # --- circuit breakers ---
 
 
@@ -250,6 +289,28 @@ def test_the_same_failure_on_three_nodes_pauses_the_sweep_and_a_probe_lets_it_go
     assert began[4] - began[3] > 70  # the probe went alone
     assert began[5] - began[4] < 5
     assert told(world, "goes_on")
+
+
+def test_no_nodes_are_asked_for_while_the_sweep_pauses(store: Store) -> None:
+    world = world_of([node(name) for name in "abc"], fails={"ready": [DIED] * 3}, autoscaler=True)
+    asked: dict[float, int] = {}
+    for when_s in (5.0, 60.0, 300.0):
+        world.clock.at(when_s, lambda when_s=when_s: asked.update({when_s: len(world.desired)}))  # type: ignore[misc]
+    five = ", ".join(f"{{tensor_parallel_size: 4, max_num_seqs: {at}}}" for at in range(8, 13))
+    assert sweep(world, plan_of(five), store).counts.measured == 5
+    assert asked == {5.0: 2, 60.0: 0, 300.0: 0}
+    assert told(world, "paused")
+
+
+def test_one_launch_on_many_nodes_that_fails_is_one_failure() -> None:
+    heard: list[Event] = []
+    breakers = Breakers(lambda: 0.0, heard.append)
+    for nodes in ("abcd", "abcd", "efgh", "abcd"):
+        breakers.failed(DIED, nodes)
+    assert not breakers.paused()
+    breakers.failed(DIED, "a")
+    assert breakers.paused()
+    assert "on 8 nodes" in heard[0].text
 
 
 def test_a_probe_that_fails_the_same_way_pauses_it_for_twice_as_long(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,12 @@ def test_an_interrupt_in_any_phase_leaves_nothing_running_and_loses_nothing_that
     assert world.clock.now_s() < when_s + 5
     again = sweep(world_of(), plan_of(levels="1, 2"), store)
     assert (again.counts.skipped, again.counts.measured, again.left) == (report.counts.measured, report.left, 0)
+
+
+def test_a_sweep_that_ends_by_itself_was_not_stopped(store: Store) -> None:
+    stop = threading.Event()  # what the run's record says, and whether the storage is tried again afterwards
+    assert sweep(world_of(), plan_of(), store, stop=stop).counts.measured == 1
+    assert not stop.is_set()
 
 
 def test_an_interrupt_after_the_last_measurement_is_none(store: Store) -> None:

@@ -33,6 +33,13 @@ def test_what_the_clients_slowed_down_is_repeated_as_long_as_there_are_more_of_t
     assert all(todo.again("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
 
 
+def test_nodes_that_are_taken_back_use_up_no_tries(todo: Todo) -> None:
+    taken_back = Failure(FailureKind.PREEMPTED, "Its node is taken back.")
+    assert all(todo.again("m1", taken_back) for _ in range(9))
+    assert todo.tries("m1") == 9
+    assert all(todo.again("m1", failure(FailureClass.INFRA)) for _ in range(3))
+
+
 def test_lost_infrastructure_is_not_held_against_the_configuration(todo: Todo) -> None:
     for _ in range(3):
         assert todo.again(START, failure(FailureClass.INFRA))

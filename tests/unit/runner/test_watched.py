@@ -17,7 +17,8 @@ def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() 
     told: list[Event] = []
     there, desired = [node("1")], list[object]()
     watched = WatchedCluster(
-        SimpleNamespace(machines=lambda: list(there), desire=lambda wanted, taken: desired.append(wanted), note="n"), told.append
+        SimpleNamespace(machines=lambda: list(there), desire=lambda wanted, _: desired.append(wanted), note="n"),
+        told.append,
     )
     assert watched.note == "n"
     assert watched.machines() == there
