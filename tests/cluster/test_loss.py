@@ -57,7 +57,8 @@ def test_a_node_that_is_given_notice_gets_no_new_point_and_the_rest_is_measured_
     assert_nothing_left()
 
 
-@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("back", [False, True])
 def test_a_head_that_is_lost_is_told_within_half_a_minute_and_one_that_comes_back_is_used_again(
     back: bool, tmp_path: Path
 ) -> None:
