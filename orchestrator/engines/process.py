@@ -223,8 +223,9 @@ class EngineProcess:
         if self._stopped is None and self.pid is not None:
             self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
         end = self._stopped or {"killed": 0, "left_over": []}
-        by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if self._stopped is None and self.pid else []
-        self._release(processes_left=bool(end["left_over"]))
+        unsaid = self._stopped is None and self.pid is not None  # its guard was killed: who knows what of its container
+        by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if unsaid else []
+        self._release(processes_left=unsaid or bool(end["left_over"]))
         return StopReport(
             seconds=clock() - started,
             killed=end["killed"] + len(by_tag),

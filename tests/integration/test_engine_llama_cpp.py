@@ -153,6 +153,7 @@ def test_one_that_is_killed_while_it_serves_is_a_crash(server: Running) -> None:
 EXPERIMENT = """
 version: 1
 name: llama-cpp
+isolation: shared            # a server of these tests runs on this host, too
 deployments:
   engine: llama_cpp
   executable: {home}
