@@ -17,7 +17,8 @@ from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
 from orchestrator.plan.make import load_plan, write_plan
-from orchestrator.plan.model import Deployment, Estimate, Plan
+from orchestrator.plan.cost import Estimate
+from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import hours
 
 MOST_ROWS = 200

@@ -83,7 +83,7 @@ def run(
 
     leave_pandas_out()
     from orchestrator.plan.make import load_plan
-    from orchestrator.plan.model import Estimate
+    from orchestrator.plan.cost import Estimate
     from orchestrator.results.store import Store
 
     plan = load_plan(experiment)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.cluster.base import Machine
-from orchestrator.plan.model import Deployment, estimated_start_s
+from orchestrator.plan.cost import estimated_start_s
+from orchestrator.plan.model import Deployment
 from orchestrator.runner.admission import Cost, Running
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import format_duration

@@ -9,7 +9,8 @@ from functools import cache
 from types import MappingProxyType
 
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
-from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point, estimated_start_s
+from orchestrator.plan.cost import estimated_start_s
+from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import Committed
 from orchestrator.search.base import Strategy
 from orchestrator.spec.load import Level

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.model import EMULATED_START_S, START_S, Estimate, Plan, estimated_start_s
+from orchestrator.plan.cost import EMULATED_START_S, START_S, Estimate, estimated_start_s
+from orchestrator.plan.model import Plan
 from tests.unit.plan.conftest import verdict
 from tests.unit.plan.files import grid, planned
 

@@ -1,0 +1,159 @@
+"""What a plan takes: time, GPU hours and money.
+
+How long an engine takes to start is known where earlier runs started it; elsewhere it is estimated: START_S for
+processes, compilation and CUDA graphs, and a node's weights at READ_BYTES_S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+from orchestrator.engines import ENGINES
+from orchestrator.plan.feasibility import nodes_needed
+from orchestrator.plan.model import Deployment, Plan, Status
+from orchestrator.spec.experiment import Budget
+from orchestrator.spec.load import hours
+
+START_S, EMULATED_START_S = 60.0, 5.0
+READ_BYTES_S = 1e9  # a network volume or a plain disk; page cache and NVMe are faster
+
+
+def estimated_start_s(deployment: Deployment) -> float:
+    """Seconds until its engine serves; 0 for an endpoint, which does."""
+    engine = ENGINES[deployment.settings.engine]
+    if not engine.launches:
+        return 0.0
+    if engine.emulated:
+        return EMULATED_START_S
+    each = float((deployment.predicted or {}).get("weight_bytes", 0))
+    return START_S + each * deployment.settings.devices_per_node / READ_BYTES_S
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one deployment, all repeats: seconds until its engine serves, every start; seconds of load; what both take."""
+
+    start_s: float
+    load_s: float
+    gpu_hours: float
+    usd: float
+
+    @property
+    def seconds(self) -> float:
+        return self.start_s + self.load_s
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a plan takes. ``known``: seconds until ready of deployments that were started before, by id."""
+
+    plan: Plan
+    nodes: int | None = None  # of the cluster, where they are known
+    known: Mapping[str, float] = field(default_factory=dict)
+
+    def cost(self, one: Deployment) -> Cost:
+        """Of a deployment that is run."""
+        start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
+        load_s = self.plan.load_s(one.id)
+        gpu_hours = 0.0 if one.on_cpus else (start_s + load_s) / 3600 * one.devices
+        return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
+
+    def makespan_s(self) -> float | None:
+        """Seconds from the first start to the last end on ``nodes`` nodes, each held by one deployment at a time.
+
+        As the sweep admits them: those of several nodes first, then the longest, the risky last.
+        """
+        if self.nodes is None:
+            return None
+        free_s = [0.0] * self.nodes
+        jobs = [
+            (one.status == "risky", min(self.nodes, nodes_needed(one.settings, one.hardware)), self.cost(one))
+            for one in self.plan.runnable()
+        ]
+        for _, nodes, cost in sorted(jobs, key=lambda job: (job[0], job[1] <= 1, -job[2].seconds)):
+            free_s.sort()
+            free_s[:nodes] = [free_s[nodes - 1] + cost.seconds] * nodes if nodes else []
+        alone_s = (cost.seconds for _, _, cost in jobs)  # endpoints hold no node
+        return max(*free_s, *alone_s, 0.0)
+
+    def totals(self) -> Totals:
+        statuses = [one.status for one in self.plan.deployments]
+        times = [number for one in self.plan.deployments for *_, number in self.plan.known_levels(one.id)]
+        costs = [self.cost(one) for one in self.plan.runnable()]
+        return Totals(
+            **{status: statuses.count(status) for status in get_args(Status)},
+            points=len(times),
+            measurements=sum(times),
+            start_s=sum(cost.start_s for cost in costs),
+            load_s=sum(cost.load_s for cost in costs),
+            makespan_s=self.makespan_s(),
+            gpu_hours=sum(cost.gpu_hours for cost in costs),
+            usd=sum(cost.usd for cost in costs),
+        )
+
+    def over_budget(self) -> list[str]:
+        """Why the sweep exceeds the experiment's budget; empty when it does not."""
+        budget, sums = self.plan.budget or Budget(), self.totals()
+        took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
+        out = []
+        if budget.gpu_hours is not None and sums.gpu_hours > budget.gpu_hours:
+            out.append(f"it takes {sums.gpu_hours:.1f} GPU hours, the budget is {budget.gpu_hours:g}")
+        if budget.usd is not None and sums.usd > budget.usd:
+            out.append(f"it costs {sums.usd:.2f} USD, the budget is {budget.usd:g}")
+        if budget.wall is not None and took_s > budget.wall:
+            where = f" on {self.nodes} node(s)" if self.nodes else " for one deployment alone"
+            out.append(f"it takes {hours(took_s)}{where}, the budget is {hours(budget.wall)}")
+        return out
+
+    def notes(self) -> list[str]:
+        """What someone should know before running it."""
+        notes = [*self.plan.notes, *self.over_budget()]
+        notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
+        engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
+        open_doors = sorted({one.title for one in engines if one.launches and one.key_variable is None})
+        notes += [f"{title} takes no key: on several hosts whoever reaches the node can ask it" for title in open_doors]
+        if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
+            notes.append("nothing is left to measure")
+        if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
+            read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
+            spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
+            notes.append(f"starts of engines are estimates: {spread}{read}")
+        return notes
+
+    def summary(self) -> str:
+        """Three lines: deployments, points, cost; then a line for each note."""
+        sums, plan = self.totals(), self.plan
+        counts = {status: getattr(sums, status) for status in get_args(Status)}
+        states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
+        repeats = f" x {plan.repeats} repeats" if sums.measurements == sums.points * plan.repeats > sums.points else ""
+        cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of starts one after the other"]
+        cost += [f"{hours(sums.makespan_s)} on {self.nodes} node(s)"] if sums.makespan_s is not None else []
+        cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
+        cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
+        lines = [
+            f"{len(plan.deployments):,} deployments: {states}",
+            f"{sums.points:,} points{repeats} = {sums.measurements:,} measurements",
+            ", ".join(cost),
+            *(f"note: {note}" for note in self.notes()),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Deployments by status, points, measurements; seconds of starts and of load one after the other, seconds on the
+    nodes of the cluster (None: not known how many), GPU hours and USD of starts and load."""
+
+    planned: int
+    risky: int
+    excluded: int
+    impossible: int
+    points: int
+    measurements: int
+    start_s: float
+    load_s: float
+    makespan_s: float | None
+    gpu_hours: float
+    usd: float
