@@ -20,8 +20,8 @@ from dataclasses import asdict
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the catalogue knows the model; a network would only add noise
 
-from orchestrator.plan.make import make_plan
 from orchestrator.plan.cost import Estimate
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.experiment import parse_experiment
 

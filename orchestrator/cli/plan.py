@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
-from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.cost import Estimate
+from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import hours
 

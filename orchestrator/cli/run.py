@@ -82,8 +82,8 @@ def run(
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
-    from orchestrator.plan.make import load_plan
     from orchestrator.plan.cost import Estimate
+    from orchestrator.plan.make import load_plan
     from orchestrator.results.store import Store
 
     plan = load_plan(experiment)

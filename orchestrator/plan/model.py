@@ -1,4 +1,4 @@
-"""The plan: every deployment of an experiment and what is asked of it, resolved and frozen. What it will take is in cost.py.
+"""The plan: every deployment of an experiment and what is asked of it, resolved and frozen; what it takes: cost.py.
 
 Points are made when a search strategy asks for their level; a list of levels is known before. Exact in JSON.
 """

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, ProblemsError
-from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.cost import Estimate
+from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import Level
 from tests.unit.plan.files import grid, planned
