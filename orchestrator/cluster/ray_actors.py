@@ -26,20 +26,37 @@ LIMITS_S = {"stop": 120.0}  # where CALL_LIMIT_S is too short
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
 SILENT_LIMIT_S = 60.0  # as long as a raylet waits for its head; what it does then takes two minutes more
 LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
+ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died
 
 
-def _drains_on_notice() -> str:
-    """From now on this node drains when it is given notice. Returns its id."""
+def _settle_in() -> str:
+    """From now on this actor ends with its raylet, and its node drains on notice. Returns the id of the node."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     node_id = str(ray.get_runtime_context().get_node_id())
     watch(lambda notice: drain(node_id, notice.left_s, notice.why))
     return node_id
+
+
+def _end_with(raylet: int) -> None:
+    """Ray ends the workers of a raylet that died, mostly: one that stayed kept the lease of its host for ever."""
+    wait_for_orphanage(raylet)
+    os._exit(1)
+
+
+def wait_for_orphanage(
+    parent: int, parent_now: Callable[[], int] = os.getppid, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Returns ORPHAN_S after this process has lost its parent."""
+    while parent_now() == parent:
+        sleep(1.0)
+    sleep(ORPHAN_S)
 
 
 class RayClientHost(ClientHost):
     """On its node, which may be taken back like that of an engine."""
 
     def __init__(self) -> None:
-        _drains_on_notice()
+        _settle_in()
         super().__init__()
 
 
@@ -48,7 +65,7 @@ class RayEngineHost(EngineHost):
 
     def __init__(self, launch_id: str, gpus: int) -> None:
         lower_niceness(0)  # Ray starts workers at 15, where an engine would come last
-        node_id, address = _drains_on_notice(), ray.util.get_node_ip_address()
+        node_id, address = _settle_in(), ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
         threading.Thread(target=_end_when_cut_off, daemon=True).start()
 

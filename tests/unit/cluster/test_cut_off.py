@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cluster.ray_actors import LOOK_EVERY_S, SILENT_LIMIT_S, wait_for_silence
+from orchestrator.cluster.ray_actors import (
+    LOOK_EVERY_S,
+    ORPHAN_S,
+    SILENT_LIMIT_S,
+    wait_for_orphanage,
+    wait_for_silence,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,9 @@ def test_it_is_cut_off_when_nobody_answered_for_a_minute(answers: tuple[bool, ..
 
     wait_for_silence(answer, lambda: now, sleep)
     assert now == ended_s
+
+
+def test_an_agent_whose_raylet_died_ends_a_little_later_and_not_before() -> None:
+    parents, slept = iter([7, 7, 7, 1]), list[float]()
+    wait_for_orphanage(7, lambda: next(parents), slept.append)
+    assert slept == [1.0, 1.0, 1.0, ORPHAN_S]
