@@ -1,8 +1,9 @@
 # make demo | make demo-quantization | make test | make chaos | make lint; each installs what it needs, in this folder alone.
 PYTHON ?= python3
 BIN := .venv/bin
+REAL := vllm or sglang or transformers or llama_cpp
 
-.PHONY: demo demo-quantization test chaos lint install engines compiled model lock clean
+.PHONY: demo demo-quantization test without-engines chaos lint install engines compiled model lock clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -19,9 +20,9 @@ compiled: install
 	  > .engines/llama_cpp.log 2>&1 &
 
 engines: install
-	$(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
-	$(BIN)/python scripts/install_engines.py sglang --into .engines/sglang
-	$(BIN)/python scripts/install_engines.py transformers --into .engines/transformers
+	nice $(BIN)/python scripts/install_engines.py vllm --into .engines/vllm
+	nice $(BIN)/python scripts/install_engines.py sglang --into .engines/sglang
+	nice $(BIN)/python scripts/install_engines.py transformers --into .engines/transformers
 
 # the official TGI client, which tests hold the emulator's TGI side against; it needs an older huggingface-hub than ours
 .engines/tgi-client/installed: | install
@@ -38,8 +39,15 @@ demo: install
 demo-quantization: install
 	$(BIN)/python scripts/demo_quantization.py
 
-test: install compiled engines model .engines/tgi-client/installed
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+# unit and contract tests need no engine: they run while engines are installed
+test: install compiled model
+	$(MAKE) --output-sync -j2 without-engines engines
+	$(MAKE) .engines/tgi-client/installed
+	$(BIN)/python -m pytest tests/unit tests/contract -m "$(REAL)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/contract $(PYTEST_ARGS)
+
+without-engines: install model
+	$(BIN)/python -m pytest tests/unit tests/contract -m "not ($(REAL))" $(PYTEST_ARGS)
 
 # all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts (an hour and more)
 chaos: install engines model
