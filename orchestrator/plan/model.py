@@ -41,7 +41,7 @@ class Deployment(Strict):
     status: Status
     reasons: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    predicted: dict[str, Any] | None = None  # of plan/feasibility.py: weights, KV tokens, concurrency
+    predicted: dict[str, Any] | None = None  # of plan/feasibility.py: weights, KV tokens, concurrency; of predict.py
     derived: dict[str, Any] = {}
 
     @property
@@ -52,6 +52,11 @@ class Deployment(Strict):
     def devices(self) -> int:
         """GPUs (cores on cpu) of all replicas; 0 for an endpoint, which we do not hold."""
         return 0 if self.settings.url else self.settings.world_size * self.settings.replicas
+
+    def first_guess(self, workload: str, slo: str) -> float | None:
+        """Level up to which a workload is predicted to hold these limits; None: not predicted."""
+        capacity = (self.predicted or {}).get("capacity", {}).get(slo, {}).get(workload)
+        return capacity["level"] if capacity else None
 
     @property
     def on_cpus(self) -> bool:
@@ -146,10 +151,16 @@ class Plan(SweepRules):
         deployment = self.deployment(deployment_id)
         return [one for one in self.loads if deployment.runs and one.workload.name not in deployment.unserved]
 
-    def strategy(self, load: PlannedLoad) -> Strategy:
+    def strategy(self, load: PlannedLoad, deployment_id: str) -> Strategy:
         """A new one, which was told nothing yet."""
-        question = Question(load.levels, load.control, self.slos, self.repeats)
-        return STRATEGIES[load.search](question)
+        return self._strategy(load, self._first_guess(load, deployment_id))
+
+    def _strategy(self, load: PlannedLoad, first_guess: float | None) -> Strategy:
+        return STRATEGIES[load.search](Question(load.levels, load.control, self.slos, self.repeats, first_guess))
+
+    def _first_guess(self, load: PlannedLoad, deployment_id: str) -> float | None:
+        slo = self.slos[0].name if self.slos else ""
+        return self.deployment(deployment_id).first_guess(load.workload.name, slo)
 
     @property
     def needs_figures(self) -> bool:
@@ -179,11 +190,13 @@ class Plan(SweepRules):
 
     def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
         """What strategies will ask for, and how often."""
-        return [(load, *one) for load in self.loads_of(deployment_id) for one in self._ahead[load.workload.name]]
+        loads = [(load, self._first_guess(load, deployment_id)) for load in self.loads_of(deployment_id)]
+        return [(load, *one) for load, guess in loads for one in self._ahead(load.workload.name, guess)]
 
     @cached_property
-    def _ahead(self) -> dict[str, list[tuple[Level, int]]]:
-        return {load.workload.name: list(Counter(self.strategy(load).ahead()).items()) for load in self.loads}
+    def _ahead(self) -> Callable[[str, float | None], list[tuple[Level, int]]]:
+        loads = {load.workload.name: load for load in self.loads}
+        return cache(lambda name, guess: list(Counter(self._strategy(loads[name], guess).ahead()).items()))
 
     def measurements(self) -> list[Measurement]:
         """As far as they are known: every point once, then every point again."""

@@ -50,7 +50,7 @@ class Todo:
         self.avoid: frozenset[str] = frozenset()  # nodes where the infrastructure failed it
         self.told_occupied = False  # that others hold the hosts it waits for
         self._plan, self._committed, self._starts = plan, committed, starts
-        self._searches = [_Search(load, plan.strategy(load)) for load in plan.loads_of(deployment.id)]
+        self._searches = [_Search(load, plan.strategy(load, deployment.id)) for load in plan.loads_of(deployment.id)]
         self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []

@@ -20,6 +20,7 @@ class Question:
     control: Control | None = None
     slos: tuple[Slo, ...] = ()
     repeats: int = 1
+    first_guess: float | None = None  # level up to which the first of the limits is predicted to hold; None: unknown
 
 
 class Strategy(Protocol):

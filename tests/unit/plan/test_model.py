@@ -14,6 +14,7 @@ from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
+from orchestrator.search.levels import LevelsInOrder
 from orchestrator.spec.load import Level
 from tests.unit.plan.files import grid, planned
 from tests.unit.spec.files import GOOD
@@ -122,6 +123,17 @@ def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written: No such file"):
         write_plan(planned(), tmp_path / "no" / "plan.json")
+
+
+def test_a_strategy_is_told_the_predicted_capacity_of_its_own_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, asked = planned(slos={"fast": {"ttft": "1s"}, "slow": {"ttft": "9s"}}), []
+    monkeypatch.setattr(LevelsInOrder, "__init__", lambda self, question: asked.append(question.first_guess))
+    load, (one, *_) = plan.loads[0], plan.deployments
+    capacity = {"slow": {load.workload.name: {"level": 9.0}}, "fast": {load.workload.name: {"level": 2.5}}}
+    for predicted in (None, {"weight_bytes": 1}, {"capacity": capacity}):
+        changed = plan.model_copy(update={"deployments": (one.model_copy(update={"predicted": predicted}),)})
+        Plan.from_json(changed.to_json()).strategy(load, one.id)
+    assert asked == [None, None, 2.5]
 
 
 def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() -> None:
