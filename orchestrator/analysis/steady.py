@@ -19,20 +19,26 @@ MOST = 0.5  # of the run: what is steady after more than that is not known to be
 
 
 def steady_from_ns(requests: pa.Table, duration_ns: int) -> int | None:
-    """The first instant of the steady part of a run in which requests were due so long; None: there is none.
+    """The first instant of the steady part of a run in which requests were due so long; None: there is none."""
+    due, done = (requests[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
+    begin = steady_from(due, done, float(duration_ns))
+    return None if begin is None else round(begin)
+
+
+def steady_from(due: npt.NDArray[np.float64], done: npt.NDArray[np.float64], until: float) -> float | None:
+    """As ``steady_from_ns``, of a run until now, in any unit: what has not ended is done at infinity.
 
     In flight counts from when requests were due to when they were done.
     """
-    due, done = (np.sort(requests[name].to_numpy().astype(np.float64)) for name in ("scheduled_ns", "done_ns"))
-    if not due.size or duration_ns <= 0:
+    if not due.size or until <= 0:
         return None
-    edges = np.linspace(0, duration_ns, PARTS + 1)
-    in_flight = np.diff(_waited(due, edges) - _waited(done, edges)) * PARTS / duration_ns
+    edges = np.linspace(0, until, PARTS + 1)
+    in_flight = np.diff(_waited(np.sort(due), edges) - _waited(np.sort(done), edges)) * PARTS / until
     errors = np.array([in_flight[cut:].var() / (PARTS - cut) for cut in range(int(PARTS * MOST) + 1)])
     negligible = (1e-3 * in_flight.mean()) ** 2 / PARTS
     cut = int(np.argmax(errors <= NEARLY * errors.min() + negligible))
-    begin = max(float(edges[cut]), _first_e2e_ns(requests, float(edges[1])))
-    return round(begin) if begin <= MOST * duration_ns else None
+    begin = max(float(edges[cut]), _first_e2e(due, np.minimum(done, until), float(edges[1])))
+    return begin if begin <= MOST * until else None
 
 
 def _waited(since: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -42,9 +48,8 @@ def _waited(since: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> n
     return waited
 
 
-def _first_e2e_ns(requests: pa.Table, until: float) -> float:
+def _first_e2e(due: npt.NDArray[np.float64], done: npt.NDArray[np.float64], until: float) -> float:
     """Median end-to-end time of the requests that were due by then, of the first ones at least: they met an empty
     engine."""
-    due = requests["scheduled_ns"].to_numpy()
     first = due <= max(until, np.sort(due)[:FIRST][-1])
-    return float(np.median((requests["done_ns"].to_numpy() - due)[first]))
+    return float(np.median((done - due)[first]))

@@ -1,0 +1,174 @@
+"""Does a load level hold a latency target? A sequential test, for a probe that still runs and for stored ones.
+
+A request meets a test or misses it; errors are misses. A *test* has a target: the share of requests that must meet it.
+A *tier* (an SLO) is one or more tests, and holds when all of them do. Requests that have not ended count as soon as
+they are certain misses.
+
+Evidence is a likelihood ratio mixed over all shares on one side of the target (Robbins 1970, "Statistical methods
+related to the law of the iterated logarithm"): where the truth is on the other side it passes 1/alpha with probability
+alpha at most, however often one looks (Ville 1939), so a probe may stop at any instant, and repeats of a level, each
+with a seed of its own, are simply taken together. That holds for independent requests. Failures come in runs, so
+counts are first divided by the design effect: how many times the variance of batch means (Schmeiser 1982) is above that
+of independent requests, the largest over batches of several sizes. Where too few runs of misses were seen to tell, one
+of ``PRIOR_EFFECT`` is assumed: no miss in 60 requests is no evidence for 95 % where misses come 8 at a time.
+
+Used by whoever runs a probe (``Probe``), and by ``analysis/claim.py`` over what is stored (``evidence``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import betainc, betaln
+
+from orchestrator.analysis.requests import Bools, Floats
+from orchestrator.analysis.steady import steady_from
+
+ALPHA = 0.05  # of one verdict: how often it may be wrong
+LIVE_ALPHA = 0.03  # of a running probe: what is stored of it, cut a little differently, shall say the same
+PRIOR_EFFECT = 8.0  # design effect where nothing is known of it
+PRIOR_RUNS = 4  # runs of misses that weigh as much as what was assumed
+FEWEST_BATCHES = 10
+GROWTH = 2.5  # standard deviations by which a backlog grows, in each of the last two quarters of a run
+SLOWER = 2.0  # times: what is due last takes longer than what was due first
+FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
+Outcome = Literal["holds", "fails"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Of one test at one level. ``holds``, ``fails``: logarithms of the evidence that the share of requests that meet
+    it is above, below the target. ``effective``: independent requests that would say as much."""
+
+    requests: int
+    share: float
+    effective: float
+    design_effect: float
+    holds: float
+    fails: float
+
+    def verdict(self, alpha: float = ALPHA) -> Outcome | None:
+        """None: undecided, more requests would tell."""
+        enough = -np.log(alpha)
+        return "holds" if self.holds >= enough else "fails" if self.fails >= enough else None
+
+
+def evidence(runs: Sequence[Bools], target: float) -> Evidence:
+    """``runs``: per probe whether each request met the test, in order of when they were due. ``target``: in (0, 1]."""
+    count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
+    if not count:
+        return Evidence(0, 0.0, 0.0, PRIOR_EFFECT, 0.0, 0.0)
+    effect = design_effect(runs)
+    n, missed, q = count / effect, (count - met) / effect, 1.0 - target
+    if q <= 0:  # every request must: nothing short of all of them shows that it holds, one miss that it does not
+        return Evidence(count, met / count, n, effect, 0.0, np.inf if met < count else 0.0)
+    a, b = missed + 0.5, n - missed + 0.5
+    at_target = missed * np.log(q) + (n - missed) * np.log1p(-q)
+    whole = betaln(a, b) - betaln(0.5, 0.5) - at_target
+    with np.errstate(divide="ignore"):  # no weight at all on one side
+        below, above = np.log(betainc(a, b, q)), np.log(betainc(b, a, 1 - q))
+    holds = whole + below - np.log(betainc(0.5, 0.5, q))
+    fails = whole + above - np.log(betainc(0.5, 0.5, 1 - q))
+    return Evidence(count, met / count, n, effect, float(holds), float(fails))
+
+
+def design_effect(runs: Sequence[Bools]) -> float:
+    """How many times the variance of the share is that of independent requests; at least 1."""
+    sums = [np.concatenate([[0], np.cumsum(run)]) for run in runs if len(run)]
+    count, met = sum(one.size - 1 for one in sums), sum(int(one[-1]) for one in sums)
+    clumps = sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
+    share, found, batches = met / count, 1.0, FEWEST_BATCHES
+    while 0 < share < 1 and batches <= max(count / 10 / len(sums), FEWEST_BATCHES):
+        edges = [np.linspace(0, one.size - 1, min(batches, one.size - 1) + 1).astype(int) for one in sums]
+        amounts = np.concatenate([np.diff(one[edge]) for one, edge in zip(sums, edges, strict=True)])
+        sizes = np.concatenate([np.diff(edge) for edge in edges])
+        spread = float(((amounts - share * sizes) ** 2).sum()) * sizes.size / max(sizes.size - 1, 1)
+        found = max(found, spread / (count * share * (1 - share)))
+        batches *= 2
+    return max(found, (clumps * found + PRIOR_RUNS * PRIOR_EFFECT) / (clumps + PRIOR_RUNS))
+
+
+class Probe:
+    """One running probe: tell it what ended, look when you like, stop when every tier has a verdict.
+
+    ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier after tier.
+    Instants are seconds since the probe's start, in any order. With several tests each has its share of ``alpha``.
+    """
+
+    def __init__(self, tiers: Sequence[Sequence[float]], alpha: float = LIVE_ALPHA) -> None:
+        self._tiers = tiers
+        self._alpha = alpha / max(1, sum(len(tier) for tier in tiers))
+        self._told: list[tuple[Floats, Floats, Bools]] = []
+        self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)  # the first one of a tier stays
+        self.diverging = False  # at the last look: requests come in faster than they are answered
+
+    def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
+        """Requests that ended since the last call: [n], [n], [n, tests]."""
+        self._told.append((due_s, done_s, met))
+
+    def look(
+        self, now_s: float, open_due_s: Floats, open_missed: Bools, saturated: bool = False
+    ) -> tuple[Outcome | None, ...]:
+        """The verdict on every tier now; None: go on.
+
+        ``open_due_s`` [m]: requests that were due and have not ended; ``open_missed`` [m, tests]: which of them are
+        certain to miss, however they end. ``saturated``: the client or its limits slow the load down, so it may show
+        that a level fails, never that it holds.
+        """
+        ended = [np.concatenate(parts) for parts in zip(*self._told, strict=True)] if self._told else []
+        tests = sum(len(tier) for tier in self._tiers)
+        due, done, met = ended or (np.zeros(0), np.zeros(0), np.zeros((0, tests), bool))
+        self._told = [(due, done, met)]
+        due = np.concatenate([due, open_due_s])
+        done = np.concatenate([done, np.full(len(open_due_s), np.inf)])
+        known = np.concatenate([np.ones_like(met), open_missed])
+        met = np.concatenate([met, np.zeros_like(open_missed)])
+        order = np.argsort(due, kind="stable")
+        due, done, known, met = due[order], done[order], known[order], met[order]
+        self.diverging = _diverging(due, done, now_s) and _late(due, done, known, met, now_s)
+        begin = steady_from(due, done, now_s)
+        verdicts: list[Outcome | None] = []
+        for column, target in enumerate(np.concatenate([np.asarray(tier, float) for tier in self._tiers])):
+            # the first whose fate is unknown ends what may be judged: those that ended early are the fast ones
+            unknown = np.flatnonzero(~known[:, column])
+            until = due[unknown[0]] if unknown.size else np.inf
+            judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
+            verdict = evidence([met[judged, column]], float(target)).verdict(self._alpha)
+            may_hold = begin is not None and not saturated and not self.diverging
+            verdicts.append("fails" if self.diverging else None if verdict == "holds" and not may_hold else verdict)
+        ends = np.cumsum([len(tier) for tier in self._tiers])
+        now = [together(verdicts[end - len(tier) : end]) for tier, end in zip(self._tiers, ends, strict=True)]
+        stay = zip(self.verdicts, now, strict=True)
+        self.verdicts = tuple("fails" if self.diverging else before or new for before, new in stay)
+        return self.verdicts
+
+
+def together(verdicts: Sequence[Outcome | None]) -> Outcome | None:
+    """Of a tier: it fails with one of its tests and holds with all of them."""
+    return "fails" if "fails" in verdicts else None if None in verdicts else "holds"
+
+
+def _diverging(due_s: Floats, done_s: Floats, now_s: float) -> bool:
+    """Whether more is in flight at every quarter of the last half, by more than chance (two Poisson counts) brings."""
+    edges = now_s * np.array([0.5, 0.75, 1.0])
+    came, went = np.searchsorted(due_s, edges, "right"), np.searchsorted(np.sort(done_s), edges, "right")
+    growth, noise = np.diff(came - went), np.sqrt(np.diff(came) + np.diff(went))
+    return bool(np.all(growth > GROWTH * noise) and np.all(noise > 0))
+
+
+def _late(due_s: Floats, done_s: Floats, known: Bools, met: Bools, now_s: float) -> bool:
+    """Whether the last quarter misses mostly, or takes far longer than the first requests did: an engine that only
+    fills up with long answers does neither."""
+    last = due_s >= 0.75 * now_s
+    decided = known[last]
+    if np.any((decided.sum(0) >= FEWEST_LATE) & ((decided & ~met[last]).sum(0) > 0.5 * decided.sum(0))):
+        return True
+    tenth = max(len(due_s) // 10, FEWEST_LATE)
+    if len(due_s) < 4 * tenth:
+        return False
+    stay = np.minimum(done_s, now_s) - due_s
+    first, before = np.median(stay[:tenth]), due_s < now_s - np.median(stay[:tenth]) * SLOWER
+    return bool(now_s > 4 * first and np.median(stay[before][-tenth:]) > SLOWER * first)
