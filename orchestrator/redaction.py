@@ -10,7 +10,8 @@ from urllib.parse import quote
 HIDDEN = "***"
 SHORTEST = 6  # characters of a variable's value that is hidden wherever it stands; shorter ones are words and numbers
 _NAME = re.compile(
-    r"(?<![A-Z])(TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
+    # pad_token, image_token and the like are tokens of a vocabulary
+    r"(?<![A-Z])((?<!(PAD|BOS|EOS|UNK|SEP|CLS)[_-])(?<!MASK[_-])(?<!(IMAGE|AUDIO|VIDEO)[_-])TOKEN(?![_-]MAP)|(HF|HUB|API|AUTH|ACCESS)[_-]?TOKENS|(API|ACCESS)?KEYS?|SECRETS?|PASSW(OR)?DS?|PASSPHRASE"
     r"|CREDENTIALS?|PAT|AUTH(?![_-](SOCK|MODE|TYPE|METHOD))|COOKIE)(?![A-Z])",
     re.IGNORECASE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -67,6 +68,10 @@ class ClientHost:
         self._client: LoadClient | None = None
         self._point: LoadPoint | None = None
         self._writer = ""
+
+    def process(self) -> tuple[str, int]:
+        """Its host's name and its pid: for those who look at what others do there."""
+        return socket.gethostname(), os.getpid()
 
     def wall_ns(self) -> int:
         """This host's wall clock: for the offset to the driver's."""

@@ -152,6 +152,11 @@ class Clients:
         self._run = ClientRun([member.handle for member in self._members], calls)
         return self._run
 
+    @property
+    def processes(self) -> Sequence[tuple[str, int]]:
+        """Host and pid of all clients of this sweep, those of other launches too."""
+        return tuple(self._pool.processes)
+
     def release(self) -> None:
         if not self._released:
             self._released = True
@@ -188,6 +193,7 @@ class ClientPool:
         self._lock = threading.Lock()
         self._idle: list[Member] = []
         self._members: list[Member] = []
+        self.processes: list[tuple[str, int]] = []  # host and pid of every client that it ever started
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``), last of all on hosts that other sweeps have for themselves."""
@@ -226,8 +232,8 @@ class ClientPool:
         """Wait until new clients answer, and see that they reach the results from where they are."""
         end_s = time.monotonic() + CALL_LIMIT_S
         try:
-            for call in [member.handle.begin("wall_ns") for member in new]:
-                answer(call, "the first call", end_s - time.monotonic())
+            for call in [member.handle.begin("process") for member in new]:
+                self.processes.append(answer(call, "the first call", end_s - time.monotonic()))
             for member in new:
                 if self._store is None or (member.here and self._store.is_local):
                     continue

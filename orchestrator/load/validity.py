@@ -36,6 +36,7 @@ MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # times: the last tenth of requests than the first
+CHANCE_RETRANSMITS = 3  # any network loses a segment now and then: of twenty requests that says nothing
 MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
@@ -235,7 +236,7 @@ def _surroundings(stats: Sequence[ClientStats], hosts: Sequence[HostLoad], reque
     again = float(sum(one.tcp_retransmits for one in stats))
     return {
         "tcp_retransmits": again,
-        "tcp_retransmits_per_request": again / max(1, requests),
+        "tcp_retransmits_per_request": again / max(1, requests) if again > CHANCE_RETRANSMITS else 0.0,
         "network_silent_max_s": max((one.network_silent_max_s for one in stats), default=0.0),
         "foreign_cpu_s": max((one.foreign_cpu_s for one in hosts), default=0.0),
         "foreign_cpu_share": max((one.foreign_cpu_share for one in hosts), default=0.0),

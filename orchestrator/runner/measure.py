@@ -277,7 +277,7 @@ class Measurer:
             ended=ended,
             interrupted=interrupted,
             cache=cache,
-            hosts=self.replicas.end_hosts([one.stats for one in reports.values()]),
+            hosts=self.replicas.end_hosts(self.clients.processes),
         )
 
     def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, Part]:

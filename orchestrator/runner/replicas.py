@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import HostLost, Placement
 from orchestrator.errors import Failure, FailureKind, PlacementError
-from orchestrator.load.point import ClientStats, HostLoad, Target
+from orchestrator.load.point import HostLoad, Target
 from orchestrator.results.outcomes import CacheState
 from orchestrator.spec.dialect import Dialect
 
@@ -66,12 +66,13 @@ class Replicas:
     def _agent_per_host(self) -> list[EngineHost]:
         return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())
 
-    def end_hosts(self, stats: Sequence[ClientStats]) -> list[HostLoad]:
-        """What others did on the hosts of the engines since ``begin_metrics``, as far as they answer."""
+    def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
+        """What others did on the hosts of the engines since ``begin_metrics``, as far as they answer. ``clients``: host
+        and pid of those of this sweep."""
         loads: list[HostLoad] = []
-        here = (socket.gethostname(), os.getpid())
+        processes = [(socket.gethostname(), os.getpid()), *clients]
         for agent in self._agent_per_host():
-            ours = {pid for host, pid in [here, *((s.host, s.pid) for s in stats)] if host == agent.allocation.hostname}
+            ours = {pid for host, pid in processes if host == agent.allocation.hostname}
             with suppress(HostLost, PlacementError):
                 loads.append(agent.end_host(ours))
         return loads

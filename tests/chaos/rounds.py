@@ -1,6 +1,7 @@
 """A round: a sweep, somebody of it struck at a moment that the seed decides, run again until all is measured, counted.
 
-The seed is all that is needed to fight a round again: ``pytest -m chaos 'tests/chaos/test_rounds.py::test_round[17]'``.
+The seed is all that is needed to fight a round again:
+``pytest -m 'chaos or long' 'tests/chaos/test_rounds.py::test_round[17]'``.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -329,6 +330,21 @@ def test_clients_are_used_again_point_after_point_and_launch_after_launch(cluste
             pids.append(sorted(report.stats.pid for report in run.reports().values()))
         clients.release()
     assert all(one == pids[0] for one in pids)
+
+
+def test_each_launch_knows_the_clients_of_all(cluster: Cluster, served: LoadPoint) -> None:
+    """Else they would be taken for others' load on the hosts of its engines."""
+    first, second = cluster.clients(1, {}), cluster.clients(1, {})
+    pids = []
+    for clients in (first, second):
+        clients.prepare(served)
+        run = clients.start(0.0, write=False)
+        over(run)
+        pids.append((socket.gethostname(), run.reports()[0].stats.pid))
+    assert set(pids) <= set(first.processes)
+    assert set(first.processes) == set(second.processes)
+    first.release()
+    second.release()
 
 
 def test_a_point_that_cannot_be_run_is_bad_input(cluster: Cluster, served: LoadPoint) -> None:

@@ -81,7 +81,7 @@ def test_a_name_says_that_its_value_is_secret(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH", "SSH_AUTH_SOCK", "AUTHOR", "RAY_AUTH_MODE"]
-    + ["--speculative-token-map"],
+    + ["--speculative-token-map", "pad_token", "image_token", "mask_token"],
 )
 def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
     assert not is_secret(name)

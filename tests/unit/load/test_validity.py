@@ -361,6 +361,11 @@ def test_a_network_that_is_there_is_not_accused() -> None:
     assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (1.3, 20.0)
 
 
+def test_one_lost_segment_of_a_few_requests_is_chance() -> None:
+    assert verdict(table(8), replace(CALM, tcp_retransmits=3)).evidence["tcp_retransmits_per_request"] == 0
+    assert verdict(table(8), replace(CALM, tcp_retransmits=4)).evidence["tcp_retransmits_per_request"] == 0.5
+
+
 def test_others_that_take_most_of_an_engines_host_are_found_and_a_burst_is_none() -> None:
     quiet = HostLoad("a", 3.0, 0.04, 0)
     assert shared_with(quiet).reasons == []

@@ -297,6 +297,7 @@ class FakeClients:
     addresses: list[str]
     nodes: Sequence[str] = ()
     point: LoadPoint | None = None
+    processes: Sequence[tuple[str, int]] = ()
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool]) -> int | None:
         self.world.step("prepare")
