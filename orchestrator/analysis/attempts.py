@@ -81,6 +81,7 @@ class Attempt:
             request_ttft_s=limits.seconds["ttft"],
             request_tpot_s=limits.seconds["tpot"],
             request_e2e_s=limits.seconds["e2e"],
+            request_normalized_ttft_s=limits.seconds["normalized_ttft"],
             request_itl_p99_s=limits.seconds.get("itl_p99"),
         )
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.analysis.capacity import Candidate, Contender, Group, LeftOut, Missing, Per, contender
+from orchestrator.analysis.capacity import (
+    Candidate,
+    Contender,
+    Group,
+    LeftOut,
+    Missing,
+    Per,
+    contender,
+    holds,
+    test_text,
+)
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
 from orchestrator.analysis.slo import format_slo
@@ -80,7 +90,7 @@ def _comparison(
     contenders = [contender(measured, left, slo, per) for measured, left in of_each.values()]
     found = [one.candidate for one in contenders if one.candidate]
     ranking = sorted(found, key=lambda one: (-one.throughput.estimate, one.point.deployment.label))
-    certain, why, decide = _certainty(contenders, ranking, slo) if ranking else _nothing(contenders, points, slo)
+    certain, why, decide = _certainty(contenders, ranking) if ranking else _nothing(contenders, points, slo)
     kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}
     return Comparison(
         experiment=group.experiment,
@@ -106,11 +116,9 @@ def _unit(points: Sequence[Point], per: Per) -> str:
     return "output tokens/s" if per == "deployment" else f"output tokens/s per {'core' if cpu else 'GPU'}"
 
 
-def _certainty(
-    contenders: Sequence[Contender], ranking: Sequence[Candidate], slo: Slo
-) -> tuple[bool, str, tuple[str, ...]]:
+def _certainty(contenders: Sequence[Contender], ranking: Sequence[Candidate]) -> tuple[bool, str, tuple[str, ...]]:
     """Whether the first is certain to be the best, why in one sentence, and which measurements would decide."""
-    doubts = [*_unsettled(contenders), *_weak(ranking, slo)]
+    doubts = [*_unsettled(contenders), *_weak(ranking)]
     if doubts:
         why = "; ".join(doubt for doubt, _ in doubts)
         return False, f"not certain: {why}", tuple(text for _, text in doubts if text)
@@ -140,7 +148,7 @@ def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
         yield f"{_names(other)} cannot be compared with the others", None
 
 
-def _weak(ranking: Sequence[Candidate], slo: Slo) -> Iterator[Doubt]:
+def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
     """What keeps the order of the ranking from being certain."""
     first, *others = ranking
     if unsteady := [one.name for one in ranking if any(repeat.point.steady is False for repeat in one.point.used)]:
@@ -151,8 +159,8 @@ def _weak(ranking: Sequence[Candidate], slo: Slo) -> Iterator[Doubt]:
     if single:
         again = [_label(one) for one in single if one.point.deployment.devices]  # an endpoint is not ours to start
         yield "one start: spread unknown", f"start {_names(again)} at least twice (starts: 2)" if again else None
-    if first.attainment.lower < slo.attainment:
-        doubt = "the winner's attainment could be below the target"
+    if short := [one for one in first.point.tests if one.share.lower < one.target]:
+        doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
     near = [] if single else [one for one in others if not exceeds(first.throughput, one.throughput)]
     if near:
@@ -171,7 +179,7 @@ def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo)
     if reasons := [one.incomparable for one in contenders if one.incomparable]:
         return False, f"what holds {format_slo(slo)} cannot be ranked: {reasons[0]}", tuple(decide)
     why = f"no deployment holds {format_slo(slo)} at any level with a valid measurement"
-    return False, why, (*decide, *_lower(points, slo))
+    return False, why, (*decide, *_lower(points))
 
 
 def _label(candidate: Candidate) -> str:
@@ -187,9 +195,9 @@ def _are(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _lower(points: Sequence[Point], slo: Slo) -> tuple[str, ...]:
+def _lower(points: Sequence[Point]) -> tuple[str, ...]:
     """What to measure where nothing holds: where the lowest level met the limits, it is that one's measurement."""
-    judged = [point for point in points if point.attainment and point.attainment.estimate < slo.attainment]
+    judged = [point for point in points if point.tests and not holds(point)]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
         return ()

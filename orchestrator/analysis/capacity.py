@@ -1,10 +1,10 @@
 """What one deployment holds: its best level, why others are not it, and what could still be better.
 
-The candidate is the highest measured level whose attainment (point estimate over all repeats that count) is at least
-the target, with the output token throughput measured there. Only valid points can be candidates: one that the client
-slowed down, or whose engine never came to a steady state, may show that a level fails but not that it holds; and one
-repeat that the engine failed is enough for that. A level that was asked and not measured is as open as one that was
-measured badly.
+The candidate is the highest measured level at which every test of the SLO holds (the share of requests, a point
+estimate over all repeats that count, is at least its target), with the output token throughput measured there. Only
+valid points can be candidates: one that the client slowed down, or whose engine never came to a steady state, may show
+that a level fails but not that it holds; and one repeat that the engine failed is enough for that. A level that was
+asked and not measured is as open as one that was measured badly.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from orchestrator.analysis.intervals import Interval
-from orchestrator.analysis.measured import Point
+from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
-from orchestrator.analysis.slo import limits_of
+from orchestrator.analysis.slo import JOINT
 from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Slo, format_duration, load_text
 
 Per = Literal["gpu", "usd", "deployment"]
-_FIGURE_OF = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # itl_p99 is of each request; itl_ms pools them
+_FIGURE_OF = {one: f"{one}_ms" for one in ("ttft", "tpot", "e2e", "normalized_ttft")}  # itl_ms pools all gaps
 
 
 class Group(NamedTuple):
@@ -92,16 +92,16 @@ def contender(points: Sequence[Point], missing: Sequence[Missing], slo: Slo, per
     """The deployment's best level, what was left out on the way, with reasons, and what could be better still."""
     left_out = [LeftOut(point.deployment, point, why) for point in points if (why := _unusable(point))]
     usable = sorted((point for point in points if not _unusable(point)), key=lambda one: one.head.level)
-    tops = {point.head.control: point for point in usable if _share(point) >= slo.attainment}  # the highest one stays
+    tops = {point.head.control: point for point in usable if holds(point)}  # the highest one stays
     controls = {one.head.control for one in points} | {one.level.control for one in missing}
-    above = {name: _above(name, points, missing, tops.get(name), slo) for name in sorted(controls)}
+    above = {name: _above(name, points, missing, tops.get(name)) for name in sorted(controls)}
     divisor = _divisor(points[0].deployment, per) if points else None
     incomparable = _no_divisor(points[0].deployment, per) if tops and divisor is None else None
     if incomparable:
         left_out.append(LeftOut(points[0].deployment, None, incomparable))
     elif usable and not tops:
         left_out.append(_none_passes(usable, slo))
-    candidates = [_candidate(top, usable, slo, divisor, above[name].censored) for name, top in tops.items() if divisor]
+    candidates = [_candidate(top, usable, divisor, above[name].censored) for name, top in tops.items() if divisor]
     return Contender(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
@@ -121,11 +121,11 @@ class _Above(NamedTuple):
     near: list[float]
 
 
-def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], top: Point | None, slo: Slo) -> _Above:
+def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], top: Point | None) -> _Above:
     """What is known above ``top`` (None: no level holds), up to the first level that is shown to fail."""
     floor = top.head.level if top else 0.0
     higher = [one for one in points if one.head.control == control and one.head.level > floor]
-    failing = [one.head.level for one in higher if _shown_to_fail(one, slo)]
+    failing = [one.head.level for one in higher if _shown_to_fail(one)]
     ceiling = min(failing, default=float("inf"))
     between = [one for one in higher if one.head.level < ceiling]
     asked = {one.level.value for one in missing if one.level.control == control and floor < one.level.value < ceiling}
@@ -137,16 +137,22 @@ def _above(control: str, points: Sequence[Point], missing: Sequence[Missing], to
     )
 
 
-def _shown_to_fail(point: Point, slo: Slo) -> bool:
+def _shown_to_fail(point: Point) -> bool:
     """Whether such a level is too much: the engine broke, fell behind or answered noise, or misses are too many to be
     chance."""
     if point.broken or point.validity in (BACKLOG, BROKEN):
         return True
-    return point.attainment is not None and not _unusable(point) and point.attainment.upper < slo.attainment
+    return not _unusable(point) and any(one.share.upper < one.target for one in point.tests)
 
 
-def _share(point: Point) -> float:
-    return point.attainment.estimate if point.attainment else 0.0
+def holds(point: Point) -> bool:
+    """Whether all tests of the SLO hold at it, as far as its requests say."""
+    return bool(point.tests) and all(one.share.estimate >= one.target for one in point.tests)
+
+
+def _short(point: Point) -> Attained:
+    """The test that is furthest below its target, or least above it."""
+    return min(point.tests, key=lambda one: one.share.estimate - one.target)
 
 
 def _unusable(point: Point) -> str | None:
@@ -163,7 +169,7 @@ def _unusable(point: Point) -> str | None:
     return None
 
 
-def _candidate(top: Point, usable: Sequence[Point], slo: Slo, divisor: float, censored: bool) -> Candidate:
+def _candidate(top: Point, usable: Sequence[Point], divisor: float, censored: bool) -> Candidate:
     rate, share, head = top.output_token_throughput(), top.attainment, top.head
     assert share is not None
     assert rate is not None
@@ -171,10 +177,13 @@ def _candidate(top: Point, usable: Sequence[Point], slo: Slo, divisor: float, ce
     if censored:
         notes.append("no higher level was seen to fail: its capacity may be higher")
     lower = [one for one in usable if one.head.control == head.control and one.head.level < head.level]
-    if any(_share(one) < slo.attainment for one in lower):
+    if not all(map(holds, lower)):
         notes.append("not monotonic: a lower level does not hold the limits")
-    if share.lower < slo.attainment:
-        notes.append(f"attainment {share.estimate:.3f} is not certain to be at least {slo.attainment:g}")
+    notes += [
+        f"{test_text(one)} {one.share.estimate:.3f} is not certain to be at least {one.target:g}"
+        for one in top.tests
+        if one.share.lower < one.target
+    ]
     if top.validity == FAILING:
         notes.append(f"{FAILING}: {top.figures.requests.failed} of {top.figures.requests.scheduled} requests failed")
     if unused := len(top.repeats) - len(top.used):
@@ -200,10 +209,16 @@ def _no_divisor(deployment: DeploymentRow, per: Per) -> str:
 
 
 def _none_passes(usable: Sequence[Point], slo: Slo) -> LeftOut:
-    top = max(usable, key=_share)
-    level = load_text(top.head.control, top.head.level)
-    reason = f"no level holds the limits: attainment is at most {_share(top):.3f} (at {level}), not {slo.attainment:g}"
+    top = max(usable, key=lambda one: _short(one).share.estimate - _short(one).target)
+    level, short = load_text(top.head.control, top.head.level), _short(top)
+    said = f"{test_text(short)} is at most {short.share.estimate:.3f} (at {level}), not {short.target:g}"
+    reason = f"no level holds the limits: {said}"
     return LeftOut(top.deployment, None, f"{reason}; {binding(top, slo)}")
+
+
+def test_text(test: Attained) -> str:
+    """``attainment``, or ``the share within ttft_p95``."""
+    return test.name if test.name == JOINT else f"the share within {test.name}"
 
 
 def binding(point: Point, slo: Slo) -> str:
@@ -213,16 +228,16 @@ def binding(point: Point, slo: Slo) -> str:
     within each limit that some answered request missed, and how many failed.
     """
     verdicts = [one.verdicts[0] for one in point.used]
-    shares = {name: float(np.concatenate([one.by_limit[name] for one in verdicts]).mean()) for name in limits_of(slo)}
-    worst = min(shares, key=lambda name: shares[name])
-    quantile = min((one for one in QUANTILES if one >= slo.attainment), default=0.99)
-    values, percentile = getattr(point.figures, _FIGURE_OF.get(worst, ""), None), f"p{quantile * 100:.0f}"
-    limits = {name: format_duration(limit_s) for name, limit_s in limits_of(slo).items()}
-    if values is not None and getattr(values, percentile) > limits_of(slo)[worst] * 1e3:
-        return f"{worst} {percentile} there: {getattr(values, percentile):.4g} ms, limit {limits[worst]}"
+    shares = {one: float(np.concatenate([each.by_limit[one.name] for each in verdicts]).mean()) for one in slo.limits}
+    worst = min(shares, key=lambda one: shares[one] - (one.share or slo.attainment))
+    quantile = min((one for one in QUANTILES if one >= (worst.share or slo.attainment)), default=0.99)
+    values, percentile = getattr(point.figures, _FIGURE_OF.get(worst.of, ""), None), f"p{quantile * 100:.0f}"
+    if values is not None and getattr(values, percentile) > worst.seconds * 1e3:
+        limit = format_duration(worst.seconds)
+        return f"{worst.of} {percentile} there: {getattr(values, percentile):.4g} ms, limit {limit}"
     requests = point.figures.requests
-    missed = [name for name, share in shares.items() if share * requests.scheduled < requests.ok - 0.5]
-    said = [f"{name}<={limits[name]} was met by {shares[name]:.3f} there" for name in missed]
+    missed = [one for one, share in shares.items() if share * requests.scheduled < requests.ok - 0.5]
+    said = [f"{one.name}<={format_duration(one.seconds)} was met by {shares[one]:.3f} there" for one in missed]
     if requests.failed:
         said.append(f"{requests.failed} of {requests.scheduled} requests failed there")
     return "; ".join(said)

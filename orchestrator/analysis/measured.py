@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.requests import Floats
-from orchestrator.analysis.slo import LimitValues, Verdicts, judge, limits_of
+from orchestrator.analysis.slo import LimitValues, Verdicts, judge
 from orchestrator.analysis.throughput import Batches
 from orchestrator.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.results.records import (
@@ -78,6 +78,21 @@ class Measurement:
     def broken(self) -> bool:
         """Whether the engine failed it: it died, took too long or cannot run so."""
         return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
+
+
+class Attained(NamedTuple):
+    """What came of one test of an SLO at a load: the share of requests that met it, and the share that must."""
+
+    name: str
+    share: Interval
+    target: float
+
+
+def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:
+    """Every test of an SLO over some repeats; none without requests. ``starts``: of ``share_interval``."""
+    of_each = zip(*(one.tests for one in verdicts), strict=True)
+    shares = [(tests[0], share_interval([one.met for one in tests], starts)) for tests in of_each]
+    return tuple(Attained(test.name, share, test.target) for test, share in shares if share is not None)
 
 
 @dataclass(frozen=True)
@@ -141,15 +156,20 @@ class Point:
         return self._figures()
 
     @cached_property
-    def attainments(self) -> tuple[Interval | None, ...]:
-        """Share of requests that met each of the limits, with its interval; None without requests."""
-        by_limits = zip(*(one.verdicts for one in self.used), strict=True)
-        return tuple(share_interval([one.met for one in verdicts], self.starts) for verdicts in by_limits)
+    def held(self) -> tuple[tuple[Attained, ...], ...]:
+        """Under each of the SLOs, what came of its tests; no test without requests."""
+        by_slo = zip(*(one.verdicts for one in self.used), strict=True)
+        return tuple(attained(verdicts, self.starts) for verdicts in by_slo)
+
+    @property
+    def tests(self) -> tuple[Attained, ...]:
+        """Under the first of the SLOs; none without any, and without requests."""
+        return self.held[0] if self.held else ()
 
     @property
     def attainment(self) -> Interval | None:
-        """Under the first of the limits; None without any, and without requests."""
-        return self.attainments[0] if self.attainments else None
+        """Of the first of these tests."""
+        return self.tests[0].share if self.tests else None
 
     def output_token_throughput(self) -> Interval | None:
         """Output tokens per second, with its interval."""
@@ -222,7 +242,7 @@ class _Attempts:
 
     def __init__(self, slos: Sequence[Slo], tries: Mapping[str, int]) -> None:
         self._slos, self._tries = slos, tries
-        self._limits = list(dict.fromkeys(name for slo in slos for name in limits_of(slo)))
+        self._limits = list(dict.fromkeys(name for slo in slos for name in (one.of for one in slo.limits)))
         limits = ["request_ok", *(f"request_{name}_s" for name in self._limits)] if slos else []
         needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
         self.columns = [*arrow_schema(Committed).names, *needed]
@@ -289,8 +309,10 @@ class _Attempts:
 def _each(verdicts: Verdicts, ends: npt.NDArray[np.int64]) -> Iterator[Verdicts]:
     """Those of each attempt."""
     by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
-    for at, met in enumerate(np.split(verdicts.met, ends)):
-        yield Verdicts(met, {name: flags[at] for name, flags in by_limit.items()})
+    tests = [np.split(one.met, ends) for one in verdicts.tests]
+    for at in range(len(ends) + 1):
+        of_it = (replace(one, met=met[at]) for one, met in zip(verdicts.tests, tests, strict=True))
+        yield Verdicts(tuple(of_it), {name: flags[at] for name, flags in by_limit.items()})
 
 
 def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:

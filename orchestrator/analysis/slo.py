@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
 from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
-from orchestrator.spec.load import Slo, format_duration, parse_duration
+from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
 
-LIMITS = ("ttft", "tpot", "e2e", "itl_p99")
-_TERM = re.compile(r"\s*([A-Za-z0-9_]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
+JOINT = "attainment"  # the test of a request's own limits together
+_TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What a share of all requests must meet. ``met``: one entry per request, errors are misses."""
+
+    __test__: ClassVar[bool] = False  # no test of ours
+
+    name: str  # JOINT, or that of a limit on a percentile
+    met: Bools
+    target: float
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """One entry per request that was due in the window, in order of schedule; errors are in it as not met."""
+    """One entry per request that was due in the window, in order of schedule; errors are in it as not met.
 
-    met: Bools  # every limit
+    An SLO holds where all of its ``tests`` do: that of all limits of a request together, then each percentile.
+    """
+
+    tests: tuple[Test, ...]
     by_limit: dict[str, Bools]  # each limit alone
+
+    @property
+    def met(self) -> Bools:
+        """Of the first test: what attainment is the share of."""
+        return self.tests[0].met
 
 
 @dataclass(frozen=True, slots=True)
 class LimitValues:
     """What limits are held against: one entry per measured request that was due in the window, in order of schedule.
 
-    ``seconds``: by limit; -inf where a request cannot violate it, NaN (never met) where its value is unknown. It lacks
-    ``itl_p99`` where there are no token_events.
+    ``seconds``: by name of LIMITS; -inf where a request cannot violate it, NaN (never met) where its value is unknown.
+    It lacks ``itl_p99`` where there are no token_events.
     """
 
     ok: Bools
@@ -40,7 +60,7 @@ class LimitValues:
 
 
 def parse_slo(text: str) -> Slo:
-    """``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``e2e``, ``itl_p99``, ``attainment>=95%``).
+    """``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``, ``reader=visual``, ``attainment>=95%``).
 
     Raises ProblemsError with everything that is wrong at once.
     """
@@ -49,25 +69,42 @@ def parse_slo(text: str) -> Slo:
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         name, operator, value = (match[1].lower(), match[2], match[3]) if match else ("", "", "")
-        wanted = ">=" if name == "attainment" else "<="
+        wanted = {"attainment": ">=", "reader": "="}.get(name, "<=")
         if match is None:
             problems.append(f"{term.strip()!r} is no limit; write it like ttft<=500ms")
-        elif name not in (*LIMITS, "attainment"):
-            problems.append(unknown_name("limit", name, (*LIMITS, "attainment")))
+        elif name not in _WORDS and percentile_limit(name) is None:
+            problems.append(unknown_name("limit", name, (*_WORDS, *(f"{one}_p95" for one in LIMITS))))
         elif operator != wanted:
             problems.append(f"{name}{operator}{value}: write {name}{wanted}{value}")
         elif name in values:
             problems.append(f"{name} is given twice")
         else:
             try:
-                values[name] = _share(value) if name == "attainment" else parse_duration(value)
+                values[name] = _WORDS.get(name, parse_duration)(value)
             except ValueError as error:
                 problems.append(f"{name}: {error}")
-    if not problems and not set(values) & set(LIMITS):
-        problems.append(f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms")
+    if not problems:
+        problems += _unfit(values)
     if problems:
         raise ProblemsError([Problem(f"--slo: {problem}") for problem in problems])
-    return Slo(**values)
+    return Slo.model_validate(values).resolved()
+
+
+def _unfit(values: dict[str, Any]) -> list[str]:
+    """What is wrong with terms that are each right."""
+    if not values.keys() - {"attainment"}:
+        return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
+    try:
+        Slo.model_validate(values)
+    except ValidationError as error:
+        return [str(one["ctx"]["text"]) for one in error.errors()]
+    return []
+
+
+def _reader(text: str) -> str:
+    if text not in READERS:
+        raise ValueError(f"{text!r} is none of {', '.join(READERS)}")
+    return text
 
 
 def _share(text: str) -> float:
@@ -80,47 +117,60 @@ def _share(text: str) -> float:
     return share
 
 
+_WORDS: dict[str, Any] = {**dict.fromkeys(LIMITS, parse_duration), "reader": _reader, "attainment": _share}
+
+
 def format_slo(slo: Slo) -> str:
     """As ``parse_slo`` reads it."""
-    limits = [(name, getattr(slo, name)) for name in LIMITS]
-    terms = [f"{name}<={format_duration(limit)}" for name, limit in limits if limit is not None]
-    return ",".join([*terms, f"attainment>={slo.attainment:g}"])
+    terms = [f"{one.name}<={format_duration(one.seconds)}" for one in slo.limits]
+    return ",".join([*terms, *([f"attainment>={slo.attainment:g}"] if is_joint(slo) else [])])
+
+
+def is_joint(slo: Slo) -> bool:
+    """Whether it has limits that each request must meet."""
+    return any(one.share is None for one in slo.limits)
 
 
 def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> LimitValues:
     """What any limit can be checked with. Raises ValueError when rows of several attempts are mixed.
 
     TTFT and E2E count from scheduled; a request with one token has no TPOT and one chunk no ITL: nothing to violate.
-    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown of a stream that came in lumps.
+    ``itl_p99`` is the 99th percentile of the request's own gaps. TPOT and it are unknown of a stream that came in
+    lumps, ``normalized_ttft`` (per prompt token) where nobody counted the prompt.
     """
     arrays = request_arrays(requests, token_events)
     due = np.flatnonzero(arrays.scheduled_in(window_ns))
     order = due[np.argsort(arrays.scheduled_ns[due], kind="stable")]
     intervals = arrays.intervals
+    prompt = np.where(arrays.input_tokens > 0, arrays.input_tokens, np.nan)
     tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
     seconds = {
         "ttft": (arrays.first_ns - arrays.scheduled_ns) / 1e9,
         "tpot": np.where(intervals <= 0, -np.inf, tpot_s),
         "e2e": (arrays.last_ns - arrays.scheduled_ns) / 1e9,
+        "normalized_ttft": (arrays.first_ns - arrays.scheduled_ns) / prompt / 1e9,
     }
     if token_events is not None:
         seconds["itl_p99"] = _itl_p99(arrays)
     return LimitValues(arrays.ok[order], {name: values[order] for name, values in seconds.items()})
 
 
-def limits_of(slo: Slo) -> dict[str, float]:
-    """The limits that are set, in seconds."""
-    return {name: limit for name in LIMITS if (limit := getattr(slo, name)) is not None}
-
-
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
     """Every request against every limit. Raises InputError when a limit needs token_events and there were none."""
     by_limit = {}
-    for name, limit_s in limits_of(slo).items():
-        if name not in values.seconds:
-            raise InputError(f"a limit on {name} needs the table token_events, which these results do not hold")
-        by_limit[name] = values.ok & (values.seconds[name] <= limit_s)
-    return Verdicts(np.logical_and.reduce([values.ok, *by_limit.values()]), by_limit)
+    for one in slo.limits:
+        if one.of not in values.seconds:
+            raise InputError(f"a limit on {one.of} needs the table token_events, which these results do not hold")
+        by_limit[one.name] = values.ok & (values.seconds[one.of] <= one.seconds)
+    together = [by_limit[one.name] for one in slo.limits if one.share is None]
+    joint = [Test(JOINT, np.logical_and.reduce(together), slo.attainment)] if together else []
+    percentiles = (Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None)
+    return Verdicts((*joint, *percentiles), by_limit)
+
+
+def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
+    """What must hold for an SLO to hold, the test of its joint limits first. Raises as ``judge`` does."""
+    return judge(values, slo).tests
 
 
 def _itl_p99(arrays: RequestArrays) -> Floats:

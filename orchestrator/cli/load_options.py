@@ -132,7 +132,7 @@ def _end_s(options: dict[str, Any]) -> float:
 
 
 def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
-    from orchestrator.analysis.slo import limits_of, parse_slo
+    from orchestrator.analysis.slo import is_joint, parse_slo
 
     if text is None:
         return {}
@@ -141,8 +141,8 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
     except ProblemsError as error:
         problems += error.problems
         return {}
-    limits = {name: f"{seconds!r}s" for name, seconds in limits_of(slo).items()}
-    return {"slo": limits | {"attainment": slo.attainment}}
+    limits = {one.name: f"{one.seconds!r}s" for one in slo.limits}
+    return {"slo": limits | ({"attainment": slo.attainment} if is_joint(slo) else {})}
 
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:

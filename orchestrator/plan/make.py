@@ -29,7 +29,7 @@ from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment, Load, SweepRules, read_experiment
-from orchestrator.spec.load import DURATION_S, Arrivals, LoadRules, Workload
+from orchestrator.spec.load import DURATION_S, READERS, TOKENS_PER_WORD, Arrivals, LoadRules, Slo, Workload
 from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
@@ -97,6 +97,8 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
         notes.append(f"starts: {spec.starts} does not apply to endpoints: they are measured as they run, on one start")
+    slos, readings = _resolved([*spec.slos.values()], [one.settings for one in candidates])
+    notes += readings
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
     deployments = [
         _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes))
@@ -105,10 +107,33 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     return Plan(
         deployments=tuple(deployments),
         loads=tuple(loads),
-        slos=tuple(spec.slos.values()),
+        slos=tuple(slos),
         notes=tuple(notes),
         **{name: getattr(spec, name) for name in SweepRules.model_fields},
     )
+
+
+def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[list[Slo], list[str]]:
+    """Limits of readers as limits on time per output token, and what they come to.
+
+    One limit holds for all deployments: that of the tokenizer which makes the most tokens of a word.
+    """
+    if not any(one.reader for one in slos):
+        return list(slos), []
+    from orchestrator.load.workloads.content import tokens_per_word  # of no use to other plans
+
+    names = {one.tokenizer or one.model for one in settings}
+    counted = {name: count for name in sorted(names) if (count := tokens_per_word(name)) is not None}
+    most = max(counted, key=lambda name: counted[name], default=None)
+    tokens, by = (counted[most], most) if most is not None else (TOKENS_PER_WORD, "no tokenizer at hand: English")
+    found, notes = [], []
+    for slo in slos:
+        one = slo.resolved(tokens)
+        found.append(one)
+        if slo.reader is not None and one.tpot is not None:
+            said = f"{READERS[slo.reader]:g} words per minute, {tokens:.2f} tokens per word ({by})"
+            notes.append(f"{slo.name}: a reader, {slo.reader}, is tpot<={one.tpot * 1e3:.3g}ms: {said}")
+    return found, notes
 
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:

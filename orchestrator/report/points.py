@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from orchestrator.analysis.intervals import Interval, share_interval
-from orchestrator.analysis.measured import Measurement, Point
+from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
-from orchestrator.analysis.slo import Verdicts, format_slo
+from orchestrator.analysis.slo import JOINT, Verdicts, format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
@@ -56,7 +56,7 @@ def point_document(
         **metrics(point.figures),
         "output_token_throughput_interval": point.output_token_throughput(),
         **agreement_fields(point),
-        **_slo_documents(slos, point.used, point.attainments),
+        **_slo_documents(slos, point.used, point.held),
         "repeats": [_repeat_document(one, slos) for one in point.repeats],
     }
 
@@ -75,37 +75,43 @@ def csv_lines(documents: Iterable[Document]) -> Iterator[Document]:
 
 
 def _repeat_document(one: Measurement, slos: Sequence[Slo]) -> Document:
-    shares = [share_interval([verdicts.met]) for verdicts in one.verdicts]
+    held = [attained([verdicts]) for verdicts in one.verdicts]
     return {
         **fields_of(one.point, *_REPEAT_FIELDS),
         "attempts": one.attempts,
         **metrics(one.figures),
         "engine_side": one.engine_side,
-        **_slo_documents(slos, [one] if one.verdicts else [], shares),
+        **_slo_documents(slos, [one] if one.verdicts else [], held),
     }
 
 
-def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], shares: Sequence[Interval | None]) -> Document:
-    """Under each of the limits, and under the first of them."""
+def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], held: Sequence[tuple[Attained, ...]]) -> Document:
+    """Under each of the SLOs, and under the first of them."""
+    window_s = sum((one.point.window_end_ns - one.point.window_start_ns) / 1e9 for one in used)
     found = {
-        slo.name: _slo_document(slo, [(one, one.verdicts[at]) for one in used], shares[at] if used else None)
+        slo.name: slo_document(slo, [one.verdicts[at] for one in used], held[at] if used else (), window_s)
         for at, slo in enumerate(slos)
     }
     return {"slo": found[slos[0].name], "slos": found} if slos else {}
 
 
-def _slo_document(slo: Slo, judged: Sequence[tuple[Measurement, Verdicts]], share: Interval | None) -> Document:
-    met = sum(int(verdicts.met.sum()) for _, verdicts in judged)
-    window_s = sum((one.point.window_end_ns - one.point.window_start_ns) / 1e9 for one, _ in judged)
-    names = judged[0][1].by_limit if judged and share else {}
+def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained], window_s: float) -> Document:
+    """What came of an SLO over some repeats. ``attainment`` is of its first test, ``met`` says whether all hold.
+    ``held``: of ``attained``; ``window_s``: of all repeats."""
+    joint = held and held[0].name == JOINT
     return {
         "text": format_slo(slo),
-        "attainment": share,
-        "met": None if share is None else share.estimate >= slo.attainment,
+        "attainment": held[0].share if held else None,
+        "met": all(one.share.estimate >= one.target for one in held) if held else None,
+        "tests": [
+            {"name": one.name, "target": one.target, "share": one.share, "met": one.share.estimate >= one.target}
+            for one in held
+        ],
         "by_limit": {
-            name: float(np.concatenate([verdicts.by_limit[name] for _, verdicts in judged]).mean()) for name in names
+            name: float(np.concatenate([one.by_limit[name] for one in judged]).mean())
+            for name in (judged[0].by_limit if held else ())
         },
-        "goodput": met / window_s if window_s > 0 else None,
+        "goodput": sum(int(one.met.sum()) for one in judged) / window_s if joint and window_s > 0 else None,
     }
 
 
@@ -185,19 +191,23 @@ def _cells(point: Point, slos: Sequence[Slo]) -> list[str | Cell]:
             f"{percentile(one, 0.5, figures.requests.ok)}\n{percentile(one, 0.99, figures.requests.ok)}"
             for one in latencies
         ),
-        *([_share_cell(point.attainments, slos)] if slos else []),
+        *([_share_cell(point.held, slos)] if slos else []),
     ]
 
 
-def _share_cell(shares: Sequence[Interval | None], slos: Sequence[Slo]) -> Cell:
-    """With the interval where there is one; of several limits a line each."""
-    found = [(slo, share, share.estimate >= slo.attainment) for slo, share in zip(slos, shares, strict=True) if share]
-    lines = [
-        f"{share.estimate:.3f} {'✓' if met else '✗'}"
-        + (f" {slo.name}" if len(slos) > 1 else f"\n{share.lower:.3f}-{share.upper:.3f}")
-        for slo, share, met in found
+def _share_cell(held: Sequence[tuple[Attained, ...]], slos: Sequence[Slo]) -> Cell:
+    """Of each test the share and whether it holds; of a single one with its interval."""
+    found = [
+        (one, " ".join([slo.name] * (len(slos) > 1) + [one.name] * (one.name != JOINT)))
+        for slo, tests in zip(slos, held, strict=True)
+        for one in tests
     ]
-    every, none = all(met for *_, met in found), not any(met for *_, met in found)
+    lines = [f"{one.share.estimate:.3f} {'✓' if one.share.estimate >= one.target else '✗'} {of}" for one, of in found]
+    if len(found) == 1:
+        share = found[0][0].share
+        lines = [lines[0].rstrip(), f"{share.lower:.3f}-{share.upper:.3f}"]
+    every = all(one.share.estimate >= one.target for one, _ in found)
+    none = not any(one.share.estimate >= one.target for one, _ in found)
     return Cell("\n".join(lines) or "-", (("green" if every else "red" if none else "yellow") if found else None))
 
 

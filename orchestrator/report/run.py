@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from orchestrator.analysis.intervals import rate_interval, share_interval
+from orchestrator.analysis.intervals import rate_interval
+from orchestrator.analysis.measured import attained
 from orchestrator.analysis.metrics import few, figures, observe, steady_window_ns, validity_of
 from orchestrator.analysis.requests import WindowNs
-from orchestrator.analysis.slo import format_slo, judge, limit_values
+from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.documents import Document, metrics
+from orchestrator.report.points import slo_document
 from orchestrator.report.text import EMULATED, Column, figure, percentile, plain, say, table
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
@@ -80,17 +82,7 @@ def limits_document(
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     (slo,) = slos
     verdicts = judge(limit_values(requests, token_events, window_ns), slo)
-    share, window_s = share_interval([verdicts.met]), (window_ns[1] - window_ns[0]) / 1e9
-    by_limit = {name: float(met.mean()) for name, met in verdicts.by_limit.items() if met.size}
-    return {
-        "slo": {
-            "text": format_slo(slo),
-            "attainment": share,
-            "met": None if share is None else share.estimate >= slo.attainment,
-            "by_limit": by_limit,
-            "goodput": float(verdicts.met.sum()) / window_s if window_s > 0 else None,
-        }
-    }
+    return {"slo": slo_document(slo, [verdicts], attained([verdicts]), (window_ns[1] - window_ns[0]) / 1e9)}
 
 
 def run_text(found: Document) -> Iterator[str]:
@@ -172,14 +164,15 @@ def _cells(one: dict[str, Any]) -> list[str]:
 
 
 def _limits(slo: dict[str, Any]) -> str:
-    share = slo["attainment"]
-    if share is None:
+    if not slo["tests"]:
         return f"{slo['text']}: no request was due in the window"
-    return say(
-        f"{slo['text']}: attainment {share.estimate:.3f} ({share.lower:.3f}-{share.upper:.3f}), "
-        f"{_number(slo['goodput'])} such requests/s",
-        "green" if slo["met"] else "yellow",
-    )
+    said = [
+        f"{one['name'] if one['name'] == JOINT else 'within ' + one['name']} "
+        f"{one['share'].estimate:.3f} ({one['share'].lower:.3f}-{one['share'].upper:.3f})"
+        for one in slo["tests"]
+    ]
+    said += [] if slo["goodput"] is None else [f"{_number(slo['goodput'])} such requests/s"]
+    return say(f"{slo['text']}: {', '.join(said)}", "green" if slo["met"] else "yellow")
 
 
 def _figures(found: Document) -> Figures:

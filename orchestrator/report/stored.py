@@ -237,10 +237,14 @@ def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tupl
         except InputError as error:  # some of them need a table that was deleted
             if asked is not None:
                 raise
-            one.unanswered += [f"{slo.name}: {error}" for slo in slos if slo.itl_p99 is not None]
-            slos = tuple(slo for slo in slos if slo.itl_p99 is None)
+            one.unanswered += [f"{slo.name}: {error}" for slo in slos if _on_gaps(slo)]
+            slos = tuple(slo for slo in slos if not _on_gaps(slo))
             points = one.points(*slos)
         yield one, slos, points
+
+
+def _on_gaps(slo: Slo) -> bool:
+    return any(one.of == "itl_p99" for one in slo.limits)
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:

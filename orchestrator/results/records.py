@@ -246,7 +246,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 6  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 7  # of everything below: how it is computed, and its columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +352,7 @@ class AttemptData(Committed):
     request_ttft_s: A[Doubles, "from scheduled to the first content token"]
     request_tpot_s: A[Doubles, "time per output token after the first"]
     request_e2e_s: A[Doubles, "from scheduled to the last content token"]
+    request_normalized_ttft_s: A[Doubles, "from scheduled to the first content token, per prompt token"]
     request_itl_p99_s: A[Doubles | None, "p99 of its own token gaps; null: the attempt has no token_events"] = None
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.metrics import validity_of
-from orchestrator.analysis.slo import LIMITS, LimitValues, judge, limits_of
+from orchestrator.analysis.slo import LimitValues, judge
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.spec.load import Level, Slo, Workload
+from orchestrator.spec.load import LIMITS, Level, Slo, Workload
 
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
@@ -39,5 +39,5 @@ def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
     seconds = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
     values = LimitValues(data.request_ok, seconds)
     for slo in slos:
-        if data.request_ok.size and limits_of(slo).keys() <= seconds.keys():
+        if data.request_ok.size and {one.of for one in slo.limits} <= seconds.keys():
             yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"

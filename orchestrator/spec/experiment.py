@@ -26,6 +26,7 @@ from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
 from orchestrator.spec.load import (
     DURATION_S,
+    LIMITS,
     MOST_CLIENTS,
     MOST_IN_FLIGHT,
     AnyWorkload,
@@ -69,8 +70,8 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
 
 def _limited(slos: dict[str, Slo]) -> dict[str, Slo]:
     for name, slo in slos.items():
-        if slo.ttft is slo.tpot is slo.e2e is slo.itl_p99 is None:
-            raise wrong(name, f"{name!r} has no limit", "give at least one of ttft, tpot, e2e, itl_p99")
+        if not slo.limits and slo.reader is None:
+            raise wrong(name, f"{name!r} has no limit", f"give at least one of {', '.join(LIMITS)}, reader")
     return slos
 
 

@@ -6,9 +6,10 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -306,12 +307,78 @@ class LoadRules(Strict):
     drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="drain_timeout")
 
 
+LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")  # what requests are held against
+_PERCENTILE = re.compile(rf"({'|'.join(LIMITS)})_p([0-9]{{1,2}}(?:\.[0-9]{{1,4}})?)")
+# words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English non-fiction; subvocal
+# and visual (no inner voice) https://en.wikipedia.org/wiki/Subvocalization and .../Speed_reading, September 2024
+READERS = {"silent": 238.0, "subvocal": 250.0, "visual": 700.0}
+TOKENS_PER_WORD = 4 / 3  # "100 tokens ~= 75 words": https://help.openai.com/en/articles/4936856; where nobody counted
+
+NO_ATTAINMENT = (
+    "'attainment' is of limits that each request must meet, and all limits here are on percentiles",
+    "leave it out: ttft_p95 has its own share, 95 %",
+)
+
+
+class Limit(NamedTuple):
+    """One limit of an SLO. ``of``: which of LIMITS it is on; ``share``: of all requests that must be within, for a
+    limit on a percentile; None: every request is held against it together with the SLO's other limits."""
+
+    name: str
+    of: str
+    seconds: float
+    share: float | None
+
+
+def percentile_limit(name: str) -> tuple[str, float] | None:
+    """``ttft_p95`` to what it is on and the share of requests, ``("ttft", 0.95)``; None: it is no such name."""
+    match = _PERCENTILE.fullmatch(name)
+    return (match[1], float(match[2]) / 100) if match and float(match[2]) > 0 else None
+
+
+def _percentile(name: str) -> str:
+    if percentile_limit(name) is None:
+        known = [*LIMITS, *(f"{one}_p95" for one in LIMITS), "reader", "attainment"]
+        raise wrong((), f"unknown key {name!r}", nearest(name, known))
+    return name
+
+
 class Slo(Strict):
-    """Latency limits in seconds that one request must meet, all of them, and the share of requests that must."""
+    """Latency limits in seconds. Those named plainly one request must meet all together, and a share of the requests
+    (``attainment``) must; one on a percentile (``ttft_p95``) that share of all requests must meet, each limit alone."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Annotated[str, AfterValidator(_percentile)], Duration]
 
     name: Name = "slo"
     ttft: Duration | None = None
     tpot: Duration | None = None
     e2e: Duration | None = None
     itl_p99: Duration | None = None
+    normalized_ttft: Duration | None = None  # per prompt token
+    reader: Literal["silent", "subvocal", "visual"] | None = None  # a limit on tpot, once it is known of which tokens
     attainment: float = Field(default=0.95, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Slo:
+        if self.reader is not None and self.tpot is not None:
+            raise wrong(
+                "reader", f"'reader: {self.reader}' is a limit on tpot, and there is one", "leave one of them out"
+            )
+        if self.limits and "attainment" in self.model_fields_set and all(one.share for one in self.limits):
+            raise wrong("attainment", *NO_ATTAINMENT)
+        return self
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """Those that are set; a reader's once it is ``resolved``."""
+        plain = [Limit(name, name, value, None) for name in LIMITS if (value := getattr(self, name)) is not None]
+        found = [(name, percentile_limit(name), value) for name, value in (self.model_extra or {}).items()]
+        return (*plain, *(Limit(name, *(on[0], value, on[1])) for name, on, value in found if on))
+
+    def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:
+        """With a reader's words per minute as the limit on time per output token that they are."""
+        if self.reader is None:
+            return self
+        given = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)
+        return Slo.model_validate(given | {"tpot": 60 / READERS[self.reader] / tokens_per_word})

@@ -175,6 +175,24 @@ def load_tokenizer(path: str) -> Any:
     return tokenizer
 
 
+ENGLISH = (  # of the Gettysburg Address (1863), as plain a text as its count of words is known
+    "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
+    "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "
+    "whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great "
+    "battle-field of that war."
+)
+
+
+def tokens_per_word(tokenizer: str) -> float | None:
+    """How many tokens a tokenizer makes of an English word, with its share of spaces and punctuation; None: there is
+    no such tokenizer here."""
+    try:
+        ids = load_tokenizer(tokenizer).encode(ENGLISH, add_special_tokens=False).ids
+    except InputError:
+        return None
+    return len(ids) / len(ENGLISH.split()) if ids else None
+
+
 def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
     """The range of ids for a vocabulary of so many tokens; None where nobody says how many."""
     return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)

@@ -516,3 +516,25 @@ def test_a_level_never_wins_of_which_one_repeat_is_no_output(sweep: Sweep) -> No
     answer = sweep.best()
     assert (answer["winner"]["level"], answer["winner"]["censored"]) == (10, False)
     assert answer["left_out"][0]["reason"] == "not a valid measurement: broken_output (all answers are empty)"
+
+
+def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((5, 1.0), (10, 0.95), (20, 0.85)):
+        sweep.level("d0", level, good)  # the others take 900 ms
+    strict, loose = "ttft_p90<=500ms,e2e_p99<=800ms", "ttft_p90<=500ms,e2e_p99<=1s"
+    assert [sweep.best(slo=slo)["winner"]["level"] for slo in (strict, loose)] == [5, 10]
+    assert sweep.best(slo=loose)["winner"]["attainment"] == pytest.approx(0.95), "of the first of them"
+    sweep.deployment("d1")
+    sweep.level("d1", 10, 0.95)
+    left_out = [one["reason"] for one in sweep.best(slo=strict)["left_out"]]
+    assert left_out == [
+        "no level holds the limits: the share within e2e_p99 is at most 0.950 (at 10 req/s), not 0.99; "
+        "e2e p99 there: 900 ms, limit 800ms"
+    ]
+    joint = parse_slo(strict + ",ttft<=500ms,attainment>=0.9")
+    found = point_document(load_points(sweep.store, joint)[1], (joint,))["slo"]
+    assert [(one["name"], one["target"], one["met"]) for one in found["tests"]] == [  # type: ignore[index]
+        ("attainment", 0.9, True), ("ttft_p90", 0.9, True), ("e2e_p99", 0.99, False),
+    ]  # fmt: skip
+    assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.slo import Verdicts, format_slo, limit_values, parse_slo
+from orchestrator.analysis.slo import LimitValues, Verdicts, format_slo, limit_values, parse_slo
 from orchestrator.analysis.slo import judge as judge_values
+from orchestrator.analysis.slo import tests as of_slo
 from orchestrator.errors import InputError, ProblemsError
-from orchestrator.spec.load import Slo
+from orchestrator.spec.load import LIMITS, Slo
 from tests.unit.results.builders import events, failed_request, request, requests
 
 WINDOW = (0, 10**9)
@@ -63,6 +64,84 @@ def test_every_problem_of_a_limit_is_said_at_once() -> None:
 def test_without_a_latency_limit_there_is_nothing_to_hold(text: str) -> None:
     with pytest.raises(ProblemsError):
         parse_slo(text)
+
+
+def test_a_reader_in_a_limit_is_one_on_tpot_with_the_usual_tokens_per_word() -> None:
+    slo = parse_slo("ttft_p95<=1s,reader=visual")
+    assert (slo.tpot, slo.reader) == (pytest.approx(60 / 700 * 3 / 4), None)
+    assert format_slo(slo) == "tpot<=64.2857ms,ttft_p95<=1s,attainment>=0.95"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft_p95<=1s,attainment>=0.9", "all limits here are on percentiles"),
+        ("reader=visual,tpot<=1s", "'reader: visual' is a limit on tpot"),
+        ("reader=fast", "'fast' is none of silent, subvocal, visual"),
+        ("itl_p95<=1s", "did you mean 'itl_p99'"),
+        ("itl<=1s", "did you mean 'itl_p99'"),
+        ("ttft_p100<=1s", "did you mean 'ttft_p95'"),
+        ("ttft_p00<=1s", "unknown limit 'ttft_p00'"),
+        ("ttft_p95>=1s", "write ttft_p95<=1s"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused_with_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        parse_slo(text)
+    assert [said in str(problem) for problem in caught.value.problems] == [True], caught.value
+
+
+PERCENTILES = st.dictionaries(
+    st.tuples(st.sampled_from(LIMITS), st.integers(1, 999)).map(lambda one: f"{one[0]}_p{one[1] / 10:g}"),
+    st.integers(1, 10**6).map(lambda us: us / 1e6),
+    max_size=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 10**6).map(lambda us: us / 1e6)), PERCENTILES)
+def test_any_limits_read_back_as_they_are_written_out_and_in_json(
+    plain: dict[str, float], percentiles: dict[str, float]
+) -> None:
+    if plain or percentiles:
+        slo = Slo.model_validate(plain | percentiles)
+        assert Slo.model_validate_json(slo.model_dump_json(exclude_defaults=True)) == slo
+        back = parse_slo(format_slo(slo)).limits
+        assert [(one.name, one.of, one.share) for one in back] == [(one.name, one.of, one.share) for one in slo.limits]
+        assert [one.seconds for one in back] == pytest.approx([one.seconds for one in slo.limits], rel=1e-5)
+
+
+REQUEST = st.tuples(st.booleans(), *[st.sampled_from([0.1, 0.2, 0.3, float("nan"), -np.inf])] * len(LIMITS))
+
+
+@given(st.lists(REQUEST, min_size=1), PERCENTILES, st.dictionaries(st.sampled_from(LIMITS), st.just(0.2)))
+def test_tests_are_the_joint_one_first_then_each_percentile_over_all_requests(
+    made: list[tuple[Any, ...]], percentiles: dict[str, float], plain: dict[str, float]
+) -> None:
+    if not plain and not percentiles:
+        return
+    ok, *columns = (np.array(column) for column in zip(*made, strict=True))
+    found = of_slo(LimitValues(ok, dict(zip(LIMITS, columns, strict=True))), Slo.model_validate(plain | percentiles))
+    expected = {"attainment": (plain, 0.95)} if plain else {}
+    expected |= {name: ({name: limit}, float(name.rpartition("_p")[2]) / 100) for name, limit in percentiles.items()}
+    assert [one.name for one in found] == list(expected)
+    for test, (limits, target) in zip(found, expected.values(), strict=True):
+        assert test.target == pytest.approx(target)
+        held = [
+            one[0] and all(one[1 + LIMITS.index(at)] <= limits[name] for name in limits for at in [_column(name)])
+            for one in made
+        ]
+        assert test.met.tolist() == held
+
+
+def _column(name: str) -> str:
+    return next(one for one in sorted(LIMITS, key=len, reverse=True) if name.startswith(one))
+
+
+def test_time_to_the_first_token_per_prompt_token_is_unknown_where_nobody_counted() -> None:
+    rows = requests(
+        *(request(at, 0, first_ms=100, input_tokens=n, input_tokens_asked=0) for at, n in enumerate([1000, 50, None]))
+    )
+    assert met(rows, None, parse_slo("normalized_ttft<=1ms")) == [True, False, False]
 
 
 LIMIT = st.none() | st.integers(1, 10**6).map(lambda ms: ms / 1e3)

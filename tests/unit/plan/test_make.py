@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from orchestrator.errors import ProblemsError
+from orchestrator.load.workloads.content import ENGLISH
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
@@ -328,3 +331,21 @@ def test_requests_have_their_own_timeout_to_end_after_the_last_arrival() -> None
     load = {"levels": {"concurrency": [4]}, "request_timeout": "9s"}
     assert planned(load=load).points[0].load.drain_timeout_s == 9.0
     assert planned(load=load | {"drain_timeout": "2s"}).points[0].load.drain_timeout_s == 2.0
+
+
+def test_a_reader_is_a_limit_on_time_per_token_of_the_tokenizer_that_makes_the_most_of_a_word(tmp_path: Path) -> None:
+    for name, pattern in (("words", "[^ ]+"), ("letters", "[^ ]")):
+        tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"{pattern}|[ ]+"), "removed", invert=True)
+        (tmp_path / name).mkdir()
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+    slos = {"reading": {"reader": "silent", "ttft_p95": "1s"}}
+    both = [{"engine": "vllm", "model": "m", "tokenizer": f"./{name}"} for name in ("words", "letters")]
+    few, many = (planned(tmp_path / "x.yaml", deployments=some, slos=slos) for some in (both[:1], both))
+    words = len(ENGLISH.split())
+    tokens = [60 / 238 / plan.slos[0].tpot for plan in (few, many) if plan.slos[0].tpot]
+    assert tokens == pytest.approx([len(re.findall("[^ ]+|[ ]+", ENGLISH)) / words, len(ENGLISH) / words], rel=0.1)
+    assert "238 words per minute" in many.notes[-1] and str(tmp_path / "letters") in many.notes[-1]
+    unknown = planned(slos=slos)
+    assert unknown.slos[0].tpot == pytest.approx(60 / 238 * 3 / 4)
+    assert Plan.from_json(many.to_json()).slos == many.slos
