@@ -164,6 +164,8 @@ def _unusable(point: Point) -> str | None:
     if point.validity not in ("valid", FAILING):
         reasons = "; ".join(point.reasons)
         return f"not a valid measurement: {point.validity}{f' ({reasons})' if reasons else ''}"
+    if any(one.point.ended_early == "fails" for one in point.used):
+        return "a probe that was ended early, since it did not hold its limits"
     if point.attainment is None:
         return "no request was due in its steady window"
     return None

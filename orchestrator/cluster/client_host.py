@@ -17,7 +17,7 @@ from orchestrator.cluster.calls import in_thread
 from orchestrator.engines.leases import living
 from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
-from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.load.point import LoadPoint, Progress, SoFar
 
 if TYPE_CHECKING:
     from orchestrator.results.spool import Part
@@ -128,6 +128,15 @@ class ClientHost:
     def progress(self) -> Progress:
         """Counters so far, from any thread."""
         return self._client.progress() if self._client else Progress()
+
+    def so_far(self) -> SoFar | None:
+        """Of a watched point that runs, what was not told before; from any thread."""
+        return self._client.so_far() if self._client else None
+
+    def finish(self, at_ns: int, drain: bool) -> None:
+        """End the point so long after its start. ``drain``: what is open then is waited for."""
+        if self._client:
+            self._client.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
         """Stop sending. ``rows``: also of what is open or not yet sent."""

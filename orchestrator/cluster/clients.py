@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
 from orchestrator.errors import PlacementError
-from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.results.ids import digest
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class ClientRun:
         self._handles, self._futures = handles, futures
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
+        self._asked: dict[int, Future[SoFar | None]] = {}
 
     def wait(self, wait_s: float) -> bool:
         """True once every client has reported. Raises ClientLost."""
@@ -94,6 +95,24 @@ class ClientRun:
         parts = [call.result() for call in told if call.exception() is None]
         found = sum(parts, Progress())
         return found if len(parts) == len(calls) else replace(found, silences=())  # somebody else may have heard
+
+    def so_far(self) -> list[SoFar]:
+        """Of a watched point what was not told before, by each client that answers at once; the others' comes next."""
+        for index, handle in enumerate(self._handles):
+            if index not in self._asked:
+                self._asked[index] = handle.begin("so_far")
+        wait(self._asked.values(), PROGRESS_LIMIT_S)
+        over = [index for index, call in self._asked.items() if call.done()]
+        calls = [self._asked.pop(index) for index in over]
+        return [found for call in calls if call.exception() is None and (found := call.result()) is not None]
+
+    def finish(self, at_s: float, drain: bool) -> None:
+        """End it so long after its start, on all clients at that instant, as if it had not been meant to go on.
+
+        ``drain``: open requests are waited for; else they become ``aborted`` rows, their connections are closed.
+        """
+        for handle in self._handles:
+            handle.begin("finish", round(at_s * 1e9), drain)
 
     def abort(self, rows: bool = True) -> None:
         """End it now. ``rows``: also of what is open or not yet sent."""

@@ -9,7 +9,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -195,12 +195,19 @@ class EngineHost:
 
     def begin_metrics(self) -> None:
         """Read the engine's /metrics from now on, where it has them."""
+        if (take := self._metrics()) is not None:
+            self._sampler = Sampler(take)
+            self._sampler.start()
+
+    def _metrics(self) -> Callable[[], Sample | None] | None:
         assert self._server
         engine, base_url, key = self._server.engine, self._server.base_url, self._server.api_key
-        if not engine.metrics_path:
-            return
-        self._sampler = Sampler(partial(read, base_url + engine.metrics_path, engine.metrics, key))
-        self._sampler.start()
+        return partial(read, base_url + engine.metrics_path, engine.metrics, key) if engine.metrics_path else None
+
+    def has_work(self) -> bool:
+        """Whether requests are in the engine now, as far as its /metrics tell."""
+        sample = take() if (take := self._metrics()) is not None else None
+        return sample is not None and sum(sample.values.get(name, 0.0) for name in ("running", "waiting")) > 0
 
     def end_metrics(self) -> list[Sample]:
         """What was read since ``begin_metrics``, in order of time."""

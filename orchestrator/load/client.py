@@ -11,12 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain, takewhile
 
 from orchestrator.load.client_stats import Listening, StatsRecorder
-from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence
-from orchestrator.load.priority import How, Priority, scheduled
+from orchestrator.load.point import ClientResult, LoadPoint, Progress, Reply, Silence, SoFar
+from orchestrator.load.priority import How, Priority, quiet_memory, scheduled
 from orchestrator.load.requests import Assignment, RequestWriter, parse_url
 from orchestrator.load.response import InFlight, can_read_ahead, finish, read_ahead
 from orchestrator.load.rows import Rows
@@ -37,7 +36,7 @@ class LoadClient:
     """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``.
 
     ``priority``: of the loading thread; ``realtime`` where that is allowed.
-    ``run`` blocks its thread; ``progress`` and ``abort`` may be called from any other.
+    ``run`` blocks its thread; the other methods may be called from any other.
     """
 
     def __init__(self, index: int = 0, count: int = 1, priority: How = "realtime") -> None:
@@ -76,7 +75,7 @@ class LoadClient:
             raise RuntimeError("prepare a point before running it")
         if self._aborted.is_set():
             driver.abort(self._rows_of_rest)
-        with _quiet_memory():
+        with quiet_memory():
             try:
                 return driver.run(start_ns, self._priority)
             finally:
@@ -88,6 +87,16 @@ class LoadClient:
         driver = self._driver
         return driver.progress() if driver is not None else self._progress
 
+    def so_far(self) -> SoFar | None:
+        """Of a watched point that runs."""
+        return self._driver.so_far() if self._driver is not None else None
+
+    def finish(self, at_ns: int, drain: bool) -> None:
+        """Ends the run so long after its start, as if the point were no longer. ``drain``: open requests are waited
+        for; else they become ``aborted`` rows."""
+        if self._driver is not None:
+            self._driver.finish(at_ns, drain)
+
     def abort(self, rows: bool = True) -> None:
         """Ends the run now: what is open or was not sent becomes ``aborted`` rows, or none. Also before ``run``."""
         self._rows_of_rest = rows
@@ -95,20 +104,6 @@ class LoadClient:
         driver = self._driver
         if driver is not None:
             driver.abort(rows)
-
-
-@contextmanager
-def _quiet_memory() -> Iterator[None]:
-    """No garbage collection during a run: a pass over all objects would stop reads for milliseconds."""
-    enabled = gc.isenabled()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
 
 
 class Driver:
@@ -136,6 +131,7 @@ class Driver:
         self._silences: tuple[Silence, ...] = ()
         self._crowded = False  # a conversation's rows, which are made while bytes wait, are to be flushed
         self._priority = Priority("normal")
+        self._closing: tuple[int, bool] | None = None
         self._aborting = False
         self._rows_of_rest = True
         self._replies: list[Reply] = []
@@ -144,6 +140,19 @@ class Driver:
         self._chunks = 0
         self._start_ns = 0
         self._rows: Rows
+
+    def finish(self, at_ns: int, drain: bool) -> None:
+        self._closing = at_ns, drain
+
+    def so_far(self) -> SoFar | None:
+        if not self._start_ns:
+            return None
+        ended = self._rows.untold()  # first: what ends meanwhile is told the next time, and not twice
+        open_now = [(flight.entry.due_ns, flight.silent()) for flight in list(self._open)]
+        open_now += [(entry.due_ns, True) for entry in list(self._waiting)]
+        open_now += [(flight.entry.due_ns, False) for flight in list(self._over)]
+        measured = [one for one in open_now if one[0] >= self._assignment.schedule.warmup_ns]
+        return SoFar(time.monotonic_ns() - self._start_ns, ended, tuple(measured))
 
     def abort(self, rows: bool) -> None:
         self._rows_of_rest = rows
@@ -159,8 +168,8 @@ class Driver:
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """All rows of this client, when its last request is over."""
-        self._start_ns = start_ns
         self._rows = Rows(self._assignment, start_ns)
+        self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
                 self._wait_for_start()
@@ -228,6 +237,8 @@ class Driver:
     def _beat(self, now: int, late_ns: int) -> None:
         """What needs no better precision than the heartbeat."""
         self._stats.beat(late_ns, len(self._open), self._draining(now))
+        if self._closing is not None:
+            self._close(now - self._start_ns, *self._closing)
         self._priority.look(now, time.thread_time_ns())
         if self._stats.beats % SWEEP_EVERY == 0:
             self._transport.sweep(now)
@@ -236,6 +247,13 @@ class Driver:
         late = takewhile(lambda flight: now - flight.started_ns >= limit_ns, self._open)
         for flight in list(late):
             self._transport.cancel(flight, ErrorClass.TIMEOUT, f"no end within {self._point.request_timeout_s:g} s")
+
+    def _close(self, now_ns: int, at_ns: int, drain: bool) -> None:
+        self._queue.close(at_ns)
+        if drain:
+            self._closing = None
+        elif now_ns >= at_ns:
+            self.abort(rows=True)
 
     # -- sending
 

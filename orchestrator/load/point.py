@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.redaction import SHORTEST
 from orchestrator.spec.dialect import Dialect
@@ -60,6 +60,7 @@ class LoadPoint:
     drain_timeout_s: float | None = None  # after the last due instant; open then: a row `timeout`. None: as for one
     tokenizer: str | None = None  # folder or tokenizer.json; needed where prompts must be text
     keep_replies: bool = False  # what was answered is wanted, not only how fast
+    watched: bool = False  # what became of its requests is asked for while it runs (LoadClient.so_far)
     count_text: bool = False  # the engine tells no counts: keep replies and count them with the tokenizer after the run
     vocabulary: tuple[int, int] | None = None  # token ids to draw from [low, high) when there is no tokenizer
     measurement_id: str = ""
@@ -150,6 +151,19 @@ class Progress:
             for target, found in sorted(every.items())
             if any(one.open for one in found) and min(one.seconds for one in found) >= limit_s
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What a watched point's client had not told before. Nanoseconds since the point's start.
+
+    ``ended``: requests, as load/rows.py holds them (Arrow takes ten times as long to make). ``open``: of those that are
+    due and have not ended when they were due, and whether nothing of their answer has come.
+    """
+
+    now_ns: int
+    ended: tuple[Any, ...]
+    open: tuple[tuple[int, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ be measured, on a shared core neither (docs/measurements.md): the client needs t
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,3 +87,17 @@ def lower_niceness(wanted: int) -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
             return
+
+
+@contextmanager
+def quiet_memory() -> Iterator[None]:
+    """No garbage collection during a run: a pass over all objects would stop reads for milliseconds."""
+    enabled = gc.isenabled()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

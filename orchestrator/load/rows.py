@@ -30,6 +30,7 @@ from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.results.spool import Part, Spool, nameless_file, room
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
+Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
 
 ROWS_AT_ONCE = 5_000  # to disk; a row is about 1 kB until then, a gap 4 bytes (6 where chunks hold several tokens)
 GAPS_AT_ONCE = 250_000
@@ -46,6 +47,7 @@ class Rows:
         self._rows: list[tuple[Any, ...]] = []
         self._gaps: list[Gaps] = []
         self._gaps_held = 0
+        self._untold: deque[Ended] | None = deque() if assignment.point.watched else None
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
         self._replies = nameless_file() if self._tokenizer else None  # that came without counts, pickled
         self._spool = Spool("requests", "token_events")
@@ -60,6 +62,10 @@ class Rows:
     def add(self, flight: InFlight) -> None:
         """The row of a request that was sent, or tried to be, and whose response was read."""
         response = flight.response
+        if self._untold is not None:
+            gaps = response.gaps_us
+            told = None if gaps is None else (flight.entry.index, gaps, response.tokens_per_chunk)
+            self._untold.append((self._row(flight), told))
         if self._replies is not None and response.source == "chunks" and any(response.parsed.texts or ()):
             with room():
                 light = replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None))
@@ -69,6 +75,12 @@ class Rows:
         if response.gaps_us is not None:  # there was content
             self._gaps.append((flight.entry.index, response.gaps_us, response.tokens_per_chunk))
             self._gaps_held += len(response.gaps_us)
+
+    def untold(self) -> tuple[Ended, ...]:
+        """Of a watched point, what was added since the last call; from any thread. Where text is counted after the run
+        it has the counts of chunks."""
+        assert self._untold is not None
+        return tuple(self._untold.popleft() for _ in range(len(self._untold)))
 
     def _row(self, flight: InFlight) -> tuple[Any, ...]:
         response, request = flight.response, flight.request
@@ -131,13 +143,13 @@ class Rows:
         """Hands what is here to the disk, in steps; not a few rows because their gaps are many, which would take more
         room and time of whoever reads them. Raises ResultsError when there is no room."""
         gaps, self._gaps, self._gaps_held = self._gaps, [], 0
-        self._spool.write("token_events", self._token_events(gaps))
+        self._spool.write("token_events", _token_events(self._assignment.point, gaps))
         if not everything and len(self._rows) < ROWS_AT_ONCE:
             return
         rows, self._rows = self._rows, []
-        columns = self._ids(len(rows))
-        for at, field in enumerate(list(REQUESTS)[len(columns) :]):
-            columns.append(pa.array([row[at] for row in rows], field.type))
+        columns = _ids(self._assignment.point, len(rows))
+        for column in _columns(rows):
+            columns.append(column)
             yield
         self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
 
@@ -160,15 +172,29 @@ class Rows:
     def _since(self, at_ns: int | None) -> int | None:
         return None if at_ns is None else at_ns - self._start_ns
 
-    def _token_events(self, gaps: list[Gaps]) -> pa.Table:
-        index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
-        gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
-        tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
-        return pa.Table.from_arrays([*self._ids(len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS)
 
-    def _ids(self, rows: int) -> list[pa.Array]:
-        ids = (self._assignment.point.measurement_id, self._assignment.point.attempt_id)
-        return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in ids]
+def tables(point: LoadPoint, ended: Sequence[Ended]) -> tuple[pa.Table, pa.Table]:
+    """``requests`` and ``token_events`` of what a client told while it ran."""
+    columns = [*_ids(point, len(ended)), *_columns([row for row, _ in ended])]
+    requests = pa.Table.from_arrays(columns, schema=REQUESTS)
+    return requests, _token_events(point, [gaps for _, gaps in ended if gaps is not None])
+
+
+def _token_events(point: LoadPoint, gaps: Sequence[Gaps]) -> pa.Table:
+    index = pa.array([request_index for request_index, _, _ in gaps], pa.int32())
+    gaps_us = _lists([one for _, one, _ in gaps], TOKEN_EVENTS.field("gaps_us").type)
+    tokens = _lists([one for _, _, one in gaps], TOKEN_EVENTS.field("tokens_per_chunk").type)
+    return pa.Table.from_arrays([*_ids(point, len(gaps)), index, gaps_us, tokens], schema=TOKEN_EVENTS)
+
+
+def _ids(point: LoadPoint, rows: int) -> list[pa.Array]:
+    return [pa.repeat(pa.scalar(value, pa.string()), rows) for value in (point.measurement_id, point.attempt_id)]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[pa.Array]:
+    """Of ``requests``, those after its ids."""
+    for at, field in enumerate(list(REQUESTS)[2:]):
+        yield pa.array([row[at] for row in rows], field.type)
 
 
 def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:

@@ -201,6 +201,12 @@ class RequestQueue:
             return end_ns
         return None if self._coming is not None else max(self._last_due_ns, end_ns or 0)
 
+    def close(self, at_ns: int) -> None:
+        """Nothing is due from then on: the point is over earlier than it was asked to be."""
+        self._schedule.end_ns = min(at_ns, self._schedule.end_ns or at_ns)
+        self._heap = [one for one in self._heap if one[0] < at_ns]
+        heapq.heapify(self._heap)
+
     def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
         """The turns after a given one that will not come any more."""
         for turn in range(entry.turn + 1, self._schedule.turns(entry.session)):

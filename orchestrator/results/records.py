@@ -110,6 +110,9 @@ class PointHead(AttemptKey):
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
     window_end_ns: A[int, "its end, exclusive"]
+    ended_early: A[str | None, "of a probe that knew before its time: holds | fails | mixed; null: it ran its time"] = (
+        None
+    )
     steady: A[bool | None, "a steady part was found; null: not looked for (warm-up given, or no duration)"] = None
     started_unix_ns: A[int, "wall clock of the point's start at the driver"]
     emulated: A[bool, "true: an emulator answered, not an engine"]

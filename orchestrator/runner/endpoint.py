@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from orchestrator.runner.measure import Attempt, Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Slo
 
 START_LEAD_S = 0.05  # to the common start: clients are processes of this machine
 WARM_UP_IN_FLIGHT = 8  # where the level says no rate
@@ -36,14 +36,15 @@ def measure_here(
     tell: Listener = lambda item: None,
     stopped: Callable[[], bool] = lambda: False,
     watched: bool = False,
+    probed: Sequence[Slo] = (),
 ) -> Attempt:
     """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are, and
-    takes long to show it where the point is ``watched``.
+    takes long to show it where the point is ``watched``. ``probed``: see ``Measurer.measure``.
 
     Once ``stopped`` says so it ends early, with what was measured until then. Raises InputError when it cannot be run,
     OrchestratorError when every client died.
     """
-    cluster = LocalCluster(None, clients, watched)
+    cluster = LocalCluster(None, clients, watched or bool(probed))
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
@@ -54,7 +55,7 @@ def measure_here(
             lead_s=START_LEAD_S,
             keeps=True,
         )
-        attempt = measurer.measure(point)
+        attempt = measurer.measure(point, probed=probed)
     finally:
         cluster.close()
     why = attempt.failure.sentence if attempt.failure else ""
@@ -118,8 +119,5 @@ class EndpointRun:
         launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
         launch = replace(launch, emulated=self.emulated)
         commit_launch(store, self.deployment, launch)
-        rules = {"duration_s": attempt.loaded.cut(self.load).duration_s}
-        point = replace(self.point, load=self.point.load.model_copy(update=rules))
-        commit_attempt(
-            store, AttemptRecord(self.deployment, point, self.measurement, attempt, self.load.attempt_id, launch)
-        )
+        record = AttemptRecord(self.deployment, self.point, self.measurement, attempt, self.load.attempt_id, launch)
+        commit_attempt(store, record)

@@ -20,13 +20,14 @@ from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
-from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.load import Lengths, Level, Slo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from orchestrator.cluster.clients import ClientRun, Clients
     from orchestrator.results.spool import Part
+    from orchestrator.runner.early_end import Early, EarlyEnd
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
@@ -34,6 +35,7 @@ PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early di
 ANSWERS_WITHIN_S = 60.0  # slower answers are not known: whether so slow an engine is any good its points say
 COMMIT_S = 10.0  # from a point's end to its rows in the store, where a node is about to go
 SETTLE_S = 30.0  # for clients to report after an abort
+IDLE_LIMIT_S = 60.0  # for an engine to give up what was aborted
 STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # of request_timeout: so long a replica may say nothing to open requests
 DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
@@ -57,7 +59,8 @@ class Loaded:
 
     ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
     stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
-    early; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas before it. ``hosts``: theirs.
+    early; ``early``: it knew enough; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas
+    before it. ``hosts``: theirs.
     """
 
     span_unix_ns: tuple[int, int]
@@ -66,16 +69,21 @@ class Loaded:
     lost: Mapping[int, Part] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
     ended: Failure | None = None
+    early: Early | None = None
     interrupted: bool = False
     cache: CacheState = "unknown"
     hosts: Sequence[HostLoad] = ()
 
     def cut(self, point: LoadPoint) -> LoadPoint:
-        """The point as far as it came: to where the user ended it."""
-        if not self.interrupted or point.duration_s is None:
-            return point
+        """The point as far as it came."""
+        return replace(point, duration_s=self.lasted_s(point.warmup_s, point.duration_s))
+
+    def lasted_s(self, warmup_s: float | None, duration_s: float | None) -> float | None:
+        """What is left of the duration of a point: as far as to where it, or the user, ended it."""
+        if duration_s is None or not (self.interrupted or self.early):
+            return duration_s
         start_ns, end_ns = self.span_unix_ns
-        return replace(point, duration_s=max(0.0, (end_ns - start_ns) / 1e9 - (point.warmup_s or 0.0)))
+        return max(0.0, (end_ns - start_ns) / 1e9 - (warmup_s or 0.0))
 
     @property
     def stats(self) -> list[ClientStats]:
@@ -130,6 +138,8 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
     verdict = judge(loaded.requests, loaded.stats, cut, start_ns, broken, loaded.hosts)
     if loaded.interrupted:
         verdict = replace(verdict, validity="interrupted", reasons=[_interrupted(point, loaded), *verdict.reasons])
+    if loaded.early:
+        verdict = replace(verdict, reasons=[loaded.early.says, *verdict.reasons])
     failure = loaded.ended or _nothing_ok(loaded.requests)
     if failure is None and verdict.validity == "client_bound" and more_clients:
         failure = Failure(FailureKind.CLIENT_BOUND, "; ".join(verdict.reasons) or "the client was the limit")
@@ -175,8 +185,10 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
 
 
 def _nothing_ok(requests: pa.Table) -> Failure | None:
-    """A point without one good request answers nothing: why, by its commonest error."""
-    if Status.OK in requests["status"].unique().to_pylist():
+    """A point without one good request answers nothing: why, by its commonest error.
+
+    One that was ended because nothing was answered in time says that much."""
+    if {Status.OK} & (found := set(requests["status"].unique().to_pylist())) or found == {Status.ABORTED}:
         return None
     classes = requests["error_class"].drop_null().value_counts().to_pylist()
     commonest = max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
@@ -208,10 +220,16 @@ class Measurer:
     notes: Sequence[str] = ()
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # that its nodes go before so many seconds
 
-    def measure(self, point: LoadPoint, more_clients: bool = False) -> Attempt:
-        """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``."""
+    def measure(self, point: LoadPoint, more_clients: bool = False, probed: Sequence[Slo] = ()) -> Attempt:
+        """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``. ``probed``: it ends as
+        soon as it is known whether it holds these."""
+        early_end: EarlyEnd | None = None
+        if probed:
+            from orchestrator.runner.early_end import EarlyEnd  # and scipy, which most points need none of
+
+            early_end = EarlyEnd(point, probed)
         try:
-            loaded = self.load_once(point)
+            loaded = self.load_once(replace(point, watched=bool(probed)), early_end=early_end)
         except InputError as error:
             return Attempt(failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}."))
         except ClientLost as error:
@@ -235,7 +253,9 @@ class Measurer:
         lost = loaded.ended is not None and loaded.ended.kind is FailureKind.CLIENT_LOST
         return None if lost else loaded
 
-    def load_once(self, point: LoadPoint, lead_s: float | None = None, store: bool = True) -> Loaded:
+    def load_once(
+        self, point: LoadPoint, lead_s: float | None = None, store: bool = True, early_end: EarlyEnd | None = None
+    ) -> Loaded:
         """Load the replicas once, all clients from one instant on, and watch until the end.
 
         Raises InputError for a point that cannot be run and ClientLost when a client is gone before the start.
@@ -252,8 +272,9 @@ class Measurer:
         started_unix_ns, started_s = self.clock.unix_ns() + int(lead_s * 1e9), self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
         length_s = point.ends_s or 0.0
-        ended, interrupted = self._watch(run, point, started_s, length_s)
-        took_ns = int(min(self.clock.now_s() - started_s, length_s or math.inf) * 1e9)
+        ended, interrupted = self._watch(run, point, started_s, early_end)
+        early = early_end.end if early_end else None
+        took_ns = int(min(self.clock.now_s() - started_s, early.at_s if early else length_s or math.inf) * 1e9)
         span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may be set meanwhile
         if ended is not None or interrupted:
             run.abort(rows=not interrupted)  # who has enough is not told that the rest failed
@@ -261,6 +282,8 @@ class Measurer:
                 return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
             run.settle(SETTLE_S)
         reports = run.reports()
+        if early and early.outcome == "fails":
+            self._await_idle()
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
@@ -275,10 +298,17 @@ class Measurer:
             lost=lost,
             samples=self.replicas.end_metrics(),
             ended=ended,
+            early=early,
             interrupted=interrupted,
             cache=cache,
             hosts=self.replicas.end_hosts(self.clients.processes),
         )
+
+    def _await_idle(self) -> None:
+        """Requests were aborted by closing their connections: the next point begins when the engine gave them up."""
+        until_s = self.clock.now_s() + IDLE_LIMIT_S
+        while self.replicas.have_work() and self.clock.now_s() < until_s and not self.stopped():
+            self.clock.sleep(0.5)
 
     def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, Part]:
         """Requests of clients that did not report, as their schedule says."""
@@ -290,15 +320,16 @@ class Measurer:
         }
 
     def _watch(
-        self, run: ClientRun, point: LoadPoint, started_s: float, length_s: float
+        self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
         """Until every client reported, something failed or the user stopped it: why it ended early, and whether so."""
+        length_s = point.ends_s or 0.0
         limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
         limit_s += point.drain_s + 2 * SETTLE_S
         aborted = False
         while True:
             try:
-                over = run.wait(1.0)
+                over = run.wait(0.5 if early_end else 1.0)
             except ClientLost as error:
                 return _client_lost(error), False
             if not over and self.stopped():
@@ -310,6 +341,9 @@ class Measurer:
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
             if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
                 return self._died(failure, "preempted"), False
+            in_time = not length_s or elapsed_s + self.lead_s < length_s
+            if early_end and in_time and (early := early_end.look(run, progress)):
+                length_s = early.at_s
             self._show_load(progress, point, elapsed_s, length_s)
             if progress.failed >= (point.max_errors or math.inf):  # of all clients together
                 return None, True

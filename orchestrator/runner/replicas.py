@@ -63,6 +63,12 @@ class Replicas:
                 emptied.append(placement.agents[0].empty_cache())
         return "emptied" if emptied and all(emptied) and len(emptied) == len(self._placements) else "unknown"
 
+    def have_work(self) -> bool:
+        """Whether one of them still works on requests that nobody waits for, as far as they tell."""
+        with suppress(HostLost):
+            return any(placement.agents[0].has_work() for placement in self._placements)
+        return False
+
     def _agent_per_host(self) -> list[EngineHost]:
         return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())
 

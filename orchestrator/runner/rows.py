@@ -48,7 +48,9 @@ class AttemptRecord:
         """Its row in ``points``."""
         point, loaded, verdict = self.point, self.attempt.loaded, self.attempt.verdict
         requests, stats = (loaded.requests, loaded.stats) if loaded else (REQUESTS.empty_table(), ())
-        window_start_ns, window_end_ns = steady_window_ns(point.load.warmup_s, point.load.duration_s, requests)
+        warmup_s, duration_s = point.load.warmup_s, point.load.duration_s
+        lasted_s = loaded.lasted_s(warmup_s, duration_s) if loaded else duration_s
+        window_start_ns, window_end_ns = steady_window_ns(warmup_s, lasted_s, requests)
         return PointRow(
             **asdict(self.measurement),
             attempt_id=self.attempt_id,
@@ -71,6 +73,7 @@ class AttemptRecord:
             started_unix_ns=loaded.span_unix_ns[0] if loaded else time.time_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
+            ended_early=loaded.early.outcome if loaded and loaded.early else None,
             emulated=self.launch.emulated if self.launch else ENGINES[self.deployment.settings.engine].emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),

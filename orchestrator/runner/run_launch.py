@@ -144,7 +144,7 @@ class LaunchRun:
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
             load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
-            attempt = measurer.measure(load, self._can_double(measurer, point))
+            attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.probed)
             if attempt.interrupted:
                 return None
             self._context.tell(Phase(self._deployment.label, "store", level_words(load)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import Committed
 from orchestrator.search.base import Strategy
-from orchestrator.spec.load import Level
+from orchestrator.spec.load import Level, Slo
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
@@ -74,6 +74,11 @@ class Todo:
     def drop(self) -> None:
         """Nothing more is measured of it."""
         self._searches, self._next, self._left = [], None, []
+
+    @property
+    def probed(self) -> Sequence[Slo]:
+        """What the next one is a probe of: it may end as soon as it is known whether it holds these."""
+        return self._plan.slos if self._next is not None and self._next[0].strategy.probes else ()
 
     @property
     def start(self) -> int:

@@ -32,6 +32,8 @@ class Strategy(Protocol):
 
     # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps are read then
     needs_figures: ClassVar[bool]
+    # whether its points are probes: ended as soon as it is known whether they hold the SLOs
+    probes: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...
 

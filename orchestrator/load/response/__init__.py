@@ -112,6 +112,10 @@ class InFlight:
     first_byte_ns: int | None = None
     ended_ns: int = 0
 
+    def silent(self) -> bool:
+        """Whether no event at all has come yet, as far as the first reads show."""
+        return len(self.times) <= FIRST_READS and b"data:" not in b"".join(self.parts)
+
     def may_end(self) -> bool:
         """Whether the last reads of a chunked body look as if they held its end."""
         return b"\r\n0" in b"\r\n" + b"".join(self.parts[-16:])

@@ -130,6 +130,24 @@ def test_the_last_instant_is_known_when_nothing_more_can_follow() -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@given(
+    turns=st.integers(1, 3),
+    closed_s=st.floats(0.1, 20),
+    control=st.sampled_from(["request_rate", "concurrency"]),
+    requests=st.sampled_from([None, 40]),
+)
+def test_a_point_that_is_closed_early_is_the_same_as_one_that_was_asked_to_be_so_short(
+    turns: int, closed_s: float, control: str, requests: int | None
+) -> None:
+    fields: dict[str, Any] = {"turns": turns, "control": control, "value": 3.0, "requests": requests}
+    whole, short = (queue(duration_s=length_s, **fields) for length_s in (10.0, min(closed_s, 10.0)))
+    whole.close(round(closed_s * SECOND))
+    assert simulate(whole, SECOND) == simulate(short, SECOND)
+    assert whole.last_ns(20 * SECOND) == short.last_ns(20 * SECOND)
+    assert list(whole.rest(20 * SECOND)) == []
+
+
+@settings(max_examples=30, deadline=None)
 @given(turns=st.integers(1, 3), requests=st.integers(1, 40), taken=st.integers(0, 10), open_loop=st.booleans())
 def test_giving_up_names_every_request_that_was_not_handed_out(
     turns: int, requests: int, taken: int, open_loop: bool

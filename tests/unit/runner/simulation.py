@@ -281,6 +281,9 @@ class FakeAgent:
 
     def begin_metrics(self) -> None: ...
 
+    def has_work(self) -> bool:
+        return bool(self.world.step("idle"))
+
     def end_metrics(self) -> list[Sample]:
         return [Sample(1, {"running": 2.0})]
 

@@ -9,10 +9,12 @@ import pytest
 from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import LoadPoint, Progress, Silence, Target
 from orchestrator.results.events import Event, Phase
-from orchestrator.runner.measure import SETTLE_S, Attempt, Measurer, fixed_prompts
+from orchestrator.runner.early_end import Early
+from orchestrator.runner.measure import SETTLE_S, Attempt, Loaded, Measurer, fixed_prompts, judged
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level
+from tests.unit.results.builders import failed_request, requests
 from tests.unit.runner.simulation import FakeAgent, FakeRun, Placed, World, plan_of, reply, steps, world_of
 
 TARGET = Target("http://127.0.0.1:1", "m")
@@ -92,6 +94,20 @@ def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKi
     assert (attempt.failure.kind, attempt.launch_over) == (kind, over)
     assert attempt.verdict.validity != "valid"
     assert attempt.loaded is not None, "what was measured until then is kept"
+
+
+@pytest.mark.parametrize(("told", "kind"), [("aborted", None), ("http_5xx", FailureKind.NO_REQUEST_OK)])
+def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_that_met_only_errors_failed(
+    told: str, kind: FailureKind | None
+) -> None:
+    rows = [failed_request(index, error_class=name) for index, name in enumerate(("aborted", told))]
+    rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
+    early = Early(3.0, "fails", "ended after 3.0 s: fast fails")
+    loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
+    attempt = judged(load_point(warmup_s=None), loaded)
+    assert (attempt.failure and attempt.failure.kind) == kind
+    assert attempt.verdict.reasons[0] == early.says
+    assert loaded.lasted_s(None, 60.0) == 3.0
 
 
 def test_requests_of_a_lost_client_come_back_as_rows() -> None:

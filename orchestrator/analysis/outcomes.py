@@ -1,0 +1,64 @@
+"""What became of the requests of a running point so far, in the terms in which limits are held against stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.analysis.requests import Bools, Floats
+from orchestrator.analysis.slo import LimitValues, limit_values, tests
+from orchestrator.spec.load import LIMITS, Slo
+
+ALL_NS = (0, 2**62)  # a window
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Measured requests, warm-up ones left out. Instants are seconds since the point's start.
+
+    ``ended``: of those that ended since the last time, due at ``due_s`` and over at ``done_s``. ``open``: of those due
+    at ``open_due_s`` and not over at ``now_s`` the least that their values can still come to be.
+    """
+
+    now_s: float
+    due_s: Floats
+    done_s: Floats
+    ended: LimitValues
+    open_due_s: Floats
+    open: LimitValues
+
+    def met(self, slos: Sequence[Slo]) -> Bools:
+        """[ended, tests of all SLOs]"""
+        return _met(self.ended, slos)
+
+    def open_missed(self, slos: Sequence[Slo]) -> Bools:
+        """[open, tests]: which are certain to miss."""
+        return ~_met(self.open, slos)
+
+
+def outcomes(now_ns: int, requests: pa.Table, token_events: pa.Table, open_now: Sequence[tuple[int, bool]]) -> Outcomes:
+    """Of what clients told while they run (``load.point.SoFar``)."""
+    measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
+    due_ns, done_ns = (measured[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
+    ended = limit_values(requests, token_events, ALL_NS)
+    open_due_s = np.array([due for due, _ in open_now], np.float64) / 1e9
+    silent = np.array([nothing for _, nothing in open_now], np.bool_)
+    age_s = now_ns / 1e9 - open_due_s
+    least = {name: np.full(open_due_s.size, -np.inf) for name in ended.seconds}
+    least |= {"e2e": age_s, "ttft": np.where(silent, age_s, -np.inf)}
+    still_open = LimitValues(np.ones(open_due_s.size, np.bool_), least)
+    return Outcomes(now_ns / 1e9, due_ns / 1e9, done_ns / 1e9, ended, open_due_s, still_open)
+
+
+def targets(slos: Sequence[Slo]) -> list[list[float]]:
+    """Of the tests of each SLO, in the order of ``Outcomes.met``."""
+    nothing = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
+    return [[test.target for test in tests(nothing, slo)] for slo in slos]
+
+
+def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
+    return np.stack([test.met for slo in slos for test in tests(values, slo)], axis=-1)

@@ -1,0 +1,58 @@
+"""A probe of a search ends when it knows: no more load than it takes to say whether a level holds its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from orchestrator.analysis.outcomes import outcomes, targets
+from orchestrator.analysis.probe import Probe
+from orchestrator.load.point import LoadPoint, Progress
+from orchestrator.load.rows import tables
+from orchestrator.spec.load import Slo
+
+if TYPE_CHECKING:
+    from orchestrator.cluster.clients import ClientRun
+
+LEAD_S = 0.3  # until all clients have heard that it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Where and why a probe ended before its time. ``outcome``: of all its SLOs."""
+
+    at_s: float
+    outcome: Literal["holds", "fails", "mixed"]
+    says: str
+
+
+class EarlyEnd:
+    """Watches one probe."""
+
+    def __init__(self, point: LoadPoint, slos: Sequence[Slo]) -> None:
+        self._point, self._slos = point, slos
+        self._probe = Probe(targets(slos))
+        self.end: Early | None = None
+
+    def look(self, run: ClientRun, progress: Progress) -> Early | None:
+        """Ends the run once every SLO has its verdict.
+
+        Requests open then are waited for; of a probe that holds nothing they are aborted, since they could take long.
+        """
+        if self.end is not None or not (parts := run.so_far()):
+            return self.end
+        ended, open_now = ([one for part in parts for one in getattr(part, name)] for name in ("ended", "open"))
+        found = outcomes(max(part.now_ns for part in parts), *tables(self._point, ended), open_now)
+        self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
+        capped = progress.sent < progress.scheduled  # max_in_flight: less is offered than was asked for
+        verdicts = self._probe.look(found.now_s, found.open_due_s, found.open_missed(self._slos), capped)
+        if None in verdicts:
+            return None
+        outcome = verdicts[0] if len(set(verdicts)) == 1 else "mixed"
+        said = ", ".join(f"{slo.name} {verdict}" for slo, verdict in zip(self._slos, verdicts, strict=True))
+        why = " (requests come in faster than they are answered)" if self._probe.diverging else ""
+        at_s = found.now_s + LEAD_S
+        self.end = Early(at_s, outcome or "mixed", f"ended after {at_s:.1f} s: {said}{why}")
+        run.finish(at_s, drain=outcome != "fails")
+        return self.end
