@@ -1,6 +1,6 @@
 """How long planning takes: an experiment of 10,000 combinations, read, checked, planned and written, on one core.
 
-    python benchmarks/plan.py [--combinations 10000] [--levels 4] [--limit-s 10] [--limit-mb 400]
+    python benchmarks/plan.py [--combinations 10000] [--levels 4] [--predict] [--limit-s 10] [--limit-mb 400]
 
 Prints one JSON document with the seconds of each part: of the processor, and of the clock in all. Exit status 1 when
 the processor was busy for longer than the limit, the memory until the plan was written was beyond its limit, or the
@@ -23,6 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the catalogue knows the model; a
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.plan.predict import predicted
 from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """
@@ -52,6 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--combinations", type=int, default=10_000)
     parser.add_argument("--levels", type=int, default=4)
+    parser.add_argument("--predict", action="store_true", help="what each is predicted to hold, too")
     parser.add_argument("--limit-s", type=float, default=10.0)
     parser.add_argument("--limit-mb", type=float, default=400.0)
     arguments = parser.parse_args()
@@ -61,6 +63,9 @@ def main() -> int:
     experiment = parse_experiment(EXPERIMENT.format(sequences=sequences, levels=list(range(1, arguments.levels + 1))))
     marks.append(time.process_time())
     plan = make_plan(experiment)
+    marks.append(time.process_time())
+    if arguments.predict:
+        plan = predicted(plan)
     marks.append(time.process_time())
     text = plan.to_json()
     rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -73,7 +78,7 @@ def main() -> int:
     result = {
         "combinations": len(experiment.combinations),
         **asdict(Estimate(plan).totals()),
-        **dict(zip(("read_s", "plan_s", "write_s", "read_plan_s"), parts_s, strict=True)),
+        **dict(zip(("read_s", "plan_s", "predict_s", "write_s", "read_plan_s"), parts_s, strict=True)),
         "whole_s": whole_s,
         "wall_s": wall_s,
         "plan_bytes": len(text),

@@ -32,6 +32,7 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' takes it.")
+@click.option("--predict", is_flag=True, help="Also what each deployment is predicted to hold, the best first.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option(
     "--nodes",
@@ -47,7 +48,13 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     help="Also ask this environment's vLLM about every vllm deployment; what it refuses is impossible.",
 )
 def plan(
-    experiment: Path, output: Path | None, form: str, nodes: int | None, uri: str | None, environment: Path | None
+    experiment: Path,
+    output: Path | None,
+    predict: bool,
+    form: str,
+    nodes: int | None,
+    uri: str | None,
+    environment: Path | None,
 ) -> None:
     """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why;
     predicted weights and KV cache of a device, whole sequences that fit at once; time, GPU hours and costs of it all.
@@ -58,6 +65,7 @@ def plan(
     Examples:
       orchestrator plan experiments/quickstart.yaml
       orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --output plan.json
+      orchestrator plan experiments/llama70b-parallelism.yaml --predict
       orchestrator plan experiments/llama70b-parallelism.yaml --nodes 4 --results s3://bucket/sweeps
       orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
       orchestrator plan experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
@@ -70,6 +78,10 @@ def plan(
 
         opinion = opinion_of_vllm(environment, {one.id: (one.settings, one.hardware) for one in made.runnable()})
         made = made.refusing(opinion.refused, opinion.note)
+    if predict:
+        from orchestrator.plan.predict import by_promise, predicted
+
+        made = by_promise(predicted(made))
     if output is not None:
         write_plan(made, output)
         click.echo(f"wrote {output}", err=True)
@@ -77,6 +89,11 @@ def plan(
     if form == "json":
         click.echo(orjson.dumps(as_json(estimate), option=orjson.OPT_INDENT_2))
     else:
+        if predict:
+            from orchestrator.report.predictions import predictions_text
+            from orchestrator.report.text import echo
+
+            echo("\n".join(predictions_text(made)))
         show(estimate, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
 
 

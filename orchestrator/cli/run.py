@@ -84,11 +84,13 @@ def run(
     leave_pandas_out()
     from orchestrator.plan.cost import Estimate
     from orchestrator.plan.make import load_plan
+    from orchestrator.plan.predict import predicted
     from orchestrator.results.store import Store
 
     plan = load_plan(experiment)
     if unset := plan.unset_keys():
         raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
+    plan = predicted(plan)
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops

@@ -28,7 +28,7 @@ from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
-from orchestrator.spec.experiment import Experiment, Load, SweepRules, read_experiment
+from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, read_experiment
 from orchestrator.spec.load import DURATION_S, READERS, TOKENS_PER_WORD, Arrivals, LoadRules, Slo, Workload
 from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
@@ -91,6 +91,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     paths = identity.Paths(experiment.folder)
     engines = _engines(experiment)
     candidates, notes = _merged(_candidates(experiment, paths, engines))
+    predictions = _predictions(experiment, paths)
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)
     _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].dialects(one.settings)})
@@ -109,7 +110,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
         loads=tuple(loads),
         slos=tuple(slos),
         notes=tuple(notes),
-        **{name: getattr(spec, name) for name in SweepRules.model_fields},
+        **{name: getattr(spec, name) for name in SweepRules.model_fields} | {"predictions": predictions},
     )
 
 
@@ -134,6 +135,21 @@ def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[
             said = f"{READERS[slo.reader]:g} words per minute, {tokens:.2f} tokens per word ({by})"
             notes.append(f"{slo.name}: a reader, {slo.reader}, is tpot<={one.tpot * 1e3:.3g}ms: {said}")
     return found, notes
+
+
+def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
+    """With the path of its profile resolved. Reports one that cannot be read."""
+    given: Predictions = experiment.parts.get("predictions", Predictions())
+    if given.profile is None:
+        return given
+    from orchestrator.emulator.profile import load_profile  # few need it
+
+    try:
+        given = given.model_copy(update={"profile": paths.profile(given.profile)})
+        load_profile(given.profile)
+    except (ValueError, InputError) as error:
+        experiment.problems.add(("predictions", "profile"), str(error), "orchestrator emulator fit writes one")
+    return given
 
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:

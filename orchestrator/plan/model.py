@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -236,7 +236,11 @@ class Plan(SweepRules):
             one.model_copy(update=wrong | {"reasons": (reasons[one.id], *one.reasons)}) if one.id in reasons else one
             for one in self.deployments
         )
-        changed = {"deployments": deployments, "notes": (*self.notes, note)}
+        return self.with_deployments(deployments, note)
+
+    def with_deployments(self, deployments: Iterable[Deployment], *notes: str) -> Plan:
+        """The same of other deployments."""
+        changed = {"deployments": tuple(deployments), "notes": (*self.notes, *notes)}
         # built anew: a copy would keep what this one has looked up by id
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
 

@@ -1,8 +1,8 @@
 """Who may start next and on which nodes, and which nodes are worth adding: two pure functions.
 
-Both look at the queue, the machines and what runs. Order: multi-node gangs first, then the longest estimated; the head
-of the queue gets a reservation and others overtake it only where they do not delay it (EASY backfill). Ray's own queue
-has no look-ahead: small groups would overtake a large one for ever.
+Both look at the queue, the machines and what runs. Order: multi-node gangs first, then those predicted best, then the
+longest estimated; the head of the queue gets a reservation and others overtake it only where they do not delay it (EASY
+backfill). Ray's own queue has no look-ahead: small groups would overtake a large one for ever.
 
 ``most_nodes``: how many nodes all launches together may hold.
 """
@@ -80,11 +80,12 @@ class Waiting:
     last: bool = False  # risky ones wait until the others are through
     avoid: frozenset[str] = frozenset()  # nodes on which it failed through no fault of its own: taken last
     cost: Cost = Cost()  # expected
+    promise: float = 0.0  # share of what the best is predicted to hold
 
     @property
-    def order(self) -> tuple[bool, bool, float, str]:
+    def order(self) -> tuple[bool, bool, float, float, str]:
         """Of admission: the smallest first."""
-        return self.last, len(self.need.bundles) <= 1, -self.estimate_s, self.key
+        return self.last, len(self.need.bundles) <= 1, -self.promise, -self.estimate_s, self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +215,12 @@ def choose(
             return job, nodes
         until_s, kept = reservation
         if not _clear_of(nodes, kept, machines) or len(held(running).union(kept, *nodes)) > most_nodes:
-            short = bisect_left(kind, now_s - until_s, key=lambda one: -one.estimate_s)  # the longest that ends by then
-            if short == len(kind):
+            short = next(
+                (one for one in kind if now_s + one.estimate_s <= until_s), None
+            )  # the first that ends by then
+            if short is None:
                 continue
-            job = kind[short]
+            job = short
         if best is None or job.order < best[0].order:
             best = job, nodes
     return best

@@ -11,6 +11,7 @@ from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Footprint, Growth, Machine
 from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind
+from orchestrator.plan.predict import promise
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store, first_ok
@@ -52,6 +53,7 @@ class Sweep:
         self._context, self._clock, self._state = context, context.clock, context.state
         self._queue: dict[str, Todo] = {}  # by deployment id
         self._waiting = Queue()  # what they need
+        self._promise = promise(context.plan) if context.plan.predictions.order else {}
         self._starts: dict[str, float] = {}  # what the queue was ordered by
         self._seen: object = None  # the nodes when admission was last gone through; None: something else changed
         self._roomy: set[Need] = set()  # what some nodes could hold once: what is missing now may come back
@@ -199,6 +201,7 @@ class Sweep:
             last=todo.deployment.status == "risky",
             avoid=todo.avoid,
             cost=cost_of(todo.deployment, estimate_s),
+            promise=self._promise.get(todo.deployment.id, 0.0),
         )
 
     def _pick(self, machines: list[Machine]) -> tuple[Todo, Nodes] | None:

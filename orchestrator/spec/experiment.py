@@ -144,6 +144,13 @@ class Budget(Strict):
     wall: Annotated[Duration, Field(gt=0)] | None = None
 
 
+class Predictions(Strict):
+    """What predictions are used for. ``order``: those predicted best are run first."""
+
+    order: bool = True
+    profile: Line | None = None  # of `emulator fit`, for deployments on its accelerator
+
+
 class SweepRules(Strict):
     """What a sweep keeps to."""
 
@@ -154,6 +161,7 @@ class SweepRules(Strict):
     isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
     seed: Annotated[int, Field(ge=0)] = 0
     clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = None
+    predictions: Predictions = Predictions()
 
     @field_validator("starts")
     @classmethod

@@ -113,6 +113,24 @@ def test_the_json_has_the_promised_shape(working: Path) -> None:
     assert found["measurements"] == 6
 
 
+def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_written_plan(tmp_path: Path) -> None:
+    path, out = tmp_path / "x.yaml", tmp_path / "plan.json"
+    path.write_text(WORKING.replace("exclude: [tensor_parallel_size == 2]", "exclude: [tensor_parallel_size == 16]"))
+    table = orchestrator("plan", path, "--predict").stdout
+    assert "predicted capacity of chat under limits that the file does not name" in table
+    assert "in the median, of 1,256 published points" in table
+    lines = [line.split()[1] for line in table.splitlines() if line.startswith(" vllm tp=")]
+    found = as_json(path, "--predict", "--output", out)
+    first, second, *others = found["deployments"]
+    assert [f"tp={one['settings']['tensor_parallel_size']}" for one in (first, second)] == lines
+    per_gpu = [one["predicted"]["capacity"]["default"]["chat"]["output_throughput_per_gpu"] for one in (first, second)]
+    assert per_gpu[0] > per_gpu[1] > 0
+    assert {one["status"] for one in others} == {"impossible", "excluded"}
+    assert [level["level"] for level in first["predicted"]["levels"]] == [1.0, 2.0]
+    assert set(first["predicted"]["error"]) == {"ttft", "tpot", "source"}
+    assert as_json(out)["deployments"] == found["deployments"]
+
+
 def test_a_written_plan_plans_again_to_the_same(working: Path, tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     done = orchestrator("plan", working, "--output", out, "--format", "json")

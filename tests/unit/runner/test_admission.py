@@ -25,6 +25,26 @@ def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
     assert [job.key for job in Queue(jobs)] == ["gang", "long", "short", "risky"]
 
 
+def test_what_is_predicted_best_goes_before_the_longest_but_not_before_gangs_nor_risky_ones_before_others() -> None:
+    jobs = [
+        Waiting("long", gpu_need(1), 100, promise=0.4),
+        Waiting("front", gpu_need(1), 10, promise=1.0),
+        Waiting("as good", gpu_need(1), 90, promise=0.4),
+        Waiting("gang", gpu_need(8, 2), 5, promise=0.1),
+        Waiting("risky", gpu_need(1), 500, last=True, promise=1.0),
+    ]
+    assert [job.key for job in Queue(jobs)] == ["gang", "front", "long", "as good", "risky"]
+
+
+def test_of_those_that_end_before_the_reservation_the_one_predicted_best_overtakes() -> None:
+    running = [Running(gpu_need(8, exclusive=False), (("n0",),), 30.0)]
+    gang = Waiting("gang", gpu_need(8, 3, exclusive=False), 50)
+    waiting = [(10.0, 0.2), (25.0, 0.9), (500.0, 1.0)]  # the last would hold the gang up
+    jobs = [Waiting(f"{length:g}", gpu_need(1, exclusive=False), length, promise=share) for length, share in waiting]
+    picked = choose(Queue([gang, *jobs]), GPU8, running, now_s=0.0)
+    assert picked is not None and picked[0].key == "25"
+
+
 def test_an_exclusive_launch_takes_only_hosts_where_nothing_runs() -> None:
     running = [Running(gpu_need(1, exclusive=False), (("n0",),), 10.0)]
     assert fit(gpu_need(1, exclusive=True), GPU8[:1], running) is None

@@ -1,0 +1,59 @@
+"""What a plan predicts of its deployments, those predicted best first: ``orchestrator plan --predict``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.analysis.slo import format_slo
+from orchestrator.plan.model import Plan
+from orchestrator.plan.predict import DEFAULT_SLO, limits_of, promise
+from orchestrator.report.text import Column, figure, say, table
+from orchestrator.spec.load import Slo, load_text
+
+MOST_ROWS = 200
+
+
+def predictions_text(plan: Plan) -> Iterator[str]:
+    """A table for each workload under each of the limits; then how far predictions are off, and what has none."""
+    for slo in limits_of(plan):
+        for load in plan.loads:
+            yield from _table(plan, load.workload.name, slo)
+    for error in {
+        str(found): found for one in plan.deployments if (found := (one.predicted or {}).get("error"))
+    }.values():
+        off = f"predictions are off by {error['ttft']:.0%} (TTFT) and {error['tpot']:.0%} (TPOT) in the median"
+        yield f"{off}, of {error['source']}; intervals hold 9 in 10"
+    unknown: dict[str, list[str]] = {}
+    for one in plan.deployments:
+        if why := (one.predicted or {}).get("not_predicted"):
+            unknown.setdefault(why, []).append(one.label)
+    for why, labels in unknown.items():
+        more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
+        yield f"not predicted: {why}: {', '.join(labels[:8])}{more}"
+    if promise(plan):
+        order = "those predicted best are run first (predictions: {order: false} for the longest first)"
+        yield order if plan.predictions.order else "the longest are run first (predictions: {order: false})"
+    yield ""
+
+
+def _table(plan: Plan, workload: str, slo: Slo) -> Iterator[str]:
+    rows = []
+    for one in plan.deployments:
+        found = (one.predicted or {}).get("capacity", {}).get(slo.name, {}).get(workload)
+        if found is None:
+            continue
+        low, high = found["interval_per_gpu"]
+        usd, best = found["usd_per_million_tokens"], found["output_throughput_per_gpu"]
+        level = load_text(found["control"], float(f"{found['level']:.3g}")) if found["level"] else "none holds"
+        cells = [one.label, level, figure(best), f"{figure(low)}-{figure(high)}", "-" if usd is None else f"{usd:.2f}"]
+        rows.append((-best, cells))
+    if not rows:
+        return
+    name = "limits that the file does not name, MLPerf's interactive ones: " if slo is DEFAULT_SLO else f"{slo.name}: "
+    yield say(f"predicted capacity of {workload} under {name}{format_slo(slo)}", "bold")
+    titles = ["load", "output tokens/s\nper GPU", "9 in 10 within", "USD per million\noutput tokens"]
+    shown = [cells for _, cells in sorted(rows)[:MOST_ROWS]]
+    yield from table([Column("deployment", fold=True), *map(Column, titles)], shown)
+    if len(rows) > MOST_ROWS:
+        yield f"… and {len(rows) - MOST_ROWS:,} more; --format json shows all"
+    yield ""

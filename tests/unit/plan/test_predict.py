@@ -1,0 +1,192 @@
+"""What deployments are predicted to hold: its shape, what is not predicted and why, the order, the known error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.errors import ProblemsError
+from orchestrator.plan.model import Deployment, Plan
+from orchestrator.plan.predict import DEFAULT_SLO, LADDER, Error, predicted, promise
+from orchestrator.report.predictions import predictions_text
+from tests.unit.plan.files import planned
+
+CHANGES: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "hardware": {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8}},
+    "deployments": {"engine": "vllm", "hardware": "h100", "max_model_len": 8192,
+                    "vary": [{"grid": {"tensor_parallel_size": [1, 2, 4]}}]},
+    "workloads": [{"name": "chat", "input_tokens": 600, "output_tokens": {"uniform": {"min": 50, "max": 450}}}],
+    "load": {"levels": {"request_rate": [1, 4, 4000]}},
+    "slos": {"fast": {"ttft": "500ms", "tpot": "20ms"}, "slow": {"ttft": "2s", "tpot": "100ms"}},
+}  # fmt: skip
+
+
+def foretold(file: Path | str = "x.yaml", **changes: Any) -> Plan:
+    return predicted(planned(file, **{**CHANGES, **changes}))
+
+
+def deployments(**changes: Any) -> dict[str, Any]:
+    return {**CHANGES["deployments"], **changes}
+
+
+def capacity(one: Deployment, slo: str = "fast", workload: str = "chat") -> dict[str, Any]:
+    found: dict[str, Any] = foretells(one)["capacity"][slo][workload]
+    return found
+
+
+def foretells(one: Deployment) -> dict[str, Any]:
+    assert one.predicted is not None
+    return one.predicted
+
+
+def why_not(plan: Plan) -> set[str]:
+    return {(one.predicted or {}).get("not_predicted", "") for one in plan.deployments}
+
+
+def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
+    plan = foretold()
+    for one in plan.deployments:
+        assert one.predicted is not None and one.predicted["weight_bytes"] > 0
+        low, high, beyond = foretells(one)["levels"]
+        assert set(low) == {"workload", "control", "level", "ttft_ms", "tpot_ms", "output_throughput"}
+        assert (low["workload"], low["control"], low["level"]) == ("chat", "request_rate", 1.0)
+        assert low["output_throughput"] == pytest.approx(250, rel=0.05) and low["tpot_ms"] <= high["tpot_ms"]
+        assert beyond["ttft_ms"] is None and beyond["output_throughput"] < 4000 * 250  # it cannot keep up
+        fast, slow = capacity(one), capacity(one, "slow")
+        assert 0 < fast["level"] <= slow["level"]
+        assert fast["output_throughput"] == pytest.approx(fast["level"] * 250, rel=0.05)
+        assert fast["output_throughput_per_gpu"] == pytest.approx(fast["output_throughput"] / one.devices)
+        least, most = fast["interval_per_gpu"]
+        assert least < fast["output_throughput_per_gpu"] < most
+        assert one.predicted["error"]["source"]
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_price_makes_dollars_of_it_and_none_makes_none() -> None:
+    free, priced = (
+        foretold(),
+        foretold(hardware={"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 3.0}}),
+    )
+    assert {capacity(one)["usd_per_million_tokens"] for one in free.deployments} == {None}
+    for one in priced.deployments:
+        found = capacity(one)
+        assert found["usd_per_million_tokens"] == pytest.approx(3.0 / 3600 / found["output_throughput_per_gpu"] * 1e6)
+
+
+def test_a_closed_loop_and_a_search_are_predicted_in_their_own_unit() -> None:
+    (one, *_) = foretold(load={"levels": {"concurrency": [1, 8]}}).deployments
+    found = capacity(one)
+    assert found["control"] == "concurrency" and found["level"] == int(found["level"]) > 8
+    assert [row["level"] for row in foretells(one)["levels"]] == [1, 8]
+
+
+def test_twice_the_replicas_hold_twice_as_much() -> None:
+    one, two = foretold(deployments=deployments(vary=[{"grid": {"replicas": [1, 2]}}])).deployments
+    assert capacity(two)["level"] == pytest.approx(2 * capacity(one)["level"], rel=1e-6)
+    assert capacity(two)["output_throughput_per_gpu"] == pytest.approx(capacity(one)["output_throughput_per_gpu"])
+
+
+def test_a_shared_prefix_is_computed_once_where_prefixes_are_cached() -> None:
+    shared = [{**CHANGES["workloads"][0], "shared_prefix_tokens": 3000}]
+    vary = [{"grid": {"enable_prefix_caching": [True, False]}}]
+    cached, plain = foretold(workloads=shared, deployments=deployments(vary=vary)).deployments
+    assert capacity(cached)["level"] > 1.5 * capacity(plain)["level"]
+
+
+def test_limits_on_percentiles_and_on_prompt_tokens_are_held_against_too() -> None:
+    limits = {"joint": {"ttft": "60ms"}, "share": {"ttft_p50": "60ms"}, "token": {"normalized_ttft": "100us"}}
+    (one, *_) = foretold(slos=limits).deployments
+    joint, share, token = (capacity(one, name)["level"] for name in limits)
+    assert share > joint > 0  # half of the requests, where 95 % must be
+    assert token == pytest.approx(joint, rel=0.05)  # all prompts have 600 tokens
+
+
+def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
+    plan = foretold(slos={"never": {"ttft": "1us"}})
+    assert {capacity(one, "never")["level"] for one in plan.deployments} == {0.0}
+    assert "none holds" in "\n".join(predictions_text(plan))
+    assert set(promise(plan).values()) == {0.0}
+
+
+def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None:
+    plan = foretold(slos={})
+    assert all(capacity(one, DEFAULT_SLO.name)["level"] > 0 for one in plan.deployments)
+    assert "limits that the file does not name" in "\n".join(predictions_text(plan))
+    assert plan.deployments[0].first_guess("chat", "default") == capacity(plan.deployments[0], "default")["level"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"deployments": {"engine": "endpoint", "url": "http://127.0.0.1:1"}}, "it runs already"),
+        ({"model": "nobody/knows-this"}, "nothing is known of nobody/knows-this"),
+        ({"hardware": {"h100": {"accelerator": "Abacus 9000"}}}, "the catalogue has no accelerator 'Abacus 9000'"),
+        ({"deployments": {"engine": "vllm", "hardware": "cpu"}}, "no figures of this CPU"),
+        ({"deployments": deployments(engine="tgi", vary=[])}, "nobody compared the model with tgi"),
+        ({"deployments": deployments(speculative={"method": "ngram", "num_speculative_tokens": 3})}, "speculative"),
+        ({"load": {"levels": {"request_rate": [1]}, "arrivals": {"process": "ramp", "to": 5}}}, "ramp arrivals"),
+    ],
+)
+def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(changes: dict[str, Any], reason: str) -> None:
+    plan = foretold(**changes)
+    (found,) = why_not(plan)
+    assert reason in found
+    assert promise(plan) == {}
+    assert f"not predicted: {found}" in "\n".join(predictions_text(plan))
+
+
+def test_prompts_of_unknown_length_are_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("How long is this?\n")
+    workload = {"name": "texts", "kind": "file", "prompts": str(tmp_path / "prompts.txt"), "output_tokens": 9}
+    assert why_not(foretold(workloads=[workload])) == {"nobody counted the tokens of the prompts of 'texts'"}
+
+
+def test_the_front_of_every_limit_promises_most_and_the_unknown_the_median() -> None:
+    vary = [{"cases": [{"tensor_parallel_size": size} for size in (1, 2, 4)] + [{"cpu_offload_gb": 1.0}]}]
+    plan = foretold(deployments=deployments(vary=vary))
+    shares = promise(plan)
+    for slo in ("fast", "slow"):
+        known = [one for one in plan.deployments if "capacity" in (one.predicted or {})]
+        best = max(known, key=lambda one: capacity(one, slo)["output_throughput_per_gpu"])
+        assert shares[best.id] == 1.0
+    (unknown,) = [one for one in plan.deployments if "not_predicted" in (one.predicted or {})]
+    assert sorted(shares[one.id] for one in known)[1] == shares[unknown.id]
+    assert all(0 < share <= 1 for share in shares.values())
+
+
+def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.yaml"
+    slow.write_text(yaml.safe_dump({"accelerator": "H100-80GB", "constants": {"step_overhead_s": 0.03}}))
+    plan = foretold(deployments=deployments(engine="emulator", vary=[{"cases": [{}, {"profile": str(slow)}]}]))
+    fast, late = (foretells(one)["levels"][0]["tpot_ms"] for one in plan.deployments)
+    assert late == pytest.approx(fast + 29.5, rel=0.05)
+    assert foretells(plan.deployments[0])["error"]["source"] == "the emulator's own simulation"
+
+
+def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path: Path) -> None:
+    fitted = {"error": {"ttft_p50": 0.2, "tpot_p50": 0.05}, "held_out_error": None}
+    mine = {"accelerator": "H100-80GB", "constants": {"step_overhead_s": 0.01}, "fitted": fitted}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
+    plan = foretold(tmp_path / "x.yaml", predictions={"profile": "./mine.yaml"})
+    assert plan.predictions.profile == str(tmp_path / "mine.yaml")
+    assert foretells(plan.deployments[0])["error"] == {"ttft": 0.2, "tpot": 0.05, "source": "the profile's own fit"}
+    with pytest.raises(ProblemsError, match=r"x.yaml:\d+.*no.yaml"):
+        planned(tmp_path / "x.yaml", **CHANGES, predictions={"profile": "./no.yaml"})
+
+
+def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() -> None:
+    """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
+    ttft, tpot = Error(0.5, 0.1, "").factors
+    assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(1.5 ** (1.645 / 0.674))
+
+
+def test_levels_of_a_search_are_a_ladder_up_to_all_it_can_do() -> None:
+    plan = planned(**CHANGES)
+    bare = plan.model_copy(update={"loads": tuple(one.model_copy(update={"levels": ()}) for one in plan.loads)})
+    rows = foretells(predicted(bare).deployments[0])["levels"]
+    assert [row["level"] / rows[-1]["level"] for row in rows] == pytest.approx(list(LADDER))
+    assert rows[0]["tpot_ms"] < rows[-2]["tpot_ms"]
