@@ -115,3 +115,11 @@ def of_hardware(hardware: Hardware) -> Accelerator | None:
     bandwidth = hardware.memory_bandwidth_gb_s * 1e9 if hardware.memory_bandwidth_gb_s else entry.bandwidth_bytes_s
     price = hardware.usd_per_gpu_hour if hardware.usd_per_gpu_hour is not None else entry.usd_per_hour
     return replace(entry, memory_bytes=memory, bandwidth_bytes_s=bandwidth, usd_per_hour=price)
+
+
+def memory_bytes(hardware: Hardware) -> int | None:
+    """Memory of one device: the user's figure, else the catalogue's. None: neither says."""
+    entry = of_hardware(hardware)
+    if entry is not None:
+        return entry.memory_bytes
+    return int(hardware.memory_gb * 1e9) if hardware.memory_gb else None

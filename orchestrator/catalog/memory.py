@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.catalog.parameters import online_quantization
+from orchestrator.catalog.quantization import Quantization, online_quantization
 from orchestrator.spec.settings import EngineSettings
 
 GIB = 2**30
@@ -70,43 +70,57 @@ class Weights:
 
 
 def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | None = None) -> Weights:
-    """Bytes by part under a dtype and a quantization (a checkpoint's own, or one applied while loading)."""
-    plain = dtype_bytes(dtype)
-    stored = facts.quantization or online_quantization(quantization)
-    dense = experts = plain
-    if stored is not None:
-        experts = stored.bits / 8
-        dense = plain if stored.experts_only else experts
+    """Bytes by part under a dtype and a quantization (a checkpoint's own, or one applied while loading).
+
+    Where the checkpoint's size is at hand, that is the truth: it holds scales, zero points, what was left alone, and
+    towers that no formula counts.
+    """
+    computed = _computed(facts, dtype_bytes(dtype), facts.quantization or online_quantization(quantization))
+    if not facts.checkpoint_bytes:
+        return computed
+    if facts.quantization is not None and facts.quantization.method == "gguf":  # of every part, the head too
+        return _times(computed, facts.checkpoint_bytes / computed.total, *asdict(computed).keys() - {"tied"})
+    element = 4 if facts.checkpoint_bytes > 3 * facts.parameters.total else dtype_bytes(facts.dtype)
+    stored = _computed(facts, 2 if facts.quantization else element, facts.quantization)
+    drafts = facts.draft_layers * _layer_bytes(facts, stored)
+    beyond = facts.checkpoint_bytes - stored.total
+    inner = stored.layers + stored.kv_projection + stored.experts
+    factor = (inner + beyond - min(max(0.0, beyond), drafts)) / inner if inner else 1.0
+    if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
+        return computed  # files of which some are missing, or more than one copy of the model
+    return _times(computed, max(0.0, factor), "layers", "kv_projection", "experts")
+
+
+LEAST_FACTOR = 0.6  # of what the formula says, where it is exact
+
+
+def _computed(facts: ModelFacts, plain: float, stored: Quantization | None) -> Weights:
+    """``plain``: bytes of a weight that is not quantized."""
     parts = facts.parameters
-    divided = parts.attention + parts.mlp - parts.kv_projection - parts.replicated
-    result = Weights(
+    attention, mlp, experts, head = (
+        stored.bytes_of(part, plain) if stored else plain for part in ("attention", "mlp", "experts", "lm_head")
+    )
+    divided = (parts.attention - parts.kv_projection - parts.latents) * attention + (parts.mlp - parts.routers) * mlp
+    return Weights(
         embedding=parts.embedding * plain,
-        layers=divided * dense,
-        kv_projection=parts.kv_projection * dense,
-        replicated=parts.norms * plain + parts.replicated * dense,
+        layers=divided,
+        kv_projection=parts.kv_projection * attention,
+        replicated=(parts.norms + parts.routers) * plain + parts.latents * attention,
         experts=parts.experts * experts,
-        lm_head=(parts.lm_head or parts.embedding) * plain,
+        lm_head=(parts.lm_head or parts.embedding) * (head if parts.lm_head else plain),
         tied=parts.lm_head == 0,
     )
-    if stored is not None and stored.method == "gguf" and facts.checkpoint_bytes:  # of every part, the head too
-        factor = facts.checkpoint_bytes / result.total
-        return replace(result, **{name: size * factor for name, size in asdict(result).items() if name != "tied"})
-    if facts.quantization is not None and facts.checkpoint_bytes and not facts.multimodal:
-        return _scaled(result, facts.checkpoint_bytes)
-    return result
 
 
-def _scaled(computed: Weights, checkpoint_bytes: int) -> Weights:
-    """A quantized checkpoint's own size is exact (scales, zero points, what was left alone): it wins."""
-    fixed = computed.embedding + computed.replicated + (0 if computed.tied else computed.lm_head)
-    inner = computed.layers + computed.kv_projection + computed.experts
-    factor = max(0.0, checkpoint_bytes - fixed) / inner if inner else 1.0
-    return replace(
-        computed,
-        layers=computed.layers * factor,
-        kv_projection=computed.kv_projection * factor,
-        experts=computed.experts * factor,
-    )
+def _times(computed: Weights, factor: float, *names: str) -> Weights:
+    return replace(computed, **{name: getattr(computed, name) * factor for name in names})
+
+
+def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
+    """Bytes of the checkpoint's last layer, with the projection that joins a draft to it."""
+    shape = facts.shape
+    dense = (stored.layers + stored.kv_projection + stored.replicated) / shape.num_hidden_layers
+    return dense + stored.experts / max(1, shape.num_moe_layers) + 2 * 2 * shape.hidden_size**2
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
@@ -122,16 +136,21 @@ VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_V
 
 
 def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes on the fullest rank. Experts are spread over tensor or expert parallelism, and over the layers with any."""
+    """Bytes on the fullest rank. Experts are spread over all ranks of a stage, and over the layers with any."""
     shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
+    if not facts.sized:
+        return parts.total / tensor / stages
     padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
     inner = parts.layers / tensor + parts.kv_projection / min(tensor, shape.num_key_value_heads) + parts.replicated
-    experts = parts.experts / max(tensor, expert_parallel_size(settings))
+    experts = parts.experts / expert_ranks(settings)
+    if (spread := expert_parallel_size(settings)) > 1 and shape.num_experts:  # whole experts
+        experts = parts.experts * -(-shape.num_experts // spread) / shape.num_experts
     counts = layers_per_stage(shape.num_hidden_layers, stages)
-    sparse = _expert_layers(counts, shape.num_hidden_layers - shape.num_moe_layers)
+    ends = list(itertools.accumulate(counts))
     held = [
-        inner * count / shape.num_hidden_layers + experts * with_experts / max(1, shape.num_moe_layers)
-        for count, with_experts in zip(counts, sparse, strict=True)
+        inner * count / shape.num_hidden_layers
+        + experts * shape.mlps[end - count : end].count("moe") / max(1, shape.num_moe_layers)
+        for count, end in zip(counts, ends, strict=True)
     ]
     held[0] += (parts.embedding + padding) / tensor
     if stages > 1 or not parts.tied:
@@ -139,15 +158,15 @@ def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSet
     return max(held)
 
 
-def _expert_layers(counts: list[int], dense: int) -> list[int]:
-    """Layers with experts of every stage, the dense ones being the first as in DeepSeek."""
-    ends = itertools.accumulate(counts)
-    return [min(count, max(0, end - dense)) for count, end in zip(counts, ends, strict=True)]
+def expert_ranks(settings: EngineSettings) -> int:
+    """Ranks of a stage that share the experts: vLLM divides their widths over data-parallel ranks too where they are
+    not spread whole (0.32 ``fused_moe/config.py: flatten_tp_across_dp_and_pcp``)."""
+    return settings.tensor_parallel_size * settings.data_parallel_size
 
 
 def expert_parallel_size(settings: EngineSettings) -> int:
-    """Ranks the experts are spread over; 1 without expert parallelism."""
-    return settings.tensor_parallel_size * settings.data_parallel_size if settings.enable_expert_parallel else 1
+    """Ranks that whole experts are spread over; 1 without expert parallelism."""
+    return expert_ranks(settings) if settings.enable_expert_parallel else 1
 
 
 def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
@@ -157,7 +176,7 @@ def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int,
     heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
     per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
     counted = facts.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
-    return per_layer * element * max(layers_per_stage(counted, stages))
+    return per_layer * element * -(-counted // stages)
 
 
 def kv_bytes_per_sequence(
@@ -200,8 +219,8 @@ def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens
 class Prediction:
     """What an engine will report of itself at start, per data-parallel rank. None: not known here."""
 
-    weight_bytes: int  # on the fullest rank
-    kv_bytes_per_token: float  # on the fullest rank
+    weight_bytes: int | None  # on the fullest rank
+    kv_bytes_per_token: float | None  # on the fullest rank
     max_model_len: int
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -217,25 +236,37 @@ class Prediction:
 UNKNOWN_LENGTH = 2048  # vLLM's assumption where a config names no length
 
 
-def predict(facts: ModelFacts, settings: EngineSettings, device: Accelerator | None) -> Prediction:
-    """Weights, limits and KV capacity of a deployment. ``device=None``: nothing that depends on its memory."""
+def predict(
+    facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, static: bool = False
+) -> Prediction:
+    """Weights, limits and KV capacity of a deployment. ``device=None``: nothing that depends on its memory.
+
+    ``static``: the share of memory that the engine takes is for weights and KV cache alone, what a step needs lies
+    beside it. Nothing is said of what no formula holds for (``ModelFacts.sized``), but for weights whose files are
+    at hand.
+    """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched, sequences = settings.max_num_batched_tokens or BATCHED_TOKENS, settings.max_num_seqs or SEQUENCES
-    held = weight_bytes_per_rank(facts, weights(facts, settings.dtype, settings.quantization), settings)
-    room = _kv_room_bytes(facts, settings, device, held, batched)
+    held = None
+    if facts.sized or facts.checkpoint_bytes:
+        held = int(weight_bytes_per_rank(facts, weights(facts, settings.dtype, settings.quantization), settings))
+    if held is None or not facts.sized:
+        return Prediction(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
+    room = _kv_room_bytes(facts, settings, device, held, 0 if static else batched)
     per_token = kv_bytes_per_token(facts, settings, settings.pipeline_parallel_size)
     tokens = settings.kv_cache_tokens
     if tokens is None and room is not None and per_token:
         block = settings.block_size or (128 if device is not None and device.name == "cpu" else 16)
         per_sequence = kv_bytes_per_sequence(facts, settings, length, batched, block)
         tokens = max(0, int(room / per_sequence * length))
-    return Prediction(int(held), per_token, length, batched, sequences, None if room is None else int(room), tokens)
+    return Prediction(held, per_token, length, batched, sequences, None if room is None else int(room), tokens)
 
 
 def _kv_room_bytes(
     facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, weights_rank: float, batched_tokens: int
 ) -> float | None:
-    """Bytes a rank has left for KV: what was fixed, or utilization * memory - weights - what a step needs."""
+    """Bytes a rank has left for KV: what was fixed, or utilization * memory - weights - what a step of
+    ``batched_tokens`` needs (0: that lies elsewhere)."""
     if settings.kv_cache_memory_bytes is not None:
         return float(settings.kv_cache_memory_bytes)
     if device is None:
@@ -244,5 +275,7 @@ def _kv_room_bytes(
         fixed = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
         return float(fixed) * GIB if fixed.isdigit() and int(fixed) else None
     budget = device.memory_bytes * (settings.gpu_memory_utilization or DEFAULT_UTILIZATION)
+    if not batched_tokens:
+        return budget - weights_rank
     graphs = 0 if settings.enforce_eager else GRAPH_BYTES
     return budget - weights_rank - CONTEXT_BYTES - graphs - activation_bytes(facts, settings, batched_tokens)

@@ -20,30 +20,43 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from orchestrator.catalog import parameters
-from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Quantization, Shape, items, mapping, whole
+from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, items, mapping, whole
+from orchestrator.catalog.quantization import Quantization, quantization_from_config
 
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
+INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
 MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What planning and the emulator need of a model. ``exact``: the parameter formula knows this architecture."""
+    """What planning and the emulator need of a model.
+
+    ``exact``: the parameter formula knows this architecture, all of it. ``counted``: it knows the language model, which
+    may not be all. ``sized``: the count is of use at all, if only as that of a plain transformer.
+    """
 
     model: str
     model_type: str
     shape: Shape
     parameters: Parameters
     exact: bool
+    counted: bool = True
+    sized: bool = True
     dtype: str = "bfloat16"  # of the checkpoint
     max_model_len: int | None = None  # positions, with rope scaling, as vLLM derives it; None: unlimited
     sliding_window: int | None = None
     num_sliding_layers: int = 0
-    num_attention_layers: int = 0  # layers that hold a KV cache
     quantization: Quantization | None = None
     checkpoint_bytes: int | None = None  # of the safetensors index or files, where they are at hand
-    multimodal: bool = False
+    vision_size: int | None = None  # of an image encoder: layers * width squared
+    draft_layers: int = 0  # of the checkpoint, for multi-token prediction: left out unless it is asked for
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers that hold a KV cache."""
+        return self.shape.num_attention_layers
 
     @property
     def active_parameters(self) -> int:
@@ -77,8 +90,19 @@ def _facts_cached(model: str, revision: str | None, overrides: str, online: bool
     config = _read_json(folder / "config.json") if folder else known_config(model)
     if config is None:
         return None
-    size = _checkpoint_bytes(folder) if folder else None
+    size = None
+    if folder is not None:
+        config, size = _with_modelopt(config, _read_json(folder / MODELOPT)), _checkpoint_bytes(folder)
     return facts_from_config(model, config | json.loads(overrides), size)
+
+
+def _with_modelopt(config: Json, beside: Json | None) -> Json:
+    """With what NVIDIA's ModelOpt says of the quantization in a file of its own, as vLLM 0.32 reads it; config.json's
+    own words win."""
+    if beside is None:
+        return config
+    about = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
+    return config | {"quantization_config": about | mapping(config, "quantization_config")}
 
 
 def _folder(model: str, revision: str | None, online: bool) -> Path | None:
@@ -87,7 +111,10 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
         return local
     if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
         return None
-    return _from_hub(model, revision, local_only=True) or (_fetched(model, revision) if online else None)
+    cached = _from_hub(model, revision, local_only=True)
+    if online and (cached is None or not _index_is_known(model, revision)):
+        return _fetched(model, revision) or cached
+    return cached
 
 
 @cache
@@ -125,7 +152,7 @@ def _fetched(model: str, revision: str | None) -> Path | None:
     try:
         return answers.get(timeout=HUB_TIMEOUT_S)
     except queue.Empty:
-        return None
+        return _from_hub(model, revision, local_only=True)  # what came in time
 
 
 def _ask_hub(model: str, revision: str | None) -> Path | None:
@@ -140,16 +167,30 @@ def _ask_hub(model: str, revision: str | None) -> Path | None:
 
 
 def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
-    """The folder of the hub's cache that holds this model's config.json."""
+    """The folder of the hub's cache that holds this model's config.json, with what else says how large it is."""
     from huggingface_hub import hf_hub_download
 
-    try:
-        path = hf_hub_download(
-            model, "config.json", revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
-        )
-    except Exception:  # its HTTP library's, which changes between versions; here all mean "not there"
-        return None
-    return Path(path).parent
+    folder = None
+    for name in ("config.json", MODELOPT, INDEX):
+        try:
+            path = hf_hub_download(
+                model, name, revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
+            )
+        except Exception:  # its HTTP library's, which changes between versions; here all mean "not there"
+            if folder is None:
+                return None
+        else:
+            folder = folder or Path(path).parent
+        if local_only:
+            break  # the others lie beside it
+    return folder
+
+
+def _index_is_known(model: str, revision: str | None) -> bool:
+    """Whether the cache has a model's index, or remembers that there is none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return try_to_load_from_cache(model, INDEX, revision=revision) is not None
 
 
 def _read_json(path: Path) -> Json | None:
@@ -161,7 +202,7 @@ def _read_json(path: Path) -> Json | None:
 
 
 def _checkpoint_bytes(folder: Path) -> int | None:
-    index = _read_json(folder / "model.safetensors.index.json") or {}
+    index = _read_json(folder / INDEX) or {}
     if isinstance(size := mapping(index, "metadata").get("total_size"), int):
         return size
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
@@ -174,29 +215,59 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
     """
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    family = FAMILIES.get(model_type)
-    shape = _shape(_with_defaults(text, model_type), family or Family())
+    alone, family = text is config, FAMILIES.get(model_type)
+    text = _in_our_words(_with_defaults(text, model_type), model_type)
+    shape = _shape(text, family or Family())
     if shape is None:
         return None
     window, sliding = _sliding(text, model_type, shape)
     named = (one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype"))
+    stored = mapping(config, "quantization_config") or mapping(text, "quantization_config")
     return ModelFacts(
         model=model,
         model_type=model_type,
         shape=shape,
         parameters=parameters.count(shape, family or Family()),
-        exact=family is not None and text is config,
+        exact=family is not None and alone,
+        counted=family is not None,
+        sized=family is not None or not (_UNCOUNTED & text.keys() or set(shape.mixers) != {"attention"}),
         dtype=str(next(filter(None, named), "bfloat16")),
-        max_model_len=_max_model_len(text),
+        max_model_len=_max_model_len(text, model_type),
         sliding_window=window,
         num_sliding_layers=sliding,
-        num_attention_layers=_attention_layers(text, shape),
-        quantization=parameters.quantization_from_config(
-            mapping(config, "quantization_config") or mapping(text, "quantization_config")
-        ),
+        quantization=quantization_from_config(stored, shape),
         checkpoint_bytes=checkpoint_bytes,
-        multimodal=text is not config,
+        vision_size=_vision_size(config),
+        draft_layers=_number(text, "num_nextn_predict_layers"),
     )
+
+
+# What stands in configs of architectures whose layers are not alike in ways of their own.
+_UNCOUNTED = {"block_configs", "linear_attn_config", "mamba_d_state", "ssm_cfg", "conv_L_cache", "rwkv_hidden_size"}
+
+
+def _vision_size(config: Json) -> int | None:
+    vision = mapping(config, "vision_config")
+    return whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2 if vision else None
+
+
+def _in_our_words(text: Json, model_type: str) -> Json:
+    """A config of a family that has other names, or defaults of its own, for what the formula needs."""
+    if model_type == "llama4_text":
+        wide = text.get("intermediate_size")
+        return text | {
+            "moe_intermediate_size": wide, "shared_expert_intermediate_size": wide,
+            "intermediate_size": text.get("intermediate_size_mlp"),
+            "decoder_sparse_step": text.get("interleave_moe_layer_step"),
+            "sliding_window": text.get("attention_chunk_size"), "sliding_window_pattern": 4,
+        }  # fmt: skip
+    if model_type == "nemotron_h":
+        shared = text.get("moe_shared_expert_intermediate_size")
+        mine = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
+        return text | {name: value for name, value in mine.items() if value}
+    if model_type == "gemma3_text":
+        return {"max_position_embeddings": 131072} | text
+    return text
 
 
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -209,6 +280,7 @@ _ALIASES = {
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("experts_per_token", "moe_topk", "num_experts_per_token"),
+    "num_nextn_predict_layers": ("mtp_num_hidden_layers",),
 }
 
 
@@ -220,6 +292,8 @@ def _number(text: Json, name: str, otherwise: int = 0) -> int:
 
 def _with_defaults(text: Json, model_type: str) -> Json:
     """Configs may leave out what their authors' class defaults to; only then is transformers asked (a slow import)."""
+    if not _number(text, "num_hidden_layers") and (kinds := items(text, "layers_block_type")):
+        text = text | {"num_hidden_layers": len(kinds)}
     if all(_number(text, name) for name in _REQUIRED):
         return text
     from transformers import CONFIG_MAPPING
@@ -239,6 +313,7 @@ def _shape(text: Json, family: Family) -> Shape | None:
     shared = _number(text, "n_shared_experts") * moe_intermediate
     one_kv_head = text.get("multi_query") and not text.get("new_decoder_architecture")
     tied = text.get("tie_word_embeddings")
+    mixers, mlps = _layers(text, layers, bool(experts))
     derived = {
         "num_key_value_heads": 1 if one_kv_head else _number(text, "num_key_value_heads", heads),
         "head_dim": _number(text, "head_dim", max(1, hidden // heads)),
@@ -248,22 +323,43 @@ def _shape(text: Json, family: Family) -> Shape | None:
         "mlp_bias": bool(text.get("mlp_bias")),
         "moe_intermediate_size": moe_intermediate if experts else 0,
         "shared_expert_intermediate_size": _number(text, "shared_expert_intermediate_size", shared),
-        "num_moe_layers": _moe_layers(text, layers) if experts else 0,
+        "mixers": mixers,
+        "mlps": mlps,
     }
     figures: Json = {name: _number(text, name) for name in Shape.__dataclass_fields__}
     return Shape(**figures | derived)
 
 
-def _moe_layers(text: Json, layers: int) -> int:
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # Nemotron-H: each layer is one of them
+
+
+def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What mixes tokens in every layer, and what comes after it."""
+    kinds = [str(kind) for kind in items(text, "layers_block_type") or items(text, "layer_types")]
+    if isinstance(pattern := text.get("hybrid_override_pattern"), str):
+        kinds = [_PATTERN.get(letter, letter) for letter in pattern]
+    if full := _number(text, "full_attention_interval"):
+        kinds = kinds or ["linear_attention" if (layer + 1) % full else "attention" for layer in range(layers)]
+    kinds = (kinds + ["attention"] * layers)[:layers]
+    if {"mlp", "moe"} & set(kinds):
+        own = ("mlp", "moe")
+        mixers = tuple("" if kind in own else kind for kind in kinds)
+        return mixers, tuple(kind if kind in own else "" for kind in kinds)
+    attends = ("linear" if "linear" in kind else "attention" if "attention" in kind else kind for kind in kinds)
+    experts = _moe_layers(text, layers) if sparse else set()
+    return tuple(attends), tuple("moe" if layer in experts else "mlp" for layer in range(layers))
+
+
+def _moe_layers(text: Json, layers: int) -> set[int]:
     """Layers with routed experts: the first k dense (DeepSeek), every n-th sparse or a list of dense ones (Qwen), or a
     list that says it of each layer (``moe_layer_freq``)."""
     if each := items(text, "moe_layer_freq"):
-        return sum(map(bool, each[:layers]))
+        return {layer for layer, sparse in enumerate(each[:layers]) if sparse}
     step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)
     if text.get("first_k_dense_replace") is not None:
-        return len([layer for layer in range(_number(text, "first_k_dense_replace"), layers) if layer % step == 0])
+        return {layer for layer in range(_number(text, "first_k_dense_replace"), layers) if layer % step == 0}
     dense = items(text, "mlp_only_layers")
-    return sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+    return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
 
 
 def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
@@ -280,15 +376,6 @@ def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int
     return (window, layers) if model_type in {"mistral", "mixtral", "phi3", "starcoder2"} else (None, 0)
 
 
-def _attention_layers(text: Json, shape: Shape) -> int:
-    """Layers with a KV cache: all, unless the config lists linear-attention or state-space layers among them."""
-    kinds = items(text, "layer_types") or items(text, "layers_block_type")
-    if not kinds:
-        return shape.num_hidden_layers
-    kept = kinds[: shape.num_hidden_layers]
-    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kept)
-
-
 _LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len",
@@ -296,7 +383,7 @@ _LENGTHS = (
 _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 
 
-def _max_model_len(text: Json) -> int | None:
+def _max_model_len(text: Json, model_type: str) -> int | None:
     """vLLM's rule: the smallest of the keys for it, times the factor of a rope scaling that is not in it already."""
     own = whole(text.get("model_max_length"))
     given = [own] if own else [length for key in _LENGTHS if (length := whole(text.get(key)))]
@@ -304,6 +391,6 @@ def _max_model_len(text: Json) -> int | None:
         return None
     scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
     kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
-    if isinstance(factor, int | float) and whole(factor) and kind not in _SCALED_ALREADY:
+    if isinstance(factor, int | float) and whole(factor) and kind not in _SCALED_ALREADY and "gemma3" not in model_type:
         return int(min(given) * factor)
     return min(given)

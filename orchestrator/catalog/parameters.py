@@ -1,14 +1,13 @@
-"""Parameters of a transformer: how many by part, from the figures of its config.json, and in how many bits each.
+"""Parameters of a transformer: how many by part, from the figures of its config.json.
 
 One formula, and a table of what each architecture family adds to it (biases, extra norms, sinks); checked against
-published counts in tests/unit/catalog. Quantization: vLLM 0.32 ``quantization/__init__.py`` and each config's
-``get_min_capability``; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7 README; TensorRT-LLM 1.2 and LMDeploy 0.18
-documentation.
+published counts in tests/unit/catalog. Layers without attention: Qwen3-Next's gated delta networks (transformers 5.19
+``modeling_qwen3_next.py``) and Nemotron-H's Mamba-2 (``modeling_nemotron_h.py``, where a layer has one mixer only).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 Json = dict[str, Any]
@@ -35,8 +34,8 @@ def whole(value: object, otherwise: int = 0) -> int:
 class Parameters:
     """Counts by part. ``experts`` are the routed ones only; shared experts and routers are in ``mlp``.
 
-    ``kv_projection`` (of ``attention``) and ``replicated`` (of ``attention`` and ``mlp``) say what tensor parallelism
-    divides by the KV heads at most, and what every rank holds whole: they are counted above already.
+    ``kv_projection`` and ``latents`` (of ``attention``) and ``routers`` (of ``mlp``) are counted above already: tensor
+    parallelism divides the first by the KV heads at most, and every rank holds the others whole.
     """
 
     embedding: int
@@ -46,7 +45,8 @@ class Parameters:
     norms: int
     lm_head: int  # 0 when tied to the embedding
     kv_projection: int = 0
-    replicated: int = 0
+    latents: int = 0
+    routers: int = 0
 
     @property
     def total(self) -> int:
@@ -71,6 +71,8 @@ class Family:
     router_bias: bool = False
     expert_bias: bool = False
     sinks: bool = False  # one learned logit per attention head
+    gated_attention: bool = False  # the query projection is twice as wide
+    wide_qk_norm: bool = False  # over all heads at once
 
 
 _LLAMA = Family()
@@ -86,8 +88,16 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(tied=True),
     "gemma2": Family(norms_per_layer=4, tied=True),
     "gemma3_text": Family(norms_per_layer=4, qk_norm=True, tied=True),
+    "llama4_text": _LLAMA,
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        Family(qk_norm=True, shared_expert_gate=True, gated_attention=True),
+    ),
+    **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text"), Family(qk_norm=True)),
+    "nemotron_h": Family(gated=False, norms_per_layer=1, router_bias=True),
+    "minimax_m2": Family(router_bias=True, wide_qk_norm=True),
     "deepseek_v2": _LLAMA,
-    "deepseek_v3": Family(router_bias=True),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), Family(router_bias=True)),
     "gpt_oss": Family(qkv_bias=True, o_bias=True, router_bias=True, expert_bias=True, sinks=True),
     "phimoe": Family(norm_bias=True),
     "glm4_moe": Family(router_bias=True, o_bias=False),
@@ -120,12 +130,36 @@ class Shape:
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0
     shared_expert_intermediate_size: int = 0
-    num_moe_layers: int = 0
+    moe_latent_size: int = 0  # width of the experts' inputs where they have a projection of their own
     kv_lora_rank: int = 0
     q_lora_rank: int = 0
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    index_n_heads: int = 0  # DeepSeek's sparse attention
+    index_head_dim: int = 0
+    linear_num_key_heads: int = 0
+    linear_num_value_heads: int = 0
+    linear_key_head_dim: int = 0
+    linear_value_head_dim: int = 0
+    linear_conv_kernel_dim: int = 0
+    mamba_num_heads: int = 0
+    mamba_head_dim: int = 0
+    ssm_state_size: int = 0
+    n_groups: int = 0
+    conv_kernel: int = 0
+    # Of every layer what mixes tokens (attention, linear, mamba) and what comes after it (mlp, moe); "": nothing.
+    mixers: tuple[str, ...] = ()
+    mlps: tuple[str, ...] = ()
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers that hold a KV cache."""
+        return self.mixers.count("attention")
+
+    @property
+    def num_moe_layers(self) -> int:
+        return self.mlps.count("moe")
 
     @property
     def mla(self) -> bool:
@@ -134,27 +168,30 @@ class Shape:
 
 
 def count(shape: Shape, family: Family) -> Parameters:
-    """Parameters by part."""
-    layers, hidden = shape.num_hidden_layers, shape.hidden_size
-    dense_layers = layers - shape.num_moe_layers
-    mlp = dense_layers * _mlp(hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias))
-    shared = (
-        _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False) + hidden * family.shared_expert_gate
-    )
-    router = shape.num_experts * (hidden + family.router_bias)
+    """Parameters by part. What mixes tokens without attention counts as ``attention``."""
+    layers, hidden, sparse = shape.num_hidden_layers, shape.hidden_size, shape.num_moe_layers
+    mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias))
+    shared = 0
+    if shape.shared_expert_intermediate_size:
+        shared = _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False)
+        shared += hidden * family.shared_expert_gate
+    routers = sparse * shape.num_experts * (hidden + family.router_bias)
     positions = (
         0 if family.learned_positions is None else (shape.max_position_embeddings + family.learned_positions) * hidden
     )
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
+    full, linear, mamba = (shape.mixers.count(kind) for kind in ("attention", "linear", "mamba"))
+    attention = full * (_mla(shape) if shape.mla else _attention(shape, family))
     return Parameters(
         embedding=shape.vocab_size * hidden + positions,
-        attention=layers * (_mla(shape) if shape.mla else _attention(shape, family)),
-        mlp=mlp + shape.num_moe_layers * (router + (shared if shape.shared_expert_intermediate_size else 0)),
-        experts=shape.num_moe_layers * shape.num_experts * _expert(shape, family),
+        attention=attention + linear * _delta_network(shape) + mamba * _mamba(shape),
+        mlp=mlp + routers + sparse * (shared + 2 * hidden * shape.moe_latent_size),
+        experts=sparse * shape.num_experts * _expert(shape, family),
         norms=(layers * family.norms_per_layer + 1) * hidden * (2 if family.norm_bias else 1),
         lm_head=head + (shape.vocab_size if family.lm_head_bias else 0),
-        kv_projection=0 if shape.mla else 2 * layers * hidden * shape.num_key_value_heads * shape.head_dim,
-        replicated=shape.num_moe_layers * router + (layers * _latents(shape) if shape.mla else 0),
+        kv_projection=0 if shape.mla else 2 * full * hidden * shape.num_key_value_heads * shape.head_dim,
+        latents=full * _latents(shape) if shape.mla else 0,
+        routers=routers,
     )
 
 
@@ -168,17 +205,33 @@ def _mlp(hidden: int, intermediate: int, family: Family, bias: bool) -> int:
 
 
 def _expert(shape: Shape, family: Family) -> int:
-    return _mlp(shape.hidden_size, shape.moe_intermediate_size, family, family.expert_bias)
+    return _mlp(shape.moe_latent_size or shape.hidden_size, shape.moe_intermediate_size, family, family.expert_bias)
 
 
 def _attention(shape: Shape, family: Family) -> int:
     queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    weights = shape.hidden_size * (queries + 2 * keys) + queries * shape.hidden_size
+    weights = shape.hidden_size * (queries * (1 + family.gated_attention) + 2 * keys) + queries * shape.hidden_size
     if _or(family.qkv_bias, shape.attention_bias):
         weights += queries + 2 * keys
     if _or(family.o_bias, shape.attention_bias):
         weights += shape.hidden_size
-    return weights + 2 * shape.head_dim * family.qk_norm + shape.num_attention_heads * family.sinks
+    norms = 2 * shape.head_dim * family.qk_norm + (queries + keys) * family.wide_qk_norm
+    return weights + norms + shape.num_attention_heads * family.sinks
+
+
+def _delta_network(shape: Shape) -> int:
+    keys = shape.linear_num_key_heads * shape.linear_key_head_dim
+    values = shape.linear_num_value_heads * shape.linear_value_head_dim
+    inputs = shape.hidden_size * (2 * keys + 2 * values + 2 * shape.linear_num_value_heads)
+    small = 2 * shape.linear_num_value_heads + shape.linear_value_head_dim
+    return inputs + (2 * keys + values) * shape.linear_conv_kernel_dim + small + values * shape.hidden_size
+
+
+def _mamba(shape: Shape) -> int:
+    inner, states = shape.mamba_num_heads * shape.mamba_head_dim, 2 * shape.n_groups * shape.ssm_state_size
+    inputs = shape.hidden_size * (2 * inner + states + shape.mamba_num_heads)
+    small = 3 * shape.mamba_num_heads + inner
+    return inputs + (inner + states) * (shape.conv_kernel + 1) + small + inner * shape.hidden_size
 
 
 def _latents(shape: Shape) -> int:
@@ -192,127 +245,8 @@ def _mla(shape: Shape) -> int:
     query_width = heads * (shape.qk_nope_head_dim + shape.qk_rope_head_dim)
     query = (shape.q_lora_rank or hidden) * query_width
     expand = shape.kv_lora_rank * heads * (shape.qk_nope_head_dim + shape.v_head_dim)
-    return query + _latents(shape) + expand + heads * shape.v_head_dim * hidden
-
-
-# Names of one storage format in different engines and kernels. A checkpoint's own method and the flag must share one.
-FORMAT: dict[str, str] = {
-    **dict.fromkeys(("awq", "auto_awq", "awq_marlin"), "awq"),
-    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin"), "gptq"),
-    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
-    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao", "inc")},
-}
-
-KERNEL_OF = {"marlin": ("gptq", "awq"), "moe_wna16": ("gptq", "awq")}  # flags that name a kernel -> formats it takes
-
-# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
-CHECKPOINT_ONLY = frozenset({
-    "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
-    "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
-    "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
-})  # fmt: skip
-# Applied while loading: the checkpoint must not be quantized already.
-ONLINE_ONLY = frozenset({
-    "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token",
-    "experts_int8", "mxfp8",
-})  # fmt: skip
-MOE_ONLY = frozenset({"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8", "moe_wna16"})
-# Methods that quantize a 16-bit checkpoint while it loads: weight bits, scales included, and Quantization.scheme.
-ONLINE: dict[str, tuple[float, str]] = {
-    "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
-    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"), "mxfp4": (4.25, "mxfp4"),
-    "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
-    "nvfp4_per_token": (4.5, "fp4"), "nvfp4_online": (4.5, "fp4"), "w8a8_int8": (8, "int8"),
-    "w8a8_fp8": (8, "fp8 per channel"), "eetq": (8, "int8 weights"), "bitsandbytes": (4.13, ""),
-    "bitsandbytes-nf4": (4.13, ""), "bitsandbytes-fp4": (4.13, ""), "bnb-4bit": (4.13, ""), "bnb-8bit": (8, ""),
-}  # fmt: skip
-_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight.
-
-    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per channel`` (weights
-    and activations), ``int4 weights`` (activations stay 16 bit); empty where that is not known.
-    """
-
-    method: str
-    bits: float
-    group_size: int | None = None  # inputs that share a scale
-    block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
-    experts_only: bool = False
-    scheme: str = ""
-    kv_cache_dtype: str | None = None  # that the checkpoint asks for, where the settings say nothing
-
-
-def quantization_from_config(config: Json | None) -> Quantization | None:
-    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized."""
-    if not config:
-        return None
-    method = str(config.get("quant_method") or config.get("quant_algo") or "unknown").lower()
-    if method in {"awq", "gptq", "auto-round", "auto_gptq"}:
-        return _grouped(method, whole(config.get("bits")) or whole(config.get("w_bit"), 4), config.get("group_size"))
-    if method == "fp8":
-        block = _block(config, "weight_block_size")
-        scheme = "fp8 per block" if block else "fp8 per tensor"
-        return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme)
-    if method in {"mxfp4", "gpt_oss_mxfp4"}:
-        return Quantization("mxfp4", 4.25, group_size=32, experts_only=True, scheme="mxfp4")
-    if method == "compressed-tensors":
-        return replace(_compressed_tensors(config), kv_cache_dtype=_kv_cache_dtype(config))
-    if method in {"modelopt", "nvfp4"}:
-        inner = mapping(config, "quantization") or config
-        if "FP4" in str(inner.get("quant_algo", "FP8")).upper():
-            return Quantization("modelopt", 4.5, 16, scheme="fp4", kv_cache_dtype=_kv_cache_dtype(inner))
-        return Quantization("modelopt", 8, scheme="fp8 per tensor", kv_cache_dtype=_kv_cache_dtype(inner))
-    if method == "bitsandbytes":
-        return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
-    return Quantization(method, 8)
-
-
-def _kv_cache_dtype(config: Json) -> str | None:
-    """Of ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``: vLLM 0.32 utils/torch_utils.py reads the same."""
-    scheme = mapping(config, "kv_cache_scheme")
-    if scheme.get("type") == "float":
-        return {8: "fp8", 4: "nvfp4"}.get(whole(scheme.get("num_bits")))
-    algorithm = str(config.get("kv_cache_quant_algo") or "").lower()
-    return algorithm if algorithm in {"fp8", "nvfp4"} else None
-
-
-def _grouped(method: str, bits: int, group_size: object) -> Quantization:
-    """Integer weights with a 16-bit scale and a zero point of ``bits`` per group."""
-    group = whole(group_size) or None
-    stored = bits + ((16 + bits) / group if group else 0)
-    return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
-
-
-def _block(config: Json, name: str) -> tuple[int, int] | None:
-    sizes = [whole(size) for size in items(config, name)]
-    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
-
-
-def _compressed_tensors(config: Json) -> Quantization:
-    groups = mapping(config, "config_groups")
-    first = next((one for name in groups if mapping(one := mapping(groups, name), "weights")), {})
-    if not first:  # activations of attention, or the KV cache alone
-        return Quantization("compressed-tensors", 16)
-    weights, strategy = mapping(first, "weights"), mapping(first, "weights").get("strategy")
-    bits, block = whole(weights.get("num_bits"), 8), _block(weights, "block_structure")
-    scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"
-    if not mapping(first, "input_activations"):
-        scheme += " weights"
-    elif scheme == "fp8":
-        scheme += f" per {strategy}"
-    if block:
-        return Quantization("compressed-tensors", bits, block=block, scheme=scheme)
-    group = weights.get("group_size") if strategy == "group" else None
-    return replace(_grouped("compressed-tensors", bits, group), scheme=scheme)
-
-
-def online_quantization(quantization: str | None) -> Quantization | None:
-    """What an engine makes of a 16-bit checkpoint while it loads; None for a method that does nothing then."""
-    if quantization is None or quantization not in ONLINE:
-        return None
-    bits, scheme = ONLINE[quantization]
-    return Quantization(quantization, bits, experts_only=quantization in _EXPERTS_ONLY, scheme=scheme)
+    chosen = shape.q_lora_rank * shape.index_n_heads + hidden + 2  # the indexer's queries, its key and the key's norm
+    indexer = chosen * shape.index_head_dim + hidden * shape.index_n_heads
+    return (
+        query + _latents(shape) + expand + heads * shape.v_head_dim * hidden + (indexer if shape.index_n_heads else 0)
+    )

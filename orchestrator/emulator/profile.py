@@ -147,4 +147,6 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
         facts, why = facts or facts_from_config(DEFAULT_MODEL, known_configs()[DEFAULT_MODEL]), ""
     if facts is None:
         raise InputError(why)
+    if not facts.sized:
+        raise InputError(f"no formula holds for {facts.model_type}, the model of {facts.model}: its steps cannot be timed")
     return facts

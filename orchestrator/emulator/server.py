@@ -68,13 +68,12 @@ def main(options: Options) -> int:
 def start_failure(device: Accelerator, replica: model.Replica) -> str | None:
     """What vLLM would say when the model or one whole sequence does not fit the device; None when both do."""
     prediction, limits = replica.prediction, replica.limits
-    if prediction.weight_bytes > device.memory_bytes:
-        size = prediction.weight_bytes / _GIB
-        return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size:.2f} GiB."
+    weights, per_token = prediction.weight_bytes or 0, (prediction.kv_bytes_per_token or 0) / _GIB
+    if weights > device.memory_bytes:
+        return f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {weights / _GIB:.2f} GiB."
     if limits.kv_tokens <= 0:
         return "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
     if limits.kv_tokens < limits.max_model_len:
-        per_token = prediction.kv_bytes_per_token / _GIB
         return (
             f"ValueError: To serve at least one request with the model's max seq len ({limits.max_model_len}), "
             f"{limits.max_model_len * per_token:.2f} GiB KV cache is needed, which is larger than the available KV "
@@ -92,7 +91,7 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
         f"Using max model len {limits.max_model_len}",
         f"imitates {facts.model} on {device.name}, max_num_seqs={limits.max_num_seqs}, "
         f"max_num_batched_tokens={limits.max_num_batched_tokens}, max_model_len={limits.max_model_len}",
-        f"Model loading took {prediction.weight_bytes / _GIB:.4f} GiB memory",
+        f"Model loading took {(prediction.weight_bytes or 0) / _GIB:.4f} GiB memory",
         f"GPU KV cache size: {limits.kv_tokens:,} tokens, Maximum concurrency for {limits.max_model_len:,} tokens per "
         f"request: {concurrency:.2f}x",
     ]

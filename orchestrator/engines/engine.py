@@ -8,7 +8,7 @@ from typing import Literal
 
 from orchestrator.catalog.memory import FLOAT32, kernel_scheme, kv_cache_dtype
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.catalog.parameters import Quantization
+from orchestrator.catalog.quantization import Quantization
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flags, Node
 from orchestrator.errors import FailureKind
@@ -128,7 +128,11 @@ class ModelRules:
     longer_variable: str | None = None  # environment variable that, set to 1, allows it
     caps_length: bool = False  # a longer max_model_len is served as if it were the model's positions
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
-    memory_fraction: float = 0.9  # that it takes of all memory, where the settings say nothing
+    # What it takes of all memory where the settings say nothing; of the settings, the model and the device's bytes.
+    memory_fraction: float | Callable[[EngineSettings, ModelFacts, int], float] = 0.9
+    static_fraction: bool = False  # that is for weights and KV cache alone: what a step needs lies beside it
+    holds_length: bool = True  # it does not start where the KV cache cannot hold max_model_len
+    whole_replicas: bool = False  # data-parallel ranks without expert parallelism hold all experts each
     of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone
     method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
     stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load

@@ -5,14 +5,18 @@ Its HTTP server opens once the model is loaded and says 503 until a request of i
 
 from __future__ import annotations
 
+import itertools
 import re
 
+from orchestrator.catalog.accelerators import memory_bytes
+from orchestrator.catalog.memory import GIB
+from orchestrator.catalog.models import ModelFacts
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
-from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
+from orchestrator.spec.settings import EngineSettings, Hardware, Speculative, installed_version
 
 # fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and the w8a8 kinds quantize a 16-bit checkpoint while it loads
 # (catalog/parameters.py says which need one made for them).
@@ -49,17 +53,96 @@ SAID = command.reading(
 )
 
 
+# Its own choices below so many GiB of memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``): tokens
+# of a prefill, and sequences of the largest decode graph with fewer than 4 tensor-parallel ranks and from there.
+BY_MEMORY = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512))
+LARGE = (0, 16384, 512, 512)
+PREFILL_GRAPHS = (
+    *range(4, 33, 4),
+    *range(48, 257, 16),
+    *range(288, 513, 32),
+    *range(576, 1025, 64),
+    *range(1280, 4097, 256),
+)
+ATTENTION_RANKS = (0, 5, 23)  # the release that calls them --attn-dp-size; before: --dp-size and --enable-dp-attention
+ATTENTION_FLAGS = ("--attn-dp-size", "--attention-data-parallel-size")
+
+
+def _choices(memory: float) -> tuple[int, int, int, int]:
+    return next((row for row in BY_MEMORY if memory < row[0] * GIB), LARGE)
+
+
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    memory = memory_bytes(hardware)
+    return command.BATCH if memory is None else command.BATCH | {"max_num_batched_tokens": _choices(memory)[1]}
+
+
+def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int) -> float:
+    """What it leaves of a GPU's memory to weights and KV cache, by its own estimate of activations and graphs
+    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb`` there)."""
+    _, prefill, narrow, wide = _choices(memory)
+    tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
+    chunk = settings.max_num_batched_tokens or prefill
+    largest = narrow if tensor < 4 else wide
+    graphs = min(largest, settings.max_num_seqs or largest)
+    reserved = 512 + 1.5 * max(chunk, 2048) + 1024 / 8 * tensor * settings.pipeline_parallel_size
+    if attention > 1:
+        reserved += graphs * attention * (4.5 if graphs > 300 else 3)
+    if not settings.enforce_eager:
+        reserved += 2 * graphs
+        if settings.pipeline_parallel_size == 1:
+            sizes = itertools.chain(PREFILL_GRAPHS, range(4608, chunk + 1, 512))
+            reserved += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
+    if memory > 60 * GIB:
+        reserved = max(reserved, 10 * 1024)
+    total = memory / 2**20
+    return max(0.0, round((total - reserved) / total, 3)) * _beside_images(facts)
+
+
+def _beside_images(facts: ModelFacts) -> float:
+    """Of a model with an image encoder it takes less, by that one's size (``adjust_mem_fraction_for_vlm``)."""
+    if facts.vision_size is None:
+        return 1.0
+    return 0.95 * max(0.8, min(1.05, 1.1 - 0.1 * facts.vision_size / (24 * 1024**2)))
+
+
+def _attention_ranks(settings: EngineSettings) -> int:
+    """Data-parallel ranks of attention within the tensor-parallel group: what vLLM makes of data and expert parallelism
+    together. Without experts spread, SGLang's data-parallel ranks are whole replicas."""
+    return settings.data_parallel_size if settings.enable_expert_parallel else 1
+
+
+def _tensor_ranks(settings: EngineSettings) -> int:
+    """Its ``tp_size`` counts the ranks of all attention groups."""
+    return settings.tensor_parallel_size * _attention_ranks(settings)
+
+
+def _attention(settings: EngineSettings) -> list[str]:
+    """Data parallelism of attention, in the words of the release that is named or installed; else of the newest."""
+    size = _attention_ranks(settings)
+    if size == 1:
+        return ["--dp-size", str(settings.data_parallel_size)]
+    installed = settings.executable and settings.image is None and installed_version(settings.executable, "sglang")
+    numbers = re.match(r"v?(\d+)\.(\d+)\.(\d+)", settings.engine_version or installed or "")
+    if numbers and tuple(map(int, numbers.groups())) < ATTENTION_RANKS:
+        return ["--dp-size", str(size), "--enable-dp-attention"]
+    return ["--attn-dp-size", str(size)]
+
+
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),
         *("--host", node.bind, "--port", str(_port(node)), "--served-model-name", _served_name(settings, node)),
+        *_attention(settings),
         *command.rendezvous(settings, node),
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
         *(("--device", "cpu") if hardware.is_cpu else ()),
     ]
     env = {"SGL_FORCE_SHUTDOWN": "1"}  # else it drains without a limit when asked to stop
-    return Command(tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}))
+    shared = "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
+    notes = (shared,) if _attention_ranks(settings) > 1 else ()
+    return Command(tuple(argv), env | (_on_cpu(settings, node) if hardware.is_cpu else {}), notes=notes)
 
 
 def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
@@ -95,8 +178,10 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
-    if settings.data_parallel_size > 1 and settings.nnodes > 1:
-        found.append("data_parallel_size: SGLang runs data-parallel ranks on one node only; use replicas")
+    if settings.data_parallel_size > 1 and settings.nnodes > 1 and not settings.enable_expert_parallel:
+        found.append("data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas")
+    if settings.data_parallel_size > 1 and (twice := command.among(settings, ATTENTION_FLAGS)):
+        found.append(f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both")
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
         found.append(f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}")
     page, tokens = settings.block_size, settings.max_num_batched_tokens
@@ -150,10 +235,9 @@ ENGINE = Engine(
         "tokenizer": Flag("--tokenizer-path"),
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--json-model-override-args", "json"),
-        "tensor_parallel_size": Flag("--tp-size"),
+        "tensor_parallel_size": Flag("--tp-size", of=lambda size, given: _tensor_ranks(given)),
         "pipeline_parallel_size": Flag("--pp-size"),
-        "data_parallel_size": Flag("--dp-size"),
-        "enable_expert_parallel": Flag("--ep-size", of=command.tensor_ranks),
+        "enable_expert_parallel": Flag("--ep-size", of=lambda on, given: _tensor_ranks(given) if on else None),
         "dtype": Flag("--dtype", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
         "quantization": Flag("--quantization", choices=QUANTIZATION),
         "kv_cache_dtype": Flag("--kv-cache-dtype", choices=KV_TYPES),
@@ -187,16 +271,17 @@ ENGINE = Engine(
             Flag("--speculative-num-draft-tokens", of=_verified),
         ),
     },
-    taken=("served_model_name", "enable_chunked_prefill"),
+    taken=("served_model_name", "enable_chunked_prefill", "data_parallel_size"),
     refused={"kv_transfer_config": "SGLang has --disaggregation-mode instead; use extra_args"},
     reserved=(
         *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
-        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--device"),
+        *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--device", "--enable-dp-attention"),
     ),
+    aliases=dict.fromkeys(("--dp", "--dp-size"), "the field data_parallel_size"),
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
     on_cpus=True,
     several_nodes=True,
-    pins=lambda settings, hardware: command.BATCH,
+    pins=_pins,
     more_problems=_problems,
     start=_start,
     key_variable=command.KEY_VARIABLE,
@@ -204,7 +289,11 @@ ENGINE = Engine(
     rules=ModelRules(
         refuses_longer=True,
         longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
-        memory_fraction=0.88,
+        memory_fraction=_memory_fraction,
+        static_fraction=True,
+        holds_length=False,
+        whole_replicas=True,
+        moves_memory=ATTENTION_FLAGS,
         method_of_checkpoint=True,
         min_capability={  # server_args.py
             **dict.fromkeys(("w8a8_fp8", "modelopt_fp8"), 89),

@@ -8,6 +8,8 @@ where every user of the node can read it for as long as it runs.
 
 from __future__ import annotations
 
+from orchestrator.catalog.accelerators import memory_bytes
+from orchestrator.catalog.memory import GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
@@ -19,8 +21,18 @@ PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4")
 SLOTS = command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)})
 LONGEST_SOCKET = 107 - len("-100")  # bytes of a Unix socket's path; each shard's ends with its rank
-# It derives the first from the GPU; the second is 128 and refuses at once, where other engines queue.
-PINS = {"max_num_batched_tokens": 8192, "max_num_queued_reqs": 10000}
+QUEUED = 10000  # its own 128 refuse at once, where other engines queue
+# It derives them from the GPU, and has the first where it cannot (launcher/src/main.rs); the second from 60 GiB.
+PREFILL = (4096, 8192)
+
+
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    """Without chunks a prefill must hold the longest prompt (backends/v3/src/main.rs)."""
+    memory = memory_bytes(hardware)
+    tokens = PREFILL[memory is None or memory >= 60 * GIB]
+    if settings.enable_chunked_prefill is False:
+        tokens = max(tokens, settings.max_input_len or settings.max_model_len or 0)
+    return {"max_num_batched_tokens": tokens, "max_num_queued_reqs": QUEUED}
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -124,7 +136,7 @@ ENGINE = Engine(
     ),
     drafts=Drafts(("ngram", "medusa")),
     on_cpus=True,
-    pins=lambda settings, hardware: PINS,
+    pins=_pins,
     more_problems=_problems,
     start=_start,
     key_variable="API_KEY",

@@ -5,7 +5,8 @@ Every flag emitted here is checked against the real parser (tests/contract/test_
 
 from __future__ import annotations
 
-from orchestrator.catalog.memory import DEFAULT_UTILIZATION
+from orchestrator.catalog.accelerators import memory_bytes, of_hardware
+from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import CpuKernels, Drafts, Engine, LogWords, ModelRules, named_as_vllm
@@ -13,20 +14,30 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# vLLM chooses these by the memory of the GPU it finds; two GPUs would then run two configurations. These are its
-# choices for GPUs of 70 GiB and more, and for one CPU rank.
-BATCH = {
-    False: command.BATCH,
-    True: {"max_num_seqs": 128, "max_num_batched_tokens": 2048},
-}
+# Its own choices by what it finds (0.32 ``arg_utils.py: get_batch_defaults``), said aloud: for one CPU rank, for GPUs
+# below 70 GiB and A100s, from there, and from 160 GiB.
+CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
+SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
 BLOCK = {False: 16, True: 128}  # it counts KV in blocks: their size must be said with kv_cache_tokens
 
 
-def batch_pins(settings: EngineSettings, cpu: bool) -> dict[str, int]:
-    """Sizes of a batch that the settings leave open; one that is said pulls the other along."""
-    pins = dict(BATCH[cpu])
+def _batch(hardware: Hardware) -> dict[str, int]:
+    device, memory = of_hardware(hardware), memory_bytes(hardware)
+    if hardware.is_cpu:
+        return CPU_BATCH
+    if memory is None:
+        return command.BATCH
+    if memory >= 160 * GIB:
+        return LARGE_BATCH
+    return SMALL_BATCH if memory < 70 * GIB or "A100" in (device.name if device else "") else command.BATCH
+
+
+def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
+    """``batch`` where the settings leave its sizes open; one that is said pulls the other along."""
+    pins = dict(batch)
     pins["max_num_seqs"] = min(pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"])
     pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_num_seqs or 0)
     if settings.enable_chunked_prefill is False and settings.max_model_len:
@@ -35,7 +46,7 @@ def batch_pins(settings: EngineSettings, cpu: bool) -> dict[str, int]:
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    pins = batch_pins(settings, hardware.is_cpu)
+    pins = batch_pins(settings, _batch(hardware))
     said = settings.gpu_memory_utilization or settings.env.get(CPU_KV_VARIABLE)
     if hardware.is_cpu and not said:
         pins["kv_cache_memory_bytes"] = CPU_KV_BYTES
@@ -200,7 +211,8 @@ ENGINE = Engine(
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,
         method_of_checkpoint=True,
-        min_capability={  # quantization/*.py: get_min_capability
+        # quantization/*.py: get_min_capability; platforms/cuda.py: check_if_supports_dtype
+        min_capability={
             **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
             **dict.fromkeys(("compressed-tensors", "quark", "moe_wna16"), 70),
             **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
@@ -208,6 +220,7 @@ ENGINE = Engine(
             "int8_per_channel_weight_only": 75,
             **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
+            "bfloat16": 80,
         },
         whole_groups=True,
         halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, where Marlin takes none

@@ -27,7 +27,7 @@ def estimated_start_s(deployment: Deployment) -> float:
         return 0.0
     if engine.emulated:
         return EMULATED_START_S
-    each = float((deployment.predicted or {}).get("weight_bytes", 0))
+    each = float((deployment.predicted or {}).get("weight_bytes") or 0)
     return START_S + each * deployment.settings.devices_per_node / READ_BYTES_S
 
 

@@ -16,7 +16,6 @@ from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
 from orchestrator.plan.feasibility import (
     Feasibility,
-    Finding,
     assess,
     placement_problems,
     spread,
@@ -25,6 +24,7 @@ from orchestrator.plan.feasibility import (
 )
 from orchestrator.plan.identity import labels
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.plan.rules import Finding
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog import memory, models
 from orchestrator.catalog.gguf import parts_of
-from orchestrator.catalog.models import ModelFacts, Quantization, facts_from_config, known_config, model_facts
-from orchestrator.catalog.parameters import Shape, quantization_from_config
+from orchestrator.catalog.models import ModelFacts, facts_from_config, known_config, model_facts
+from orchestrator.catalog.parameters import Shape
+from orchestrator.catalog.quantization import EXPERTS, Quantization, quantization_from_config
 from orchestrator.plan.feasibility import assess
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -67,7 +68,7 @@ def test_figures_an_author_left_to_the_class_come_from_transformers() -> None:
 def test_the_text_part_of_a_multimodal_model_is_read_and_marked_as_inexact() -> None:
     found = facts_from_config("m", {"model_type": "llava", "text_config": BASE, "vision_config": {}})
     assert found is not None
-    assert (found.shape.hidden_size, found.multimodal, found.exact) == (256, True, False)
+    assert (found.shape.hidden_size, found.counted, found.exact) == (256, True, False)
 
 
 @pytest.mark.parametrize("config", [{}, {"model_type": "resnet"}, {"hidden_size": 4, "num_hidden_layers": 2}])
@@ -147,10 +148,10 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
             Quantization("fp8", 8 + 32 / 16384, block=(128, 128), scheme="fp8 per block"),
         ),
-        ({"quant_method": "mxfp4"}, Quantization("mxfp4", 4.25, group_size=32, experts_only=True, scheme="mxfp4")),
+        ({"quant_method": "mxfp4"}, Quantization("mxfp4", 4.25, group_size=32, scheme="mxfp4", shares=EXPERTS)),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
-            Quantization("modelopt", 4.5, group_size=16, scheme="fp4", kv_cache_dtype="fp8"),
+            Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4", kv_cache_dtype="fp8"),
         ),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, Quantization("bitsandbytes", 4.13)),
         (

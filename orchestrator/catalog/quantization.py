@@ -1,0 +1,359 @@
+"""How a checkpoint's weights are stored, from what its config says: in how many bits, which parts, in which groups.
+
+Read of vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7
+README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation; compressed-tensors' and ModelOpt's own formats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.catalog.parameters import Json, Shape, items, mapping, whole
+
+# Names of one storage format in different engines and kernels. A checkpoint's own method and the flag must share one.
+FORMAT: dict[str, str] = {
+    **dict.fromkeys(("awq", "auto_awq", "awq_marlin"), "awq"),
+    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin"), "gptq"),
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
+    **dict.fromkeys(
+        ("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "petit_nvfp4"), "modelopt"
+    ),
+    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao", "inc")},
+}
+
+KERNEL_OF = {"marlin": ("gptq", "awq"), "moe_wna16": ("gptq", "awq")}  # flags that name a kernel -> formats it takes
+
+# Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
+CHECKPOINT_ONLY = frozenset({
+    "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
+    "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
+    "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
+})  # fmt: skip
+# Applied while loading: the checkpoint must not be quantized already.
+ONLINE_ONLY = frozenset({
+    "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token",
+    "experts_int8", "mxfp8",
+})  # fmt: skip
+MOE_ONLY = frozenset({"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8", "moe_wna16"})
+# Methods that quantize a 16-bit checkpoint while it loads: weight bits, scales included, and Quantization.scheme.
+ONLINE: dict[str, tuple[float, str]] = {
+    "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
+    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"), "mxfp4": (4.25, "mxfp4"),
+    "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
+    "nvfp4_per_token": (4.5, "fp4"), "nvfp4_online": (4.5, "fp4"), "w8a8_int8": (8, "int8"),
+    "w8a8_fp8": (8, "fp8 per channel"), "eetq": (8, "int8 weights"), "bitsandbytes": (4.13, ""),
+    "bitsandbytes-nf4": (4.13, ""), "bitsandbytes-fp4": (4.13, ""), "bnb-4bit": (4.13, ""), "bnb-8bit": (8, ""),
+}  # fmt: skip
+_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight.
+
+    ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per channel`` (weights
+    and activations), ``int4 weights`` (activations stay 16 bit); empty where that is not known. ``shares``: of the
+    weights of ``attention``, ``mlp``, ``experts`` and ``lm_head``, how much is quantized at all; ``part_bits``: where a
+    part has other bits.
+    """
+
+    method: str
+    bits: float
+    group_size: int | None = None  # inputs that share a scale
+    block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
+    scheme: str = ""
+    kv_cache_dtype: str | None = None  # that the checkpoint asks for, where the settings say nothing
+    shares: Mapping[str, float] = field(default_factory=dict)  # what is not named: all of it, of lm_head nothing
+    part_bits: Mapping[str, float] = field(default_factory=dict)
+
+    def share(self, part: str) -> float:
+        return self.shares.get(part, 0.0 if part == "lm_head" else 1.0)
+
+    def bytes_of(self, part: str, plain: float) -> float:
+        """Bytes of one weight on average; ``plain``: of one that is not quantized."""
+        share = self.share(part)
+        return share * self.part_bits.get(part, self.bits) / 8 + (1 - share) * plain
+
+    @property
+    def experts_only(self) -> bool:
+        return not self.share("attention") and not self.share("mlp")
+
+
+EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` where nothing but experts is quantized
+NVFP4, MXFP4, MXFP8 = 4.5, 4.25, 8.25  # bits with an 8-bit scale for 16, 32 and 32 weights
+
+
+def quantization_from_config(config: Json | None, shape: Shape | None = None) -> Quantization | None:
+    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized.
+
+    ``shape`` tells which modules there are: without it all but the head counts as quantized.
+    """
+    if not config:
+        return None
+    method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else "unknown")).lower()
+    algorithms = _algorithms(config) if config.get("quant_algo") == "MIXED_PRECISION" else {}
+    if method in {"modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"} or algorithms:
+        config = config | mapping(config, "quantization")
+        known = _modelopt(method, config, algorithms or _algorithms(config))
+    else:
+        known = _READERS.get(method, _other)(method, config)
+    known = replace(known, kv_cache_dtype=_kv_cache_dtype(config))
+    return known if shape is None else _by_part(known, config, algorithms, shape)
+
+
+def _other(method: str, config: Json) -> Quantization:
+    return Quantization(method, 8)
+
+
+def _kv_cache_dtype(config: Json) -> str | None:
+    """Of ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``: vLLM 0.32 utils/torch_utils.py reads the same."""
+    scheme = mapping(config, "kv_cache_scheme")
+    if scheme.get("type") == "float":
+        return {8: "fp8", 4: "nvfp4"}.get(whole(scheme.get("num_bits")))
+    algorithm = str(config.get("kv_cache_quant_algo") or "").lower()
+    return algorithm if algorithm in {"fp8", "nvfp4"} else None
+
+
+def _grouped(method: str, config: Json) -> Quantization:
+    """Integer weights with a 16-bit scale and a zero point of as many bits per group."""
+    bits, group = whole(config.get("bits")) or whole(config.get("w_bit"), 4), whole(config.get("group_size")) or None
+    stored = bits + ((16 + bits) / group if group else 0)
+    return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
+
+
+def _fp8(method: str, config: Json) -> Quantization:
+    block = _block(config, "weight_block_size")
+    scheme = "fp8 per block" if block else "fp8 per channel" if method == "fbgemm_fp8" else "fp8 per tensor"
+    return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme)
+
+
+def _mxfp4(method: str, config: Json) -> Quantization:
+    return Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS)
+
+
+def _bitsandbytes(method: str, config: Json) -> Quantization:
+    return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
+
+
+def _block(config: Json, name: str) -> tuple[int, int] | None:
+    sizes = [whole(size) for size in items(config, name)]
+    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
+
+
+def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantization:
+    """One scheme of compressed-tensors or quark, in compressed-tensors' words."""
+    bits, strategy, block = (
+        whole(weights.get("num_bits"), 8),
+        weights.get("strategy"),
+        _block(weights, "block_structure"),
+    )
+    scheme = f"{'fp' if weights.get('type') == 'float' else 'int'}{bits}"
+    group = whole(weights.get("group_size")) or None if strategy in {"group", "tensor_group"} else None
+    if scheme == "fp4" and group:
+        micro = group == 32 and strategy == "group"
+        said = "mxfp4" if micro else "fp4" if quantized_inputs else "fp4 weights"
+        return Quantization(method, bits + 8 / group, group_size=group, scheme=said)
+    if not quantized_inputs:
+        scheme += " weights"
+    elif scheme == "fp8":
+        scheme += f" per {strategy}"
+    zero = 0 if weights.get("symmetric") else bits
+    return Quantization(method, bits + ((16 + zero) / group if group else 0), group, block, scheme)
+
+
+def _compressed_tensors(method: str, config: Json) -> Quantization:
+    first = next(_groups(config), None)
+    if first is None:  # activations of attention, or the KV cache alone
+        return Quantization(method, 16)
+    return _weights_of(method, mapping(first, "weights"), bool(mapping(first, "input_activations")))
+
+
+def _groups(config: Json) -> Iterator[Json]:
+    groups = mapping(config, "config_groups")
+    return (one for name in groups if mapping(one := mapping(groups, name), "weights"))
+
+
+def _quark(method: str, config: Json) -> Quantization:
+    everywhere = mapping(config, "global_quant_config")
+    weights = mapping(everywhere, "weight")
+    found = re.match(r"(fp|u?int)(\d+)", str(weights.get("dtype") or "int8"))
+    kind, bits = found.groups() if found else ("int", "8")
+    in_our_words = {
+        "num_bits": int(bits),
+        "type": "float" if kind == "fp" else "int",
+        "strategy": str(weights.get("qscheme") or "").removeprefix("per_"),
+        "group_size": weights.get("group_size"),
+        "symmetric": weights.get("symmetric"),
+    }
+    return _weights_of(method, in_our_words, bool(mapping(everywhere, "input_tensors")))
+
+
+_READERS: dict[str, Callable[[str, Json], Quantization]] = {
+    **dict.fromkeys(("awq", "gptq", "auto-round", "auto_gptq"), _grouped),
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
+    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), _mxfp4),
+    "compressed-tensors": _compressed_tensors,
+    "bitsandbytes": _bitsandbytes,
+    "quark": _quark,
+}
+
+# ModelOpt's algorithms: bits, Quantization.scheme; the first one whose name is part of the algorithm's.
+_ALGORITHMS = {
+    "W4A16_NVFP4": (NVFP4, "fp4 weights"), "FP4": (NVFP4, "fp4"), "MXFP8": (MXFP8, "mxfp8"),
+    "INT4": (4.125, "int4 weights"), "W4A8": (4.125, "int4 weights"), "INT8": (8, "int8"), "PER_CHANNEL": (8, "fp8 per channel"),
+    "PB_WO": (8.002, "fp8 weights"), "FP8": (8, "fp8 per tensor"),
+}  # fmt: skip
+
+
+def _algorithm(name: object) -> tuple[float, str]:
+    return next((one for part, one in _ALGORITHMS.items() if part in str(name).upper()), (8, "fp8 per tensor"))
+
+
+def _algorithms(config: Json) -> dict[str, str]:
+    """Algorithm of every module that has one: of a mixed checkpoint, or of experts alone."""
+    config = config | mapping(config, "quantization")
+    layers = mapping(config, "quantized_layers")
+    named = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
+    if not named and config.get("quant_algo") == "MIXED_PRECISION":
+        for group in _groups(config):
+            weights = mapping(group, "weights")
+            algorithm = "NVFP4" if whole(weights.get("num_bits")) == 4 else "FP8"
+            named |= dict.fromkeys((str(target) for target in items(group, "targets")), algorithm)
+    return named
+
+
+def _modelopt(method: str, config: Json, algorithms: Mapping[str, str]) -> Quantization:
+    one = config.get("quant_algo") or ("FP8" if method == "modelopt" else "NVFP4")
+    mixed = next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
+    bits, scheme = _algorithm(mixed)
+    group = {NVFP4: 16, MXFP8: 32}.get(bits) or whole(config.get("group_size")) or None
+    named = "modelopt_mixed" if algorithms else "modelopt_fp4" if bits == NVFP4 else "modelopt"
+    return Quantization(named, bits, group if bits != 8 else None, scheme=scheme)
+
+
+# -- which modules: names in configs are paths, prefixes, patterns, or parts of paths
+
+
+_SPELLINGS = (
+    ("self_attn", "attn"), ("block_sparse_moe", "mlp"), ("ffn", "mlp"), ("shared_experts", "shared_expert"),
+    (".w1", ".gate_proj"), (".w2", ".down_proj"), (".w3", ".up_proj"),
+)  # fmt: skip
+
+
+def _plain(name: str) -> str:
+    """One spelling for the names that programs give the same module."""
+    for theirs, ours in _SPELLINGS:
+        name = name.replace(theirs, ours)
+    return re.sub(r"^(?:(?:language_model|model|backbone|transformer)\.)+", "", name)
+
+
+def _named(entries: Collection[str]) -> Callable[[str], bool]:
+    """Whether a module is meant by one of ``entries``: its path, a part of that, a pattern with ``*``, a ``re:``."""
+    plain = {_plain(entry) for entry in entries if "*" not in entry and not entry.startswith("re:")}
+    stars = [re.escape(_plain(entry)).replace(r"\*", ".*") for entry in entries if "*" in entry and "re:" not in entry]
+    pattern = re.compile(rf"(?:{'|'.join(stars)})(?:\..*)?$") if stars else None
+    written = [_compiled(entry[3:]) for entry in entries if entry.startswith("re:")]
+
+    def matches(name: str) -> bool:
+        path = _plain(name).split(".")
+        spans = (".".join(path[i:j]) for i in range(len(path)) for j in range(i + 1, len(path) + 1))
+        if any(span in plain for span in spans) or (pattern is not None and pattern.match(".".join(path))):
+            return True
+        return any(one.match(name) for one in written if one is not None)
+
+    return matches
+
+
+def _compiled(text: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text)
+    except re.error:
+        return None
+
+
+_LEFT_ALONE = (
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "exclude",
+    "llm_int8_skip_modules",
+)
+
+
+def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], shape: Shape) -> Quantization:
+    """With the share of every part that is quantized, by the names of all its modules."""
+    entries = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
+    entries += [f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")]  # GPTQModel
+    if config.get("moe_quant_algo"):  # the rest is as quant_method says
+        return replace(known, part_bits={"attention": 8, "mlp": 8}, shares={})
+    if not (entries or algorithms):
+        return known
+    alone = _named(entries)
+    by_algorithm = [
+        (_named([name for name, one in algorithms.items() if one == each]), _algorithm(each)[0])
+        for each in dict.fromkeys(algorithms.values())
+    ]
+    sizes: dict[str, float] = {}
+    quantized: dict[str, float] = {}
+    stored: dict[str, float] = {}
+    for part, name, size in _modules(shape):
+        sizes[part] = sizes.get(part, 0) + size
+        bits = known.bits if not algorithms else next((bits for within, bits in by_algorithm if within(name)), None)
+        if bits is not None and known.share(part) and (part != "lm_head" or algorithms) and not alone(name):
+            quantized[part] = quantized.get(part, 0) + size
+            stored[part] = stored.get(part, 0) + size * bits
+    shares = {part: quantized.get(part, 0) / size for part, size in sizes.items() if size}
+    bits_of = {part: stored[part] / quantized[part] for part in stored} if algorithms else {}
+    return replace(known, shares=shares, part_bits=bits_of)
+
+
+def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
+    """(part, path, weights) of everything that may be quantized; of experts, which are all alike, the first."""
+    hidden, heads = shape.hidden_size, shape.num_attention_heads * shape.head_dim
+    keys, nope = shape.num_key_value_heads * shape.head_dim, shape.qk_nope_head_dim
+    attention = {"q_proj": hidden * heads, "k_proj": hidden * keys, "v_proj": hidden * keys, "o_proj": hidden * heads}
+    if shape.mla:
+        query, latent = shape.num_attention_heads * (nope + shape.qk_rope_head_dim), shape.kv_lora_rank
+        attention = {
+            "q_b_proj" if shape.q_lora_rank else "q_proj": (shape.q_lora_rank or hidden) * query,
+            "q_a_proj": hidden * shape.q_lora_rank,
+            "kv_a_proj_with_mqa": hidden * (latent + shape.qk_rope_head_dim),
+            "kv_b_proj": latent * shape.num_attention_heads * (nope + shape.v_head_dim),
+            "o_proj": shape.num_attention_heads * shape.v_head_dim * hidden,
+        }
+    values = shape.linear_num_value_heads * shape.linear_value_head_dim
+    inner = shape.mamba_num_heads * shape.mamba_head_dim
+    linear = {
+        "in_proj_qkv": hidden * (values + 2 * shape.linear_num_key_heads * shape.linear_key_head_dim),
+        "in_proj_z": hidden * values,
+        "out_proj": hidden * values,
+    }
+    mamba = {"in_proj": 2 * hidden * inner, "out_proj": hidden * inner}
+    mixers = {"attention": ("self_attn", attention), "linear": ("linear_attn", linear), "mamba": ("mixer", mamba)}
+    alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
+    for layer, (mixer, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
+        place = f"model.layers.{layer}"
+        called, parts = mixers.get(mixer, ("", {}))
+        yield from (
+            ("attention", f"{place}.{'mixer' if alone else called}.{name}", size) for name, size in parts.items()
+        )
+        called = f"{place}.{'mixer' if alone else 'mlp'}"
+        shared = hidden * shape.shared_expert_intermediate_size
+        for up in ("up_proj", "down_proj") + (() if alone else ("gate_proj",)) if mlp else ():
+            if mlp == "mlp":
+                yield "mlp", f"{called}.{up}", hidden * shape.intermediate_size
+            else:
+                yield "mlp", f"{called}.shared_experts.{up}", shared
+                yield "experts", f"{called}.experts.0.{up}", 1
+    yield "lm_head", "lm_head", 1
+
+
+def online_quantization(quantization: str | None) -> Quantization | None:
+    """What an engine makes of a 16-bit checkpoint while it loads; None for a method that does nothing then."""
+    if quantization is None or quantization not in ONLINE:
+        return None
+    bits, scheme = ONLINE[quantization]
+    return Quantization(quantization, bits, scheme=scheme, shares=EXPERTS if quantization in _EXPERTS_ONLY else {})
