@@ -75,7 +75,9 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     Where the checkpoint's size is at hand, that is the truth: it holds scales, zero points, what was left alone, and
     towers that no formula counts.
     """
-    computed = _computed(facts, dtype_bytes(dtype), facts.quantization or online_quantization(quantization))
+    computed = _computed(
+        facts, dtype_bytes(dtype), facts.quantization or (online_quantization(quantization) if quantization else None)
+    )
     if not facts.checkpoint_bytes:
         return computed
     if facts.quantization is not None and facts.quantization.method == "gguf":  # of every part, the head too
@@ -192,7 +194,8 @@ def kv_bytes_per_sequence(
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
     """``Quantization.scheme`` of what is computed; empty where nothing is quantized or nothing is known of it."""
-    possible = (facts.quantization, online_quantization(settings.quantization))
+    online = online_quantization(settings.quantization) if settings.quantization else None
+    possible = (facts.quantization, online)
     real = (one for one in possible if one is not None and (facts.shape.num_experts or not one.experts_only))
     return next((one.scheme for one in real if one.scheme), "")
 

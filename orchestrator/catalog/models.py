@@ -92,11 +92,11 @@ def _facts_cached(model: str, revision: str | None, overrides: str, online: bool
         return None
     size = None
     if folder is not None:
-        config, size = _with_modelopt(config, _read_json(folder / MODELOPT)), _checkpoint_bytes(folder)
+        config, size = with_modelopt(config, _read_json(folder / MODELOPT)), _checkpoint_bytes(folder)
     return facts_from_config(model, config | json.loads(overrides), size)
 
 
-def _with_modelopt(config: Json, beside: Json | None) -> Json:
+def with_modelopt(config: Json, beside: Json | None) -> Json:
     """With what NVIDIA's ModelOpt says of the quantization in a file of its own, as vLLM 0.32 reads it; config.json's
     own words win."""
     if beside is None:
@@ -235,7 +235,7 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
         max_model_len=_max_model_len(text, model_type),
         sliding_window=window,
         num_sliding_layers=sliding,
-        quantization=quantization_from_config(stored, shape),
+        quantization=quantization_from_config(stored, shape) if stored else None,
         checkpoint_bytes=checkpoint_bytes,
         vision_size=_vision_size(config),
         draft_layers=_number(text, "num_nextn_predict_layers"),

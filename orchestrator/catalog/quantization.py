@@ -20,7 +20,13 @@ FORMAT: dict[str, str] = {
     **dict.fromkeys(
         ("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "petit_nvfp4"), "modelopt"
     ),
-    **{name: name for name in ("fp8", "fbgemm_fp8", "compressed-tensors", "bitsandbytes", "quark", "torchao", "inc")},
+    "fp8": "fp8",
+    "fbgemm_fp8": "fbgemm_fp8",
+    "compressed-tensors": "compressed-tensors",
+    "bitsandbytes": "bitsandbytes",
+    "quark": "quark",
+    "torchao": "torchao",
+    "inc": "inc",
 }
 
 KERNEL_OF = {"marlin": ("gptq", "awq"), "moe_wna16": ("gptq", "awq")}  # flags that name a kernel -> formats it takes
@@ -153,7 +159,7 @@ def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantizat
     group = whole(weights.get("group_size")) or None if strategy in {"group", "tensor_group"} else None
     if scheme == "fp4" and group:
         micro = group == 32 and strategy == "group"
-        said = "mxfp4" if micro else "fp4" if quantized_inputs else "fp4 weights"
+        said = "fp4" if quantized_inputs else "mxfp4" if micro else "fp4 weights"
         return Quantization(method, bits + 8 / group, group_size=group, scheme=said)
     if not quantized_inputs:
         scheme += " weights"
@@ -202,7 +208,8 @@ _READERS: dict[str, Callable[[str, Json], Quantization]] = {
 # ModelOpt's algorithms: bits, Quantization.scheme; the first one whose name is part of the algorithm's.
 _ALGORITHMS = {
     "W4A16_NVFP4": (NVFP4, "fp4 weights"), "FP4": (NVFP4, "fp4"), "MXFP8": (MXFP8, "mxfp8"),
-    "INT4": (4.125, "int4 weights"), "W4A8": (4.125, "int4 weights"), "INT8": (8, "int8"), "PER_CHANNEL": (8, "fp8 per channel"),
+    "INT4": (4.125, "int4 weights"), "W4A8": (4.125, "int4 weights"), "INT8": (8, "int8"),
+    "PER_CHANNEL": (8, "fp8 per channel"),
     "PB_WO": (8.002, "fp8 weights"), "FP8": (8, "fp8 per tensor"),
 }  # fmt: skip
 
@@ -302,7 +309,8 @@ def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], s
     for part, name, size in _modules(shape):
         sizes[part] = sizes.get(part, 0) + size
         bits = known.bits if not algorithms else next((bits for within, bits in by_algorithm if within(name)), None)
-        if bits is not None and known.share(part) and (part != "lm_head" or algorithms) and not alone(name):
+        left = alone(name) and (part != "experts" or alone(name.replace(".mlp.", ".")))  # Gemma 4 has them beside it
+        if bits is not None and known.share(part) and (part != "lm_head" or algorithms) and not left:
             quantized[part] = quantized.get(part, 0) + size
             stored[part] = stored.get(part, 0) + size * bits
     shares = {part: quantized.get(part, 0) / size for part, size in sizes.items() if size}

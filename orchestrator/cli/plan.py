@@ -47,6 +47,7 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
     metavar="VENV",
     help="Also ask this environment's vLLM about every vllm deployment; what it refuses is impossible.",
 )
+@click.option("--allow-impossible", is_flag=True, help="Run what is judged impossible all the same, last.")
 def plan(
     experiment: Path,
     output: Path | None,
@@ -55,6 +56,7 @@ def plan(
     nodes: int | None,
     uri: str | None,
     environment: Path | None,
+    allow_impossible: bool,
 ) -> None:
     """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why;
     predicted weights and KV cache of a device, whole sequences that fit at once; time, GPU hours and costs of it all.
@@ -78,6 +80,8 @@ def plan(
 
         opinion = opinion_of_vllm(environment, {one.id: (one.settings, one.hardware) for one in made.runnable()})
         made = made.refusing(opinion.refused, opinion.note)
+    if allow_impossible:
+        made = made.allowing()
     if predict:
         from orchestrator.plan.predict import by_promise, predicted
 

@@ -68,6 +68,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     help="How long rows wait for results that refuse or do not answer: engines stay up, nothing new starts.",
 )
 @click.option("--retry-failed", is_flag=True, help="Try again what failed before because the configuration is wrong.")
+@click.option("--allow-impossible", is_flag=True, help="Run what is judged impossible all the same, last.")
 def run(
     experiment: Path,
     results_uri: str,
@@ -77,6 +78,7 @@ def run(
     max_nodes: int | None,
     store_s: float,
     retry_failed: bool,
+    allow_impossible: bool,
 ) -> int:
     """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
     from orchestrator.load.rows import leave_pandas_out
@@ -88,6 +90,7 @@ def run(
     from orchestrator.results.store import Store
 
     plan = load_plan(experiment)
+    plan = plan.allowing() if allow_impossible else plan
     if unset := plan.unset_keys():
         raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
     plan = predicted(plan)

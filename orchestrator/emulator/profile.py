@@ -148,5 +148,7 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
     if facts is None:
         raise InputError(why)
     if not facts.sized:
-        raise InputError(f"no formula holds for {facts.model_type}, the model of {facts.model}: its steps cannot be timed")
+        raise InputError(
+            f"no formula holds for {facts.model_type}, the model of {facts.model}: its steps cannot be timed"
+        )
     return facts

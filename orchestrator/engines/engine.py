@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -137,6 +138,8 @@ class ModelRules:
     method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
     stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load
     whole_groups: bool = False  # a rank cannot hold a part of a group of integer weights
+    # It cuts FP8 blocks of experts into whole smaller ones, and takes K and V as they come.
+    cuts_blocks: bool = False
     halved_groups: frozenset[str] = frozenset()  # but of experts it halves them, in checkpoints of these methods
     draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
     # Of ``extra_args``: flags that put weights or KV cache elsewhere, and what stands in one that says other positions.
@@ -148,11 +151,15 @@ class ModelRules:
     cpu: CpuKernels | None = None  # None: not known
 
     def cut_group(
-        self, stored: Quantization, width: int, hardware: Hardware, experts: bool
+        self, stored: Quantization, width: int, hardware: Hardware, name: str
     ) -> Literal["risky", "impossible"]:
-        """What comes of a block or group that two ranks share, ``width`` inputs on each."""
+        """What comes of a block or group that two ranks share, ``width`` inputs of ``name`` on each."""
+        experts = name == "moe_intermediate_size"
         if stored.block:
-            return "impossible"
+            whole = experts and stored.method == "fp8" and math.gcd(*stored.block, width) >= LEAST_GROUP
+            return (
+                "risky" if self.cuts_blocks and (whole or name == "KV width") and not hardware.is_cpu else "impossible"
+            )
         halved = experts and stored.method in self.halved_groups and width % LEAST_GROUP == 0 and not hardware.is_cpu
         return "impossible" if self.whole_groups and stored.scheme.startswith("int") and not halved else "risky"
 

@@ -223,6 +223,7 @@ ENGINE = Engine(
             "bfloat16": 80,
         },
         whole_groups=True,
+        cuts_blocks=True,  # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; earlier releases refuse
         halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, where Marlin takes none
         float32_methods=frozenset({"compressed-tensors", "torchao"}),  # quantization/*.py: get_supported_act_dtypes
         cpu=CpuKernels(  # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512

@@ -85,10 +85,9 @@ def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
     if settings.world_size > 1 and settings.nnodes == 1 and settings.distributed_executor_backend is None:
         alone["distributed_executor_backend"] = "mp"  # its own choice; left to it, it counts the GPUs of this machine
     command = VLLM.command(settings.model_copy(update=alone), hardware, Node(), api_key="")
-    return {
-        "argv": command.argv[2:], "env": command.env, "model": settings.model, "revision": settings.revision,
-        "cpu": hardware.is_cpu,
-    }  # fmt: skip
+    draft = settings.speculative.model if settings.speculative else None
+    models = [(settings.model, settings.revision), *([(draft, None)] if draft else [])]
+    return {"argv": command.argv[2:], "env": command.env, "models": models, "cpu": hardware.is_cpu}
 
 
 def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = None) -> Answer:

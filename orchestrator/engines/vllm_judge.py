@@ -1,7 +1,8 @@
 """Runs in a vLLM environment, by its Python and never by ours: builds vLLM's own configuration of many command lines.
 
-Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``model``, ``revision``, ``cpu`` (whether it is
-meant for one). Writes a line ``VERDICT {"version": …, "device": …}``, then one per line read: ``{}`` when vLLM accepts
+Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``models`` (names and revisions of the model and
+its draft), ``cpu`` (whether it is meant for one). Writes a line ``VERDICT {"version": …, "device": …}``, then one per
+line read: ``{}`` when vLLM accepts
 it, ``{"refused": sentence}``, or ``{"unknown": sentence}`` where this machine or build cannot tell. No weights are
 read, no network is asked and no device is used.
 """
@@ -43,8 +44,9 @@ def say(verdict: dict[str, str]) -> None:
 
 def judge(case: dict[str, Any], device: str) -> dict[str, str]:
     """What vLLM says of one command line."""
-    if (missing := without_config(case["model"], case["revision"])) is not None:
-        return {"unknown": missing}
+    for model, revision in case["models"]:
+        if (missing := without_config(model, revision)) is not None:
+            return {"unknown": missing}
     before, complaint = dict(os.environ), io.StringIO()
     try:
         os.environ.update(case["env"])
@@ -56,7 +58,7 @@ def judge(case: dict[str, Any], device: str) -> dict[str, str]:
         return {"unknown": sentence_of(error)}
     except Exception as error:
         foreign = case["cpu"] != (device == "cpu") and of_device(error)
-        return {"unknown" if foreign else "refused": sentence_of(error)}
+        return {"unknown" if foreign or of_environment(error) else "refused": sentence_of(error)}
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -114,6 +116,12 @@ def of_device(error: BaseException) -> bool:
     places = [frame.filename for one in raised for frame in traceback.extract_tb(one.__traceback__)]
     opening = sentence_of(error).partition(". ")[0]
     return any("vllm/platforms/" in place for place in places) or _DEVICE.search(opening) is not None
+
+
+def of_environment(error: BaseException) -> bool:
+    """Whether vLLM could not look at the model at all: a module that its code imports is not installed here, as
+    torchvision for models with images (``registry.py: inspect_model_cls``)."""
+    return isinstance(error, ImportError) or "failed to be inspected" in sentence_of(error)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a plan takes: time, GPU hours and money.
+"""What a plan takes: nodes, time, GPU hours and money.
 
 How long an engine takes to start is known where earlier runs started it; elsewhere it is estimated: START_S for
 processes, compilation and CUDA graphs, and a node's weights at READ_BYTES_S.
@@ -11,13 +11,54 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from orchestrator.engines import ENGINES
-from orchestrator.plan.feasibility import nodes_needed
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import hours
+from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 START_S, EMULATED_START_S = 60.0, 5.0
 READ_BYTES_S = 1e9  # a network volume or a plain disk; page cache and NVMe are faster
+
+
+def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
+    """A replica that is larger than a node over as few as hold it: tensor parallelism within, stages across nodes.
+
+    As it is where the settings say ``nnodes``, or where no number of nodes does that.
+    """
+    room = hardware.gpus_per_node or settings.world_size
+    if "nnodes" in settings.model_fields_set or settings.world_size <= room or settings.data_parallel_size > 1:
+        return settings
+    stages = settings.pipeline_parallel_size
+    fitting = (nodes for nodes in range(2, stages + 1) if stages % nodes == 0 and settings.world_size // nodes <= room)
+    return settings.model_copy(update={"nnodes": next(fitting, 1)})
+
+
+def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
+    """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
+    out = []
+    unit = "cores" if hardware.is_cpu else "GPUs"
+    if (devices := settings.world_size * settings.replicas) > MOST_DEVICES:
+        out.append(f"needs {devices:,} {unit} for all replicas; {MOST_DEVICES:,} are the most")
+    if settings.world_size % settings.nnodes:
+        sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
+        parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
+        devices_text = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
+        out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
+    if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
+        nodes = -(-settings.world_size // hardware.gpus_per_node)
+        there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
+        out.append(f"needs {settings.devices_per_node} {unit} on one node; {there}")
+    if cluster_nodes is not None and (nodes := nodes_needed(settings, hardware)) > cluster_nodes:
+        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
+    return out
+
+
+def nodes_needed(settings: EngineSettings, hardware: Hardware) -> int:
+    """Least nodes that hold all replicas; 0 for an endpoint. Several replicas share a node as far as it is known."""
+    if settings.url:
+        return 0
+    room = (hardware.gpus_per_node or 0) // settings.devices_per_node  # replicas' parts on one node
+    return max(settings.nnodes, -(-settings.replicas * settings.nnodes // room)) if room else settings.nnodes
 
 
 def estimated_start_s(deployment: Deployment) -> float:

@@ -1,21 +1,35 @@
 """Can this deployment work at all? Answered from a model's config.json and an accelerator's data sheet, before any GPU.
 
 ``impossible`` is said only where the engine itself would refuse or cannot load; whatever merely looks tight is
-``risky`` and runs last. What is asked of model, engine and device stands in ``rules.py``; here is the verdict, and what
-nodes and workloads ask.
+``risky`` and runs last. Rules: docs/emulator.md, "Feasibility"; each finding names its rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from orchestrator.catalog import quantization
+from orchestrator.catalog.accelerators import Accelerator, memory_bytes, nearest, of_hardware
+from orchestrator.catalog.memory import GIB, Prediction, expert_parallel_size, expert_ranks, layers_per_stage, predict
 from orchestrator.catalog.models import ModelFacts
-from orchestrator.plan.rules import ORDER, Finding, Status, case_of, findings_of
-from orchestrator.spec.load import Workload
-from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
+from orchestrator.engines import ENGINES, command
+from orchestrator.engines.engine import ModelRules
+from orchestrator.spec.settings import EngineSettings, Hardware
+
+Status = Literal["fits", "risky", "impossible"]
+ORDER: tuple[Status, ...] = ("impossible", "risky", "fits")
+BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times ten
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule's outcome. ``fits`` marks a remark that changes nothing."""
+
+    status: Status
+    rule: str
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,24 @@ class Feasibility:
     reasons: tuple[str, ...] = ()
     predicted: dict[str, Any] = field(default_factory=dict)
     unserved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything a rule looks at. ``settings`` are of one replica as the engine means them: its data-parallel ranks are
+    those that share experts."""
+
+    settings: EngineSettings
+    facts: ModelFacts
+    hardware: Hardware
+    device: Accelerator | None  # None: not in the catalogue
+    rules: ModelRules
+    prediction: Prediction
+    draft: ModelFacts | None
+    copies: int  # of the model in a replica, experts and all
+
+
+Found = Iterator[tuple[Status, str]]  # a status and the sentence why
 
 
 def assess(
@@ -55,87 +87,268 @@ def assess(
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
-def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
-    """A replica that is larger than a node over as few as hold it: tensor parallelism within, stages across nodes.
-
-    As it is where the settings say ``nnodes``, or where no number of nodes does that.
-    """
-    room = hardware.gpus_per_node or settings.world_size
-    if "nnodes" in settings.model_fields_set or settings.world_size <= room or settings.data_parallel_size > 1:
-        return settings
-    stages = settings.pipeline_parallel_size
-    fitting = (nodes for nodes in range(2, stages + 1) if stages % nodes == 0 and settings.world_size // nodes <= room)
-    return settings.model_copy(update={"nnodes": next(fitting, 1)})
-
-
-def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
-    """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
-    out = []
-    unit = "cores" if hardware.is_cpu else "GPUs"
-    if (devices := settings.world_size * settings.replicas) > MOST_DEVICES:
-        out.append(f"needs {devices:,} {unit} for all replicas; {MOST_DEVICES:,} are the most")
-    if settings.world_size % settings.nnodes:
-        sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
-        parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
-        devices_text = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
-        out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
-    if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
-        nodes = -(-settings.world_size // hardware.gpus_per_node)
-        there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
-        out.append(f"needs {settings.devices_per_node} {unit} on one node; {there}")
-    if cluster_nodes is not None and (nodes := nodes_needed(settings, hardware)) > cluster_nodes:
-        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
-    return out
+def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
+    """What the rules look at."""
+    rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
+    copies = settings.data_parallel_size if rules.whole_replicas and not settings.enable_expert_parallel else 1
+    settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
+    seen: dict[str, Any] = {"gpu_memory_utilization": fraction_of(settings, facts, hardware, rules)}
+    if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
+        facts = replace(facts, max_model_len=None)
+    if rules.caps_length and settings.max_model_len and facts.max_model_len:
+        seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
+    prediction = predict(facts, settings.model_copy(update=seen), device, rules.static_fraction)
+    return Case(settings, facts, hardware, device, rules, prediction, draft, copies)
 
 
-def nodes_needed(settings: EngineSettings, hardware: Hardware) -> int:
-    """Least nodes that hold all replicas; 0 for an endpoint. Several replicas share a node as far as it is known."""
-    if settings.url:
-        return 0
-    room = (hardware.gpus_per_node or 0) // settings.devices_per_node  # replicas' parts on one node
-    return max(settings.nnodes, -(-settings.replicas * settings.nnodes // room)) if room else settings.nnodes
+def fraction_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, rules: ModelRules) -> float | None:
+    """The share of a device's memory that the engine takes; None: it depends on what is not known of the device."""
+    takes, memory = rules.memory_fraction, memory_bytes(hardware)
+    if settings.gpu_memory_utilization or not callable(takes):
+        return settings.gpu_memory_utilization or (None if callable(takes) else takes)
+    return None if memory is None or hardware.is_cpu else takes(settings, facts, memory)
 
 
-def tokenizer_finding(settings: EngineSettings) -> Finding | None:
-    """What is wrong with the files that load clients make prompts with, as far as this machine has them."""
-    name = settings.tokenizer or settings.model
-    if not Path(name).is_absolute():
-        return None
-    if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
-        return Finding("impossible", "tokenizer", f"{name} is no tokenizer.json, and prompts are made with it")
-    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-        sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
-        return Finding("impossible", "tokenizer", sentence)
-    if Path(name).exists():
-        return None
-    sentence = f"{name} is not on this machine: clients that do not find it make prompts of about the length asked for"
-    return Finding("fits", "tokenizer", sentence)
+def findings_of(case: Case) -> list[Finding]:
+    """What every rule says, named by its function."""
+    return [
+        Finding(status, rule.__name__.removeprefix("_"), sentence) for rule in _RULES for status, sentence in rule(case)
+    ]
 
 
-def workload_mismatch(
-    workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
-) -> Finding | None:
-    """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
+def _heads(case: Case) -> Found:
+    heads, tensor = case.facts.shape.num_attention_heads, case.settings.tensor_parallel_size
+    if case.rules.heads_divisible and heads % tensor:
+        yield "impossible", f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
 
-    ``max_model_len``: what holds where the settings say nothing. ``apis``: names of the APIs the engine serves.
-    """
-    name = f"workload {workload.name!r}"
-    if workload.api not in apis:
-        sentence = f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
-        return Finding("impossible", "api", sentence)
-    if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
-        limit = f"max_input_len is {settings.max_input_len:,}"
-        if share == 1:
-            return Finding("impossible", "input_lengths", f"every prompt of {name} is longer, {limit}")
-        sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
-        return Finding("risky", "input_lengths", sentence)
-    if max_model_len is None:
-        return None
-    least, most = workload.token_bounds()
-    limit = f"max_model_len is {max_model_len:,}"
-    if least > max_model_len:
-        return Finding("impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}")
-    if most is not None and most > max_model_len:
-        sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
-        return Finding("risky", "lengths", sentence)
-    return None
+
+def _intermediate(case: Case) -> Found:
+    for name, (width, ranks) in _mlp_widths(case).items():
+        if case.rules.heads_divisible and width % ranks and not _is_padded(case, name):
+            yield "impossible", f"{name} {width} cannot be divided by {_over(case, ranks)}"
+
+
+def _is_padded(case: Case, name: str) -> bool:
+    """Kernels for MXFP4 experts take widths that they round up (vLLM 0.32 ``quantization/mxfp4.py``)."""
+    stored = case.facts.quantization
+    return name == "moe_intermediate_size" and stored is not None and stored.method == "mxfp4"
+
+
+def _kv_heads(case: Case) -> Found:
+    heads, tensor = case.facts.shape.num_key_value_heads, case.settings.tensor_parallel_size
+    if not case.rules.heads_divisible or case.facts.shape.mla or heads % tensor == 0:
+        return
+    over = f"tensor_parallel_size={tensor}"
+    if not case.rules.repeats_kv_heads:
+        yield "impossible", f"{heads} KV heads cannot be divided by {over}, and this engine repeats none"
+    elif tensor % heads:
+        yield "impossible", f"{heads} KV heads can neither be divided by nor repeated over {over}"
+
+
+def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
+    """Widths of the MLPs that are divided, and over how many ranks: of dense layers, shared experts, and of experts
+    that are not spread whole."""
+    shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
+    if "mlp" in shape.mlps:
+        widths["intermediate_size"] = (shape.intermediate_size, tensor)
+    if shape.num_moe_layers and expert_parallel_size(case.settings) == 1:
+        widths["moe_intermediate_size"] = (shape.moe_intermediate_size, expert_ranks(case.settings))
+    return widths
+
+
+def _over(case: Case, ranks: int) -> str:
+    """What divides by so many ranks."""
+    if ranks == case.settings.tensor_parallel_size:
+        return f"tensor_parallel_size={ranks}"
+    return f"tensor_parallel_size * data_parallel_size={ranks}"
+
+
+def _stages(case: Case) -> Found:
+    layers, stages = case.facts.shape.num_hidden_layers, case.settings.pipeline_parallel_size
+    if stages > layers:
+        yield "impossible", f"pipeline_parallel_size={stages} is more than the model's {layers} layers"
+    variable = case.rules.partition_variable or ""
+    if (given := case.settings.env.get(variable)) is not None and stages > 1:
+        parts = given.split(",")
+        if len(parts) != stages or not all(part.strip().isdigit() for part in parts) or sum(map(int, parts)) != layers:
+            yield "impossible", f"{variable}={given} must be {stages} numbers that add up to {layers}"
+    counts = layers_per_stage(layers, stages)
+    if len(set(counts)) > 1 and min(counts):
+        yield "fits", f"pipeline stages of {', '.join(map(str, counts))} layers"
+
+
+def _experts(case: Case) -> Found:
+    experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
+    if case.copies > 1 and experts:
+        yield "fits", f"{case.copies} copies of all experts: this engine divides none without enable_expert_parallel"
+    if case.settings.enable_expert_parallel and not experts:
+        yield "impossible", "enable_expert_parallel: the model has no experts"
+    elif experts and experts % spread:
+        sentence = f"{experts} experts are not divided evenly by {spread} expert-parallel ranks"
+        yield "risky" if case.rules.experts_divisible else "fits", sentence
+
+
+def _quantization(case: Case) -> Found:
+    asked, stored = case.settings.quantization, case.facts.quantization
+    if asked is None:
+        return
+    if stored is None and (asked in quantization.CHECKPOINT_ONLY or asked in case.rules.stored_methods):
+        sentence = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} is {case.facts.dtype}"
+        yield "impossible", sentence
+    if asked in quantization.MOE_ONLY and not case.facts.shape.num_experts:
+        yield "risky", f"quantization {asked} is for experts, the model has none"
+    if stored is None or not case.rules.method_of_checkpoint:
+        return
+    mine, theirs = quantization.FORMAT.get(asked), quantization.FORMAT.get(stored.method)
+    takes = quantization.KERNEL_OF.get(asked, (mine or theirs,))
+    if theirs is not None and (asked in quantization.ONLINE_ONLY or theirs not in takes):
+        yield "impossible", f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
+
+
+def _blocks(case: Case) -> Found:
+    """Per-rank widths against the blocks, or the groups of inputs, that share a scale."""
+    stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
+    if stored is None or not case.rules.heads_divisible:
+        return
+    parts = {"intermediate_size": "mlp", "moe_intermediate_size": "experts"}
+    widths = {
+        name: one for name, one in _mlp_widths(case).items() if stored.share(parts[name]) and not _is_padded(case, name)
+    }
+    if stored.share("attention") and shape.num_attention_layers and not shape.mla:
+        widths["attention width"] = (shape.num_attention_heads * shape.head_dim, tensor)
+        if stored.block:  # K and V are cut along their outputs, groups run along the inputs
+            widths["KV width"] = (max(shape.num_key_value_heads, tensor) * shape.head_dim, tensor)
+    size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
+    for name, (width, ranks) in widths.items():
+        if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
+            said = f"{name} {width} / {_over(case, ranks)} is no multiple of {stored.method}'s {what} of {size}"
+            yield case.rules.cut_group(stored, width // ranks, case.hardware, name), said
+
+
+def _kernels(case: Case) -> Found:
+    yield from case.rules.without_kernel(case.settings, case.facts, case.hardware)
+
+
+def _capability(case: Case) -> Found:
+    if case.device is None or case.device.capability is None:
+        return
+    major, minor = case.device.capability
+    has, settings, name = major * 10 + minor, case.settings, case.device.name
+    method = settings.quantization or (case.facts.quantization.method if case.facts.quantization else None)
+    needs = case.rules.min_capability.get(method or "", 0)
+    if has < needs:
+        yield "impossible", f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
+    if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
+        refused = case.rules.min_capability.get("bfloat16", 0) > has
+        yield "impossible" if refused else "risky", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}"
+    if method is not None and "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
+        yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
+    if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
+        yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"
+
+
+def _lengths(case: Case) -> Found:
+    """max_model_len against the model's positions, and against all that must hold as many tokens."""
+    settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
+    length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
+    if settings.max_model_len and positions is not None and settings.max_model_len > positions:
+        allowed = settings.env.get(rules.longer_variable or "", "").lower() in {"1", "true"}
+        sentence = f"max_model_len={settings.max_model_len} is more than the model's {positions} positions"
+        yield "impossible" if rules.refuses_longer and not allowed else "risky", sentence
+    if (settings.max_input_len or 0) >= length:
+        sentence = f"max_input_len={settings.max_input_len} leaves no room for output in max_model_len={length}"
+        yield "impossible", sentence
+    if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
+        sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
+        yield "impossible", sentence
+    if (tokens := settings.kv_cache_tokens) is not None and tokens < length:
+        sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
+        yield "impossible" if rules.holds_length else "risky", sentence
+
+
+def _draft(case: Case) -> Found:
+    speculative, draft = case.settings.speculative, case.draft
+    if speculative is None or draft is None or speculative.method != "draft_model":
+        return
+    mine, theirs = case.facts.shape.vocab_size, draft.shape.vocab_size
+    if abs(mine - theirs) > case.rules.draft_vocabulary_slack:
+        yield "impossible", f"the draft model's vocabulary has {theirs} tokens, the model's {mine}"
+    heads, tensor = draft.shape.num_attention_heads, speculative.draft_tensor_parallel_size
+    ranks = tensor or case.settings.tensor_parallel_size
+    if case.rules.heads_divisible and heads % ranks:
+        yield "impossible", f"the draft model's {heads} heads cannot be divided by {ranks} ranks"
+
+
+def _memory(case: Case) -> Found:
+    """Weights, with some room to spare, then one whole sequence of KV cache, within the engine's share of memory."""
+    hardware, memory = case.hardware, memory_bytes(case.hardware)
+    if hardware.is_cpu:
+        yield "fits", "memory is not judged on cpu"
+        return
+    if moved := command.among(case.settings, case.rules.moves_memory):
+        yield "fits", f"memory is not judged with {', '.join(moved)}"
+        return
+    if case.prediction.weight_bytes is None:
+        return  # rule ``architecture`` says so
+    if not memory:
+        if hardware.accelerator == "any":
+            yield "fits", "memory is not judged: no hardware is named"
+            return
+        unknown = f"accelerator {hardware.accelerator!r} is not in the catalogue"
+        near = ", ".join(nearest(hardware.accelerator)) or "none"
+        yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
+        return
+    weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
+    fraction = fraction_of(case.settings, case.facts, hardware, case.rules) or 1.0
+    budget = memory if case.rules.of_free_memory else memory * fraction
+    if weights > budget:
+        # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.
+        proven = case.facts.counted or case.facts.checkpoint_bytes is not None
+        said = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
+        yield "impossible" if proven else "risky", said
+        return
+    if weights * 1.05 + 2 * GIB > budget:
+        yield "risky", f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}"
+    yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free_memory else 1))
+
+
+def _kv_memory(case: Case, free: float) -> Found:
+    """``free``: bytes beside the weights. What is sure not to hold one sequence is told from what probably does not."""
+    prediction, length, fixed = case.prediction, case.prediction.max_model_len, case.settings.kv_cache_memory_bytes
+    if fixed is not None and fixed > free:
+        said = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
+        yield "impossible" if case.facts.counted else "risky", said
+    if prediction.kv_bytes_per_token is None:
+        return
+    if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
+        needed = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens * length
+    else:
+        needed = prediction.kv_bytes_per_token * length
+    have = free if fixed is None else fixed
+    if needed > have:
+        said = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
+        yield "impossible" if case.facts.counted and case.rules.holds_length else "risky", said
+    elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
+        yield "risky", f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _architecture(case: Case) -> Found:
+    facts = case.facts
+    kind = facts.model_type or "this architecture"
+    if not facts.sized:
+        held = "its weights are those of its files" if facts.checkpoint_bytes else "nothing is known of its weights"
+        yield "fits", f"no formula for {kind}: {held}, nothing is known of its KV cache"
+    elif not facts.counted:
+        yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"
+    elif not facts.exact and not facts.checkpoint_bytes:
+        yield "fits", f"sizes are those of the language model ({kind}) alone"
+
+
+_RULES: tuple[Callable[[Case], Found], ...] = (
+    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability, _lengths,
+    _draft, _memory, _architecture,
+)  # fmt: skip

@@ -14,17 +14,10 @@ from orchestrator.engines.engine import Engine
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
-from orchestrator.plan.feasibility import (
-    Feasibility,
-    assess,
-    placement_problems,
-    spread,
-    tokenizer_finding,
-    workload_mismatch,
-)
+from orchestrator.plan.cost import placement_problems, spread
+from orchestrator.plan.feasibility import Feasibility, Finding, assess
 from orchestrator.plan.identity import labels
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
-from orchestrator.plan.rules import Finding
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
@@ -254,6 +247,51 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
     return _with_workloads(
         verdict, {load.workload.name: workload_mismatch(load.workload, settings, limit, apis) for load in loads}
     )
+
+
+def tokenizer_finding(settings: EngineSettings) -> Finding | None:
+    """What is wrong with the files that load clients make prompts with, as far as this machine has them."""
+    name = settings.tokenizer or settings.model
+    if not Path(name).is_absolute():
+        return None
+    if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
+        return Finding("impossible", "tokenizer", f"{name} is no tokenizer.json, and prompts are made with it")
+    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
+        sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
+        return Finding("impossible", "tokenizer", sentence)
+    if Path(name).exists():
+        return None
+    sentence = f"{name} is not on this machine: clients that do not find it make prompts of about the length asked for"
+    return Finding("fits", "tokenizer", sentence)
+
+
+def workload_mismatch(
+    workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
+) -> Finding | None:
+    """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
+
+    ``max_model_len``: what holds where the settings say nothing. ``apis``: names of the APIs the engine serves.
+    """
+    name = f"workload {workload.name!r}"
+    if workload.api not in apis:
+        sentence = f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
+        return Finding("impossible", "api", sentence)
+    if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
+        limit = f"max_input_len is {settings.max_input_len:,}"
+        if share == 1:
+            return Finding("impossible", "input_lengths", f"every prompt of {name} is longer, {limit}")
+        sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
+        return Finding("risky", "input_lengths", sentence)
+    if max_model_len is None:
+        return None
+    least, most = workload.token_bounds()
+    limit = f"max_model_len is {max_model_len:,}"
+    if least > max_model_len:
+        return Finding("impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}")
+    if most is not None and most > max_model_len:
+        sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
+        return Finding("risky", "lengths", sentence)
+    return None
 
 
 def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:

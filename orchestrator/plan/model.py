@@ -231,12 +231,30 @@ class Plan(SweepRules):
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
         """A plan in which the deployments with these ids are impossible, and with one more note."""
-        wrong = {"status": "impossible"}
-        deployments = tuple(
-            one.model_copy(update=wrong | {"reasons": (reasons[one.id], *one.reasons)}) if one.id in reasons else one
+        changed = {
+            one.id: {"status": "impossible", "reasons": (reasons[one.id], *one.reasons)}
             for one in self.deployments
+            if one.id in reasons
+        }
+        return self._with(changed, note)
+
+    def allowing(self) -> Plan:
+        """A plan in which what is judged impossible is run all the same, last. What no command line could say, no nodes
+        could hold or no workload could be sent to stays as it is."""
+        changed = {
+            one.id: {"status": "risky", "reasons": (*(f"run all the same: {reason}" for reason in one.reasons),)}
+            for one in self.deployments
+            if one.status == "impossible" and one.predicted is not None and not one.unserved
+        }
+        return (
+            self._with(changed, f"--allow-impossible: {len(changed)} deployments run all the same") if changed else self
         )
-        return self.with_deployments(deployments, note)
+
+    def _with(self, changed: Mapping[str, Mapping[str, object]], note: str) -> Plan:
+        """With other fields of these deployments, by id."""
+        return self.with_deployments(
+            (one.model_copy(update=dict(changed.get(one.id, {}))) for one in self.deployments), note
+        )
 
     def with_deployments(self, deployments: Iterable[Deployment], *notes: str) -> Plan:
         """The same of other deployments."""

@@ -101,7 +101,9 @@ def test_tensor_parallel_ranks_hold_repeated_heads_norms_and_latents_whole() -> 
         (parts.embedding + parts.layers + parts.lm_head) / 16 + parts.kv_projection / 8 + parts.replicated
     )
     latents = memory.weights(facts(DEEPSEEK)).replicated
-    assert latents == pytest.approx(61 * 7168 * (1536 + 512 + 64) + 2 * 58 * 256 * 7168, rel=0.01)  # 8-bit, routers 16-bit
+    assert latents == pytest.approx(
+        61 * 7168 * (1536 + 512 + 64) + 2 * 58 * 256 * 7168, rel=0.01
+    )  # 8-bit, routers 16-bit
 
 
 def test_the_fullest_stage_counts() -> None:

@@ -176,10 +176,79 @@ def test_which_layers_have_experts(changes: dict[str, Any], layers: int) -> None
             Quantization("compressed-tensors", 16, kv_cache_dtype="fp8"),
         ),
         ({"quant_method": "something_new"}, Quantization("something_new", 8)),
+        ({"quant_method": "fbgemm_fp8"}, Quantization("fbgemm_fp8", 8, scheme="fp8 per channel")),
+        ({"quant_algo": "FP8"}, Quantization("modelopt", 8, scheme="fp8 per tensor")),  # as ModelOpt writes it
+        ({"quant_method": "modelopt_fp4"}, Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4")),
+        (
+            {"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"},
+            Quantization("modelopt_fp4", 4.5, group_size=16, scheme="fp4 weights"),
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {
+                    "weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+                    "input_tensors": {"a": 1},
+                },
+            },
+            Quantization("quark", 8, scheme="fp8 per tensor"),
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}},
+            },
+            Quantization("quark", 4.25, group_size=32, scheme="mxfp4"),
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {
+                        "weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+                        "input_activations": {"num_bits": 4},
+                    }
+                },
+            },
+            Quantization("compressed-tensors", 4.5, group_size=16, scheme="fp4"),
+        ),
     ],
 )
 def test_every_kind_of_quantized_checkpoint(config: dict[str, Any] | None, expected: Quantization | None) -> None:
     assert quantization_from_config(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("named", "shares"),
+    [
+        ({"modules_to_not_convert": ["lm_head"]}, {"attention": 1, "mlp": 1}),
+        ({"modules_to_not_convert": ["self_attn"]}, {"attention": 0, "mlp": 1}),
+        ({"ignore": ["re:.*self_attn.*", "re:.*mlp\\.(gate|up)_proj"]}, {"attention": 0, "mlp": 1 / 3}),
+        ({"exclude_modules": ["model.layers.0*", "model.layers.1.*"]}, {"attention": 10 / 12, "mlp": 10 / 12}),
+        ({"ignore": ["model.language_model.layers.3.mlp*"]}, {"attention": 1, "mlp": 11 / 12}),
+        ({"modules_to_not_convert": ["gate", "model.layers.{}.input_layernorm"]}, {"attention": 1, "mlp": 1}),
+        ({"ignore": ["re:*("]}, {"attention": 1, "mlp": 1}),  # no pattern at all
+    ],
+)
+def test_what_a_checkpoint_left_alone_is_not_counted_as_quantized(
+    named: dict[str, Any], shares: dict[str, float]
+) -> None:
+    found = facts_from_config("m", BASE | {"quantization_config": {"quant_method": "fp8", **named}})
+    assert found is not None
+    assert found.quantization is not None
+    assert {part: found.quantization.share(part) for part in shares} == pytest.approx(shares)
+
+
+def test_a_mixed_checkpoint_has_the_bits_of_each_part() -> None:
+    layers = {f"model.layers.{layer}.self_attn": {"quant_algo": "FP8"} for layer in range(12)}
+    layers |= {f"model.layers.{layer}.mlp": {"quant_algo": "NVFP4"} for layer in range(6)}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    found = facts_from_config("m", BASE | {"quantization_config": mixed})
+    assert found is not None
+    assert found.quantization is not None
+    assert found.quantization.bytes_of("attention", 2) == 1
+    assert found.quantization.bytes_of("mlp", 2) == pytest.approx((4.5 / 8 + 2) / 2)
+    assert found.quantization.bytes_of("lm_head", 2) == 2
 
 
 ODD = st.recursive(

@@ -190,7 +190,7 @@ def test_without_its_cache_llama_cpp_is_told_so_in_every_request_and_keeps_nothi
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"max_input_len": 5}, "max_input_len: SGLang limits input and output together"),
-    ("sglang", {"data_parallel_size": 2, "nnodes": 2}, "SGLang runs data-parallel ranks on one node only"),
+    ("sglang", {"data_parallel_size": 2, "nnodes": 2}, "SGLang runs whole data-parallel ranks on one node only"),
     ("sglang", {"cpu_offload_gb": 1.5}, "SGLang takes whole GB"),
     ("sglang", {"block_size": 64, "max_num_batched_tokens": 100}, "must be a multiple of block_size (64)"),
     ("sglang", {"speculative": {"method": "medusa", "num_speculative_tokens": 1}}, "SGLang has no method medusa"),

@@ -143,10 +143,26 @@ def test_every_local_rank_on_a_cpu_gets_its_own_cores(
     assert command(CPU, Node(cores=cores), **given).env.get("VLLM_CPU_OMP_THREADS_BIND") == binding
 
 
-def test_settings_that_depend_on_the_gpu_are_pinned_alike_for_all_gpus() -> None:
-    small = Hardware(name="l4", accelerator="L4", gpus_per_node=1)
-    pins = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-    assert VLLM.pinned(settings(), H100) == VLLM.pinned(settings(), small) == pins
+@pytest.mark.parametrize(
+    ("accelerator", "sequences", "tokens"),
+    [
+        ("L4", 256, 2048),
+        ("A100-80GB", 256, 2048),
+        ("H100-80GB", 1024, 8192),
+        ("H20", 1024, 8192),
+        ("B200", 1024, 16384),
+        ("MI300X", 1024, 16384),
+        ("any", 1024, 8192),
+    ],
+)
+def test_batches_are_pinned_as_vllm_would_choose_them_for_the_gpu(
+    accelerator: str, sequences: int, tokens: int
+) -> None:
+    pins = VLLM.pinned(settings(), Hardware(name="x", accelerator=accelerator))
+    assert pins == {"max_num_seqs": sequences, "max_num_batched_tokens": tokens}
+
+
+def test_what_is_said_is_not_pinned() -> None:
     assert VLLM.pinned(settings(max_num_seqs=5, max_num_batched_tokens=9), H100) == {}
     assert VLLM.pinned(settings(kv_cache_memory_bytes="2GiB", max_num_seqs=5, max_num_batched_tokens=9), CPU) == {}
 

@@ -17,7 +17,8 @@ import pytest
 from orchestrator.catalog.models import facts_from_config
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.engines.vllm_check import ask
-from orchestrator.plan.feasibility import Finding, case_of, findings_of, placement_problems
+from orchestrator.plan.cost import placement_problems
+from orchestrator.plan.feasibility import Finding, case_of, findings_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 SEEDS = (20261121, 1)
@@ -101,8 +102,8 @@ def arguments(settings: dict[str, Any]) -> list[str]:
 def verdicts(folders: list[Path], settings: list[dict[str, Any]]) -> list[str | None]:
     """What vLLM says to each: None, or its error."""
     cases = [
-        {"argv": [str(folder), *arguments(given)], "env": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "model": str(folder),
-         "revision": None, "cpu": True}
+        {"argv": [str(folder), *arguments(given)], "env": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "cpu": True,
+         "models": [(str(folder), None)]}
         for folder, given in zip(folders, settings, strict=True)
     ]  # fmt: skip
     answer = ask(ENVIRONMENT, cases, limit_s=280)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.feasibility import placement_problems, spread, workload_mismatch
+from orchestrator.plan.cost import placement_problems, spread
+from orchestrator.plan.make import workload_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError, field_validator
 
 import orchestrator.engines.vllm_check as vllm_check
 from orchestrator.engines.vllm_check import Answer, ask, case_of, opinion_of_vllm
-from orchestrator.engines.vllm_judge import LONGEST, of_device, sentence_of
+from orchestrator.engines.vllm_judge import LONGEST, of_device, of_environment, sentence_of
 from orchestrator.errors import InputError
 from orchestrator.plan.model import Plan
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -112,6 +112,9 @@ def test_the_command_line_is_the_one_that_would_be_run_without_its_container() -
     assert case["env"]["A"] == "1"
     assert not case["cpu"]
     assert json.loads(json.dumps(case))
+    draft = {"speculative": {"method": "eagle3", "model": "org/draft", "num_speculative_tokens": 3}, "revision": "r"}
+    drafting = case_of(EngineSettings(engine="vllm", model="org/model", **draft), Hardware(name="cpu"))
+    assert drafting["models"] == [("org/model", "r"), ("org/draft", None)]
 
 
 def environment(folder: Path, script: str) -> Path:
@@ -206,6 +209,18 @@ def test_a_refusal_that_a_platform_raised_is_about_the_device() -> None:
     assert of_device(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("error", "about"),
+    [
+        (ModuleNotFoundError("No module named 'torchvision'"), True),
+        (ValueError("Model architectures ['Gemma3ForConditionalGeneration'] failed to be inspected."), True),
+        (ValueError("Model architectures ['Nope'] are not supported for now."), False),
+    ],
+)
+def test_a_module_that_is_not_installed_is_no_refusal(error: Exception, about: bool) -> None:
+    assert of_environment(error) is about
+
+
 @pytest.mark.vllm
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not VLLM.exists(), reason=f"no vLLM environment in {VLLM}: make engines")
@@ -225,12 +240,22 @@ def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: P
         {"extra_args": {"--no-such-flag": True}},
         {"extra_args": {"--max-logprobs": -2}},
         {"model": "org/model-that-nobody-has"},
+        {"speculative": {"method": "eagle3", "model": "org/draft-that-nobody-has", "num_speculative_tokens": 3}},
     ]
     deployments = {"engine": "vllm", "hardware": "h100", "vary": [{"cases": cases}]}
     plan = planned(hardware=H100, model=str(tmp_path), deployments=deployments)
     assert {one.status for one in plan.deployments} == {"planned"}
     checked = check_with_vllm(plan, VLLM)
-    assert [one.status == "impossible" for one in checked.deployments] == [False, False, False, True, True, True, False]
+    assert [one.status == "impossible" for one in checked.deployments] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     reasons = [one.reasons[0] for one in checked.deployments if one.status == "impossible"]
     for reason, words in zip(
         reasons, ["NOPE", "unrecognized arguments: --no-such-flag", "greater than or equal to -1"], strict=True
@@ -239,4 +264,4 @@ def test_real_vllm_refuses_in_its_own_words_what_we_have_no_rule_for(tmp_path: P
         assert words in reason
         assert "pydantic" not in reason
         assert "judges no GPU memory and no kernels" in reason
-    assert "accepts 3 and refuses 3 of 7 vllm deployments; 1 could not be judged: no config.json of" in checked.notes[0]
+    assert "accepts 3 and refuses 3 of 8 vllm deployments; 2 could not be judged: no config.json of" in checked.notes[0]

@@ -1,0 +1,292 @@
+"""Sizes and verdicts of real models, from the fields of their published configs (published_models.json has each one's
+source), beside what their cards and files say."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog import memory
+from orchestrator.catalog.models import ModelFacts, facts_from_config, with_modelopt
+from orchestrator.engines import ENGINES
+from orchestrator.plan.feasibility import Feasibility, assess
+from orchestrator.plan.model import Plan
+from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.unit.plan.files import planned
+
+PUBLISHED = json.loads(Path(__file__).with_name("published_models.json").read_text(encoding="utf-8"))
+GIB = 2**30
+
+
+def spelled_out(value: Any) -> Any:
+    """Layers are written ``layers.{0-3,7}`` there, kinds of all layers with commas, flags of all as digits."""
+    if isinstance(value, dict):
+        return (
+            {name: spelled_out(inner) for key, inner in value.items() for name in names(key)}
+            | {key: inner.split(",") for key, inner in value.items() if key in ("layer_types", "layers_block_type")}
+            | {key: list(map(int, inner)) for key, inner in value.items() if key == "moe_layer_freq" and inner != 1}
+        )
+    if isinstance(value, list):
+        return [name for inner in value for name in (names(inner) if isinstance(inner, str) else [spelled_out(inner)])]
+    return value
+
+
+def names(text: str) -> list[str]:
+    layers = re.search(r"\{([\d,-]+)\}", text)
+    if layers is None:
+        return [text]
+    ranges = [[int(end) for end in part.split("-")] for part in layers[1].split(",")]
+    numbers = [number for ends in ranges for number in range(ends[0], ends[-1] + 1)]
+    return [text.replace(layers[0], str(number)) for number in numbers]
+
+
+@cache
+def facts(name: str) -> ModelFacts:
+    about = PUBLISHED[name]
+    found = facts_from_config(
+        name, with_modelopt(spelled_out(about["config"]), spelled_out(about.get("hf_quant_config")))
+    )
+    assert found is not None
+    return found
+
+
+def judge(name: str, accelerator: str, engine: str = "vllm", **given: Any) -> Feasibility:
+    """As plan does: with what the engine pins."""
+    hardware = Hardware(name="x", accelerator=accelerator, gpus_per_node=8)
+    settings = EngineSettings(**{"engine": engine, "model": name, "max_model_len": 8192} | given)
+    settings = settings.model_copy(update=ENGINES[engine].pinned(settings, hardware))
+    return assess(settings, facts(name), hardware)
+
+
+# Billions of parameters as the cards and the hub's counts of safetensors say, without towers and layers for drafts; and
+# GB of files that are quantized (of FP8 throughout: the parameters, and those of embedding and head once more).
+SIZES: dict[str, tuple[float, float | None]] = {
+    "Qwen/Qwen3-235B-A22B": (235.1, None),
+    "Qwen/Qwen3-235B-A22B-FP8": (235.1, 236.4),
+    "Qwen/Qwen3-30B-A3B-FP8": (30.5, 31.2),
+    "Qwen/Qwen3-32B": (32.8, 65.5),
+    "Qwen/Qwen3-32B-FP8-Static-PerTensor": (32.8, 34.3),
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": (480.2, 960.3),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (79.7, 159.3),
+    "Qwen/Qwen3.5-27B": (26.9, None),
+    "Qwen/Qwen3.5-397B-A17B": (396.8, None),
+    "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic": (70.6, 72.7),
+    "RedHatAI/Llama-3.3-70B-Instruct-NVFP4": (70.6, 42.7),
+    "RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8": (70.6, 72.7),
+    "amd/Llama-3.1-70B-Instruct-FP8-KV": (70.6, 72.7),
+    "amd/Llama-3.3-70B-Instruct-MXFP4-Preview": (70.6, 40.6),
+    "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4": (70.6, 39.8),
+    "nvidia/Llama-3.1-70B-Instruct-FP8": (70.6, 72.7),
+    "MiniMaxAI/MiniMax-M2.5": (228.7, 230.0),
+    "deepseek-ai/DeepSeek-R1": (671.0, 673.2),
+    "deepseek-ai/DeepSeek-V3.2": (671.9, 674.0),
+    "google/gemma-3-27b-it": (27.0, 54.0),
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": (405.9, 487.2),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400.7, 801.4),
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.8, 215.5),
+    "meta-llama/Meta-Llama-3.1-405B": (405.9, 811.7),
+    "mistralai/Mistral-Large-Instruct-2407": (122.6, 245.2),
+    "mistralai/Mixtral-8x22B-v0.1": (140.6, 281.2),
+    "moonshotai/Kimi-K2-Instruct": (1026.5, 1029.2),
+    "moonshotai/Kimi-K2.5": (1026.5, 594.0),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (31.6, 63.2),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": (549.0, 1098.0),
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": (8.89, 17.8),
+    "nvidia/Nemotron-H-56B-Base-8K": (56.3, 112.6),
+    "nvidia/Qwen3-235B-A22B-NVFP4": (235.1, 134.0),
+    "openai/gpt-oss-120b": (116.8, 65.2),
+    "openai/gpt-oss-20b": (20.9, 13.8),
+    "zai-org/GLM-4.5": (352.8, 705.6),
+    "zai-org/GLM-5-FP8": (744.0, 746.0),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_parameters_and_bytes_are_those_that_are_published(name: str) -> None:
+    parameters, size = SIZES[name]
+    assert facts(name).parameters.total == pytest.approx(parameters * 1e9, rel=0.005)
+    assert memory.weights(facts(name)).total == pytest.approx((size or 2 * parameters) * 1e9, rel=0.01)
+
+
+KV_BYTES = {  # of a token over all layers, and positions: from the layers that attend and the heads in each config
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (12 * 2 * 2 * 256 * 2, 262144),
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": (4 * 2 * 8 * 128 * 2, 131072),
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (6 * 2 * 2 * 128 * 2, 262144),
+    "Qwen/Qwen3.5-27B": (16 * 2 * 4 * 256 * 2, 262144),
+    "google/gemma-3-27b-it": (62 * 2 * 16 * 128 * 2, 131072),
+    "nvidia/Llama-3.1-70B-Instruct-FP8": (80 * 2 * 8 * 128, 131072),  # its file asks for FP8
+    "deepseek-ai/DeepSeek-R1": (61 * (512 + 64) * 2, 163840),
+}
+
+
+@pytest.mark.parametrize("name", KV_BYTES)
+def test_cache_and_positions_are_those_of_the_layers_that_attend(name: str) -> None:
+    settings = EngineSettings(engine="vllm", model=name)
+    found = memory.kv_bytes_per_token(facts(name), settings, 1), facts(name).max_model_len
+    assert found == KV_BYTES[name]
+
+
+COMPUTED = {
+    "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic": "fp8", "RedHatAI/Llama-3.3-70B-Instruct-NVFP4": "fp4",
+    "RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8": "int8", "amd/Llama-3.1-70B-Instruct-FP8-KV": "fp8",
+    "amd/Llama-3.3-70B-Instruct-MXFP4-Preview": "fp4", "meta-llama/Llama-3.1-405B-Instruct-FP8": "fp8",
+    "nvidia/Llama-3.1-70B-Instruct-FP8": "fp8", "nvidia/DeepSeek-V3.1-NVFP4": "fp4", "moonshotai/Kimi-K2.5": "bfloat16",
+    "hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4": "bfloat16", "openai/gpt-oss-120b": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_the_arithmetic_is_that_of_the_stored_scheme(name: str) -> None:
+    assert memory.compute_type(facts(name), EngineSettings(engine="vllm", model=name)) == COMPUTED[name]
+
+
+# Model, accelerator, engine, settings, verdict, GiB of weights on a rank or None where nobody can know. FP8 blocks are
+# 128 wide: vLLM 0.32 cuts those of experts into smaller ones, SGLang 0.5.23 refuses.
+FITS, RISKY, IMPOSSIBLE = "fits", "risky", "impossible"
+TP, DP, PP, EP = "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"
+Row = tuple[str, str, str, dict[str, Any], str, float | None]
+VERDICTS: list[Row] = [
+    ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4}, IMPOSSIBLE, 109.5),
+    ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4, DP: 2}, FITS, 56.7),  # experts over 8, with EP and without
+    ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4, DP: 2, EP: True}, FITS, 56.7),
+    ("Qwen/Qwen3-235B-A22B", "H100-80GB", "sglang", {TP: 4, DP: 2}, IMPOSSIBLE, 109.5),  # two whole copies
+    ("Qwen/Qwen3-235B-A22B", "H200", "sglang", {TP: 4, DP: 2, EP: True}, FITS, 56.7),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 4}, FITS, 55.1),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 8}, RISKY, 27.7),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 4, DP: 2}, RISKY, 28.7),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 4, DP: 2, EP: True}, FITS, 28.7),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "sglang", {TP: 8}, IMPOSSIBLE, 27.7),
+    ("Qwen/Qwen3-235B-A22B-FP8", "H200", "sglang", {TP: 8, EP: True}, FITS, 27.7),
+    ("Qwen/Qwen3-30B-A3B-FP8", "L40S", "vllm", {}, FITS, 29.0),
+    ("Qwen/Qwen3-30B-A3B-FP8", "L40S", "sglang", {}, FITS, 29.0),
+    ("Qwen/Qwen3-30B-A3B-FP8", "L4", "vllm", {}, IMPOSSIBLE, 29.0),
+    ("Qwen/Qwen3-32B", "H100-80GB", "vllm", {}, FITS, 61.0),
+    ("Qwen/Qwen3-32B-FP8-Static-PerTensor", "L40S", "vllm", {}, FITS, 32.0),
+    ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "H200", "vllm", {TP: 8}, FITS, 111.9),
+    ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "H100-80GB", "vllm", {TP: 8}, IMPOSSIBLE, 111.9),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "H100-80GB", "vllm", {TP: 4, "max_model_len": 262144}, FITS, 37.2),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "H100-80GB", "vllm", {TP: 2}, IMPOSSIBLE, 74.2),
+    ("Qwen/Qwen3.5-27B", "H100-80GB", "vllm", {}, FITS, 50.1),
+    ("Qwen/Qwen3.5-397B-A17B", "H200", "vllm", {TP: 8}, FITS, 92.5),
+    ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "H200", "vllm", {}, FITS, 67.7),
+    ("RedHatAI/Llama-3.3-70B-Instruct-NVFP4", "B200", "vllm", {}, FITS, 39.8),
+    ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "A100-80GB", "vllm", {TP: 2}, FITS, 33.8),
+    ("amd/Llama-3.1-70B-Instruct-FP8-KV", "MI300X", "vllm", {}, FITS, 67.7),
+    ("amd/Llama-3.3-70B-Instruct-MXFP4-Preview", "MI355X", "vllm", {}, FITS, 37.8),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "vllm", {}, FITS, 37.0),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {}, FITS, 67.7),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {"quantization": "modelopt"}, FITS, 67.7),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "tensorrt_llm", {}, FITS, 67.7),
+    ("MiniMaxAI/MiniMax-M2.5", "H200", "vllm", {TP: 4}, FITS, 53.6),
+    ("MiniMaxAI/MiniMax-M2.5", "H200", "vllm", {TP: 8}, RISKY, 26.9),
+    ("MiniMaxAI/MiniMax-M2.5", "H200", "vllm", {TP: 8, EP: True}, FITS, 26.9),
+    ("deepseek-ai/DeepSeek-R1", "H200", "vllm", {TP: 8}, FITS, 79.3),
+    ("deepseek-ai/DeepSeek-R1", "H200", "vllm", {DP: 8, EP: True}, FITS, 93.9),
+    ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8, EP: True}, FITS, 93.9),
+    ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8}, IMPOSSIBLE, 627.0),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", {TP: 8, PP: 2, "nnodes": 2}, FITS, 40.9),
+    ("deepseek-ai/DeepSeek-V3.2", "H200", "vllm", {TP: 8}, FITS, 79.4),
+    ("google/gemma-3-27b-it", "H100-80GB", "vllm", {"max_model_len": 131072}, FITS, 50.3),
+    ("google/gemma-3-27b-it", "H100-80GB", "vllm", {"max_model_len": 131073}, IMPOSSIBLE, 50.3),
+    ("meta-llama/Llama-3.1-405B-Instruct-FP8", "H100-80GB", "vllm", {TP: 8}, FITS, 56.7),
+    ("meta-llama/Llama-3.1-405B-Instruct-FP8", "H100-80GB", "vllm", {TP: 4}, IMPOSSIBLE, 113.4),
+    ("meta-llama/Meta-Llama-3.1-405B", "H100-80GB", "vllm", {TP: 8, PP: 2, "nnodes": 2}, FITS, 47.3),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "H100-80GB", "vllm", {TP: 4}, FITS, 50.2),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "H100-80GB", "vllm", {TP: 2}, IMPOSSIBLE, 100.4),
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", "H200", "vllm", {TP: 8}, FITS, 93.3),
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", "H100-80GB", "vllm", {TP: 8, PP: 2, "nnodes": 2}, FITS, 46.7),
+    ("mistralai/Mistral-Large-Instruct-2407", "H100-80GB", "vllm", {TP: 4}, FITS, 57.1),
+    ("mistralai/Mixtral-8x22B-v0.1", "H100-80GB", "vllm", {TP: 4}, FITS, 65.5),
+    ("mistralai/Mixtral-8x22B-v0.1", "H100-80GB", "vllm", {TP: 2, DP: 2}, RISKY, 68.0),
+    ("moonshotai/Kimi-K2-Instruct", "H200", "vllm", {TP: 16, "nnodes": 2}, FITS, 61.0),
+    ("moonshotai/Kimi-K2.5", "H200", "vllm", {TP: 8}, FITS, 71.0),
+    ("moonshotai/Kimi-K3", "B200", "vllm", {TP: 8}, FITS, None),
+    ("nvidia/DeepSeek-V3.1-NVFP4", "B200", "vllm", {TP: 4}, FITS, 90.8),
+    ("nvidia/DeepSeek-V3.1-NVFP4", "B200", "tensorrt_llm", {TP: 4, EP: True}, FITS, 90.8),
+    ("nvidia/DeepSeek-V3.1-NVFP4", "B200", "vllm", {TP: 2}, IMPOSSIBLE, 180.5),
+    ("nvidia/GLM-5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 104.6),
+    ("nvidia/Gemma-4-26B-A4B-NVFP4", "L40S", "vllm", {}, FITS, 15.3),
+    ("nvidia/Kimi-K2.5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 138.9),
+    ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", "H100-80GB", "vllm", {TP: 2}, FITS, None),
+    ("nvidia/MiniMax-M2.5-NVFP4", "B200", "vllm", {}, FITS, 125.2),
+    ("nvidia/MiniMax-M3-NVFP4", "B200", "vllm", {TP: 2}, FITS, 115.3),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H100-80GB", "vllm", {}, FITS, 58.8),
+    ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "B200", "vllm", {TP: 8}, FITS, 128.3),
+    ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "H200", "vllm", {TP: 8}, RISKY, 128.3),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "L4", "vllm", {}, FITS, 16.6),
+    ("nvidia/Nemotron-H-56B-Base-8K", "H100-80GB", "vllm", {TP: 2}, FITS, 52.5),
+    ("nvidia/Qwen3-235B-A22B-NVFP4", "B200", "vllm", {TP: 2}, FITS, 62.5),
+    ("nvidia/Qwen3.5-397B-A17B-NVFP4", "B200", "vllm", {TP: 2}, FITS, 110.5),
+    ("nvidia/Qwen3.6-35B-A3B-NVFP4", "H100-80GB", "vllm", {}, FITS, 20.1),
+    ("openai/gpt-oss-120b", "H100-80GB", "vllm", {}, FITS, 60.7),
+    ("openai/gpt-oss-120b", "H100-80GB", "vllm", {TP: 8}, FITS, 7.6),  # 2880 / 8 is padded
+    ("openai/gpt-oss-20b", "RTX 4090", "vllm", {}, FITS, 12.8),
+    ("openai/gpt-oss-20b", "T4", "vllm", {}, IMPOSSIBLE, 12.8),  # MXFP4 from compute capability 8
+    ("zai-org/GLM-4.5", "H200", "vllm", {TP: 8}, FITS, 82.3),
+    ("zai-org/GLM-4.5", "H100-80GB", "vllm", {TP: 8}, IMPOSSIBLE, 82.3),
+    ("zai-org/GLM-5-FP8", "H200", "vllm", {TP: 8}, FITS, 88.1),
+]
+
+
+@pytest.mark.parametrize(("name", "accelerator", "engine", "given", "status", "gib"), VERDICTS)
+def test_the_verdict_is_the_true_one(
+    name: str, accelerator: str, engine: str, given: dict[str, Any], status: str, gib: float | None
+) -> None:
+    verdict = judge(name, accelerator, engine, **given)
+    assert verdict.status == status, verdict.reasons
+    weights = verdict.predicted["weight_bytes"]
+    assert (weights and weights / GIB) == (None if gib is None else pytest.approx(gib, rel=0.01))
+
+
+def test_where_no_formula_holds_no_number_is_said_but_that_of_the_files() -> None:
+    name, hardware = "nvidia/Llama-3_3-Nemotron-Super-49B-v1", Hardware(name="x", accelerator="H100-80GB")
+    unknown = judge(name, "H100-80GB")
+    assert (unknown.predicted["weight_bytes"], unknown.predicted["kv_cache_tokens"]) == (None, None)
+    assert "parameters" not in unknown.predicted
+    assert "nothing is known of its weights" in unknown.reasons[0]
+    stored = facts_from_config(name, spelled_out(PUBLISHED[name]["config"]), checkpoint_bytes=99_733_000_000)
+    one, two = (assess(EngineSettings(engine="vllm", model=name, **{TP: size}), stored, hardware) for size in (1, 2))
+    assert (one.status, two.status) == ("impossible", "fits")
+    assert two.predicted["weight_bytes"] == 99_733_000_000 // 2
+
+
+def test_files_are_the_truth_where_they_are_at_hand() -> None:
+    """Draft layers in them are not loaded, float32 is not either, and what is missing is not believed."""
+
+    def total(name: str, size: int, **changes: Any) -> float:
+        found = facts_from_config(name, spelled_out(PUBLISHED[name]["config"]) | changes, checkpoint_bytes=size)
+        assert found is not None
+        return memory.weights(found).total
+
+    assert total("deepseek-ai/DeepSeek-R1", 688_586_727_753) == pytest.approx(673.2e9, rel=0.01)
+    assert total("meta-llama/Llama-4-Scout-17B-16E-Instruct", 217_283_587_072) == pytest.approx(217.28e9, rel=0.001)
+    assert total("Qwen/Qwen3-32B", 131_049_000_000, torch_dtype="float32") == pytest.approx(65.5e9, rel=0.01)
+    assert total("Qwen/Qwen3-32B", 8_000_000_000) == pytest.approx(65.5e9, rel=0.01)
+
+
+def test_what_is_judged_impossible_can_be_run_all_the_same_but_not_what_nothing_could_run() -> None:
+    plan = planned(
+        hardware={"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8}},
+        model="meta-llama/Llama-3.1-70B-Instruct",
+        deployments={
+            "engine": "vllm",
+            "hardware": "h100",
+            "max_model_len": 4096,
+            "vary": [
+                {"cases": [{}, {"tensor_parallel_size": 16}, {"quantization": "gguf"}, {"tensor_parallel_size": 4}]}
+            ],
+        },
+    )
+    assert [one.status for one in plan.deployments] == ["impossible", "impossible", "impossible", "planned"]
+    allowed = plan.allowing()
+    assert [one.status for one in allowed.deployments] == ["risky", "impossible", "impossible", "planned"]
+    assert allowed.deployments[0].reasons[0].startswith("run all the same: 131.4 GiB of weights")
+    assert [one.id for one in allowed.runnable()] == [plan.deployments[3].id, plan.deployments[0].id]
+    assert allowed.notes[-1] == "--allow-impossible: 1 deployments run all the same"
+    assert Plan.from_json(allowed.to_json()) == allowed
+    assert allowed.allowing() is allowed
