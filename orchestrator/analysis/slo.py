@@ -14,6 +14,7 @@ from orchestrator.analysis.gaps import token_gaps
 from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
+from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
 
 JOINT = "attainment"  # the test of a request's own limits together
@@ -153,6 +154,12 @@ def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: W
     if token_events is not None:
         seconds["itl_p99"] = _itl_p99(arrays)
     return LimitValues(arrays.ok[order], {name: values[order] for name, values in seconds.items()})
+
+
+def stored_values(data: AttemptData) -> LimitValues:
+    """What any limit can be checked with, of an attempt as it was kept."""
+    found = {name: getattr(data, f"request_{name}_s") for name in LIMITS}
+    return LimitValues(data.request_ok, {name: values for name, values in found.items() if values is not None})
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:

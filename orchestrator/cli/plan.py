@@ -19,7 +19,7 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.spec.load import hours
+from orchestrator.spec.load import hours, load_text
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -147,11 +147,13 @@ def show(estimate: Estimate, console: Console) -> None:
 
 
 def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
-    """What is said of deployments, each sentence once: status and sentence -> whom it is said of."""
+    """What is said of deployments, levels of their own too, each sentence once: sentence -> whom it is said of."""
     out: dict[str, list[str]] = {}
     for one in deployments:
-        for reason in one.reasons:
-            out.setdefault(f"{one.status}: {reason}", []).append(one.label)
+        levels = ", ".join(load_text(level.control, level.value) for level in one.levels)
+        said = [f"{one.status}: {reason}" for reason in one.reasons]
+        for text in [*said, f"levels: {levels}"] if levels else said:
+            out.setdefault(text, []).append(one.label)
     return {
         reason: labels if len(labels) <= MOST_LABELS else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
         for reason, labels in out.items()

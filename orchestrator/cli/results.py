@@ -46,7 +46,8 @@ that failed where their log is.
 @click.option("--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".')
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--launches", is_flag=True, help="The starts of engines in place of points: predicted beside reported.")
-def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | None, form: str, launches: bool) -> int:
+@click.option("--profile", is_flag=True, help="Prefill and decode apart in the table, as batch sizes are profiled.")
+def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | None, form: str, **shown: bool) -> int:
     """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.stored import experiments, with_limits
@@ -54,10 +55,13 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     from orchestrator.results.root import open_results
 
     leave_pandas_out()
+    launches, profile = shown["launches"], shown["profile"]
     if launches and slo_text:
         raise click.UsageError("--slo is about points: leave it out, or --launches")
+    if profile and (launches or form != "table"):
+        raise click.UsageError("--profile is a table of points: json and csv hold the same figures of each")
     found = experiments(open_results(uri), experiment)
-    texts = _launches(found, form) if launches else _points(with_limits(slo_text, found), superseded, form)
+    texts = _launches(found, form) if launches else _points(with_limits(slo_text, found), superseded, form, profile)
     for text in texts:
         echo(text) if form == "table" else click.echo(text, nl=False)
     for note in [note for one in found for note in one.notes]:
@@ -65,36 +69,38 @@ def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | 
     return 3 if any(one.damaged for one in found) else 0
 
 
-def _points(shown: Shown, superseded: bool, form: str) -> Iterable[str]:
+def _points(shown: Shown, superseded: bool, form: str, profile: bool) -> Iterable[str]:
     from orchestrator.report.documents import csv_text, json_list
     from orchestrator.report.points import csv_lines
 
     if form == "table":
-        return _tables(shown, superseded)
+        return _tables(shown, superseded, profile)
     documents = _documents(shown, superseded)
     return json_list(documents) if form == "json" else [csv_text(csv_lines(documents))]
 
 
-def _tables(shown: Shown, superseded: bool) -> Iterator[str]:
+def _tables(shown: Shown, superseded: bool, profile: bool) -> Iterator[str]:
     from orchestrator.report.points import points_text
 
     for one, slos, points in shown:
         for content, alike in one.alike(points).items():
-            yield from points_text(alike, slos, f", {content}" if content else "")
+            yield from points_text(alike, slos, f", {content}" if content else "", profile)
         for content, group in one.by_content(points.superseded).items() if superseded else ():
-            yield from points_text(group, slos, f", superseded: {content}")
+            yield from points_text(group, slos, f", superseded: {content}", profile)
 
 
 def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:
+    from orchestrator.analysis.knee import knees
     from orchestrator.analysis.launches import launches_of
     from orchestrator.report.points import point_document
 
     for one, slos, points in shown:
+        bends = knees(points.current)
         both = [*((point, True) for point in points.current), *((point, False) for point in points.superseded)]
         wanted = [(point, current) for point, current in both if current or superseded]
         failed = [one.point for point, _ in wanted for one in point.repeats if not one.ok]
         logs = launches_of(one.store, failed)
-        yield from (point_document(point, slos, logs, current) for point, current in wanted)
+        yield from (point_document(point, slos, logs, current, bends) for point, current in wanted)
 
 
 def _launches(found: Iterable[Experiment], form: str) -> Iterable[str]:

@@ -17,12 +17,13 @@ from orchestrator.plan import identity
 from orchestrator.plan.cost import placement_problems, spread
 from orchestrator.plan.feasibility import Feasibility, Finding, assess
 from orchestrator.plan.identity import labels
+from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, read_experiment
-from orchestrator.spec.load import DURATION_S, READERS, TOKENS_PER_WORD, Arrivals, LoadRules, Slo, Workload
+from orchestrator.spec.load import DURATION_S, READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload
 from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
 
@@ -88,6 +89,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     loads = _loads(experiment, paths)
     _check_size(experiment, candidates, loads)
     _check_apis(experiment, {api for one in candidates for api in engines[one.settings.engine].dialects(one.settings)})
+    levels = _levels(experiment, candidates)
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
         notes.append(f"starts: {spec.starts} does not apply to endpoints: they are measured as they run, on one start")
@@ -95,7 +97,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     notes += readings
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
     deployments = [
-        _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes))
+        _deployment(one, label, _assessed(one, engines[one.settings.engine], loads, cluster_nodes), levels)
         for one, label in zip(candidates, names, strict=True)
     ]
     return Plan(
@@ -105,6 +107,25 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
         notes=tuple(notes),
         **{name: getattr(spec, name) for name in SweepRules.model_fields} | {"predictions": predictions},
     )
+
+
+Levels = Mapping[str, tuple[Level, ...]]  # by deployment
+
+
+def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
+    """Those that follow from deployments. Reports what is none."""
+    load: Load | None = experiment.parts.get("load")
+    if load is None or load.levels is None or not load.levels.follow:
+        return {}
+    some = [one for one in candidates if one.combination.excluded_by is None]
+    values = [
+        (
+            0 if one.settings.url else one.settings.world_size * one.settings.replicas,
+            one.settings.__dict__ | {"hardware": one.combination.hardware} | dict(one.combination.derived),
+        )
+        for one in some
+    ]
+    return dict(zip((one.id for one in some), levels_of(load, values, experiment.problems), strict=True))
 
 
 def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[list[Slo], list[str]]:
@@ -193,7 +214,9 @@ def _check_apis(experiment: Experiment, served: Set[str]) -> None:
 def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]) -> None:
     """Reports more measurements than a plan, a store and people can take."""
     deployments = sum(one.combination.excluded_by is None for one in candidates)
-    levels, repeats = sum(len(load.levels) for load in loads), experiment.parts.get("repeats", 1)
+    load: Load | None = experiment.parts.get("load")
+    levels = len(loads) * (len(load.levels.given) if load is not None and load.levels is not None else 0)
+    repeats = experiment.parts.get("repeats", 1)
     if (count := deployments * levels * repeats) > MOST_MEASUREMENTS:
         text = f"{deployments:,} deployments x {levels:,} levels x {repeats:,} repeats are {count:,} measurements"
         text += f"; {MOST_MEASUREMENTS:,} are the most"
@@ -309,7 +332,7 @@ def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | Non
     )
 
 
-def _deployment(one: _Candidate, label: str, verdict: Feasibility) -> Deployment:
+def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:
     plain = json.loads(json.dumps({"predicted": verdict.predicted or None, "derived": dict(one.combination.derived)}))
     return Deployment(
         id=one.id,
@@ -319,6 +342,7 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility) -> Deployment
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,
         unserved=verdict.unserved,
+        levels=levels.get(one.id, ()),
         **plain,
     )
 
@@ -330,7 +354,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     if load is None:
         return []
     levels, slos = tuple(load.points()), tuple(experiment.parts.get("slos", {}).values())
-    question = Question(levels, load.control, slos, experiment.parts.get("repeats", 1))
+    given = [Level(control=one, value=1.0) for _, _, one, _ in load.levels.given] if load.levels is not None else []
+    question = Question(tuple(given), load.control, slos, experiment.parts.get("repeats", 1))
     place = ("load", "search")
     if load.search not in STRATEGIES:
         experiment.problems.add(place, f"unknown search {load.search!r}", nearest(load.search, STRATEGIES.names()))

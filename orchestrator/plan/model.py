@@ -43,6 +43,7 @@ class Deployment(Strict):
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
     predicted: dict[str, Any] | None = None  # of plan/feasibility.py: weights, KV tokens, concurrency; of predict.py
     derived: dict[str, Any] = {}
+    levels: tuple[Level, ...] = ()  # of the experiment file, where they follow from its settings
 
     @property
     def runs(self) -> bool:
@@ -72,7 +73,7 @@ class PlannedLoad(LoadRules):
 
     workload: AnyWorkload
     trace_digest: str | None = None
-    levels: tuple[Level, ...] = ()  # of the experiment file
+    levels: tuple[Level, ...] = ()  # of the experiment file, where they are the same for every deployment
     drain_timeout_s: float
 
     def rules(self, level: Level) -> dict[str, Any]:
@@ -153,10 +154,15 @@ class Plan(SweepRules):
 
     def strategy(self, load: PlannedLoad, deployment_id: str) -> Strategy:
         """A new one, which was told nothing yet."""
-        return self._strategy(load, self._first_guess(load, deployment_id))
+        levels = self.levels_of(load, deployment_id)
+        return self._strategy(load, levels, self._first_guess(load, deployment_id))
 
-    def _strategy(self, load: PlannedLoad, first_guess: float | None) -> Strategy:
-        return STRATEGIES[load.search](Question(load.levels, load.control, self.slos, self.repeats, first_guess))
+    def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
+        """The levels that the file gives a deployment; none where a search finds them."""
+        return load.levels or self.deployment(deployment_id).levels
+
+    def _strategy(self, load: PlannedLoad, levels: tuple[Level, ...], first_guess: float | None) -> Strategy:
+        return STRATEGIES[load.search](Question(levels, load.control, self.slos, self.repeats, first_guess))
 
     def _first_guess(self, load: PlannedLoad, deployment_id: str) -> float | None:
         slo = self.slos[0].name if self.slos else ""
@@ -190,13 +196,16 @@ class Plan(SweepRules):
 
     def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
         """What strategies will ask for, and how often."""
-        loads = [(load, self._first_guess(load, deployment_id)) for load in self.loads_of(deployment_id)]
-        return [(load, *one) for load, guess in loads for one in self._ahead(load.workload.name, guess)]
+        found: list[tuple[PlannedLoad, Level, int]] = []
+        for load in self.loads_of(deployment_id):
+            levels, guess = self.levels_of(load, deployment_id), self._first_guess(load, deployment_id)
+            found += [(load, *one) for one in self._ahead(load.workload.name, levels, guess)]
+        return found
 
     @cached_property
-    def _ahead(self) -> Callable[[str, float | None], list[tuple[Level, int]]]:
+    def _ahead(self) -> Callable[[str, tuple[Level, ...], float | None], list[tuple[Level, int]]]:
         loads = {load.workload.name: load for load in self.loads}
-        return cache(lambda name, guess: list(Counter(self._strategy(loads[name], guess).ahead()).items()))
+        return cache(lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items()))
 
     def measurements(self) -> list[Measurement]:
         """As far as they are known: every point once, then every point again."""

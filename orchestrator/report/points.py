@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from orchestrator.analysis.intervals import Interval
+from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.slo import JOINT, Verdicts, format_slo
@@ -26,12 +27,17 @@ _REPEAT_FIELDS = (
 
 
 def point_document(
-    point: Point, slos: Sequence[Slo] = (), launches: Mapping[str, LaunchRow] | None = None, current: bool = True
+    point: Point,
+    slos: Sequence[Slo] = (),
+    launches: Mapping[str, LaunchRow] | None = None,
+    current: bool = True,
+    knees: Collection[str] = (),
 ) -> Document:
     """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat alone.
 
     ``slos``: those that it was held against; ``slo`` of the document is the first of its ``slos``. ``launches``: by id,
-    of those where something failed: they hold the engine's log. ``current``: the plan asks for it.
+    of those where something failed: they hold the engine's log. ``current``: the plan asks for it. ``knees``: ids of
+    points where a curve bends.
     """
     head, deployment = point.head, point.deployment
     failed = [one.point for one in point.repeats if not one.ok]
@@ -44,6 +50,7 @@ def point_document(
         **fields_of(described, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": json.loads(deployment.settings_json),
         **fields_of(head, "workload", "control", "level", "arrivals"),
+        "knee": head.point_id in knees,
         "emulated": point.emulated,
         "current": current,
         "status": "ok" if point.used else "failed",
@@ -115,11 +122,15 @@ def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained],
     }
 
 
-def points_text(points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = "") -> Iterator[str]:
+def points_text(
+    points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = "", profile: bool = False
+) -> Iterator[str]:
     """A table of the points that were measured for each thing that was measured; below them doubts and failures.
 
-    ``asked``: what the points of each workload have in common beyond its name.
+    ``asked``: what the points of each workload have in common beyond its name. ``profile``: prefill and decode apart,
+    in place of what the limits say.
     """
+    bends = knees(points)
     done = [point for point in points if point.used]
     failed = [point for point in points if not point.used]
     groups: dict[str, list[Point]] = {}
@@ -129,7 +140,7 @@ def points_text(points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = 
         limits = [slo_text(slo) for slo in slos]
         yield say(title + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold")
         yield from (f"  {text}" for text in limits if len(limits) > 1)
-        yield from _table(group, slos)
+        yield from _profile(group) if profile else _table(group, slos, bends)
         yield ""
     if any(point.emulated for point in points):
         yield say(EMULATED, "yellow")
@@ -153,12 +164,35 @@ def slo_text(slo: Slo) -> str:
     return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
 
 
-def _table(points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[str]:
+def _profile(points: Sequence[Point]) -> Iterator[str]:
+    """Latency and throughput of prefill and of decode, as batch sizes are profiled; of one request but for the last."""
+    titles = ["load", "TTFT ms\np50, p99", "prefill\ntokens/s", "TPOT ms\np50, p99", "decode\ntokens/s"]
+    columns = [Column("deployment", fold=True), *map(Column, [*titles, "all output\ntokens/s"])]
+    yield from table(columns, [_profile_cells(one) for one in points])
+
+
+def _profile_cells(point: Point) -> list[str]:
+    found, ok = point.figures, point.figures.requests.ok
+    ttft, tpot = (
+        f"{percentile(one, 0.5, ok)}\n{percentile(one, 0.99, ok)}" for one in (found.ttft_from_sent_ms, found.tpot_ms)
+    )
+    prefill, decode = (figure(one.p50 if one else None) for one in (found.prefill_throughput, found.decode_throughput))
+    load = load_text(point.head.control, point.head.level)
+    return [_label(point), load, ttft, prefill, tpot, decode, _plus_minus(point.output_token_throughput())]
+
+
+def _label(point: Point) -> str:
+    return point.deployment.label + ("\nemulated" if point.emulated else "")
+
+
+def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str]) -> Iterator[str]:
     titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
     several = [Column("attainment", fold=len(slos) > 1)] if slos else []
     agreement, shares = agreement_column(points)
     columns = [Column("deployment", fold=True), *map(Column, titles), *several, *agreement]
-    yield from table(columns, [[*_cells(point, slos), *share] for point, share in zip(points, shares, strict=True)])
+    yield from table(
+        columns, [[*_cells(point, slos, bends), *share] for point, share in zip(points, shares, strict=True)]
+    )
     yield from agreement_text(points)
 
 
@@ -174,16 +208,16 @@ def on_hardware(name: str | None) -> str:
     return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
-def _cells(point: Point, slos: Sequence[Slo]) -> list[str | Cell]:
+def _cells(point: Point, slos: Sequence[Slo], bends: Collection[str]) -> list[str | Cell]:
     figures, head = point.figures, point.head
-    load = load_text(head.control, head.level)
+    load = load_text(head.control, head.level) + ("\nknee" if head.point_id in bends else "")
     if len(point.repeats) > 1:
         load += f"\n{len(point.used)} of {len(point.repeats)}"
     answered = f"{figures.requests.ok}/{figures.requests.scheduled}{' *' if _note(point) else ''}"
     doubt = "" if point.validity == "valid" else "\n" + point.validity.replace("_backlog", "\n_backlog")
     latencies = (figures.ttft_ms, figures.tpot_ms, figures.e2e_ms)
     return [
-        point.deployment.label + ("\nemulated" if point.emulated else ""),
+        _label(point),
         load,
         Cell(answered + doubt, "yellow" if doubt else None),
         _plus_minus(point.output_token_throughput()),

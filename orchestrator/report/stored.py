@@ -140,7 +140,7 @@ class Experiment:
             return head.workload
         level = Level.model_validate({"control": head.control, "value": head.level})
         for load in self._loads.get(head.deployment_id, ()):
-            listed = load.search != "levels" or level in load.levels
+            listed = load.search != "levels" or level in self.plan.levels_of(load, head.deployment_id)
             if listed and self.plan.point(head.deployment_id, load, level).point_id == head.point_id:
                 return load.workload.name
         return None

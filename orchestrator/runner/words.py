@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.metrics import validity_of
-from orchestrator.analysis.slo import LimitValues, judge
+from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.spec.load import LIMITS, Level, Slo, Workload
+from orchestrator.spec.load import Level, Slo, Workload
 
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
@@ -36,8 +36,7 @@ def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
         yield f"{found.output_token_throughput:,.0f} tok/s"
     if found.ttft_ms is not None:
         yield f"TTFT p99 {found.ttft_ms.p99:,.0f} ms"
-    seconds = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
-    values = LimitValues(data.request_ok, seconds)
+    values = stored_values(data)
     for slo in slos:
-        if data.request_ok.size and {one.of for one in slo.limits} <= seconds.keys():
+        if data.request_ok.size and {one.of for one in slo.limits} <= values.seconds.keys():
             yield f"{100 * judge(values, slo).met.mean():.0f} % {slo.name}"

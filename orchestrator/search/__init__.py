@@ -3,4 +3,6 @@
 from orchestrator.registry import Registry
 from orchestrator.search.base import Strategy
 
-STRATEGIES: Registry[type[Strategy]] = Registry("searches", {"levels": "orchestrator.search.levels:LevelsInOrder"})
+STRATEGIES: Registry[type[Strategy]] = Registry(
+    "searches", {"levels": "orchestrator.search.levels:LevelsInOrder", "curve": "orchestrator.search.curve:Curve"}
+)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,8 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -26,10 +28,12 @@ from orchestrator.spec.combinations import Combination, Given, expand
 from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
 from orchestrator.spec.load import (
     DURATION_S,
+    INFINITE,
     LIMITS,
     MOST_CLIENTS,
     MOST_IN_FLIGHT,
     AnyWorkload,
+    Control,
     Duration,
     Level,
     LoadRules,
@@ -41,6 +45,7 @@ from orchestrator.spec.problems import add_errors, wrong
 from orchestrator.spec.settings import Hardware, Line, Strict, Versions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
+GPUS = "devices"  # what expressions of levels call a deployment's devices, all replicas together
 CPU = Hardware(name="cpu", accelerator="cpu")
 HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")  # whose names people choose
 BY_REFERENCE = (
@@ -87,22 +92,48 @@ class ModelRef(Strict):
     tokenizer: Line | None = None
 
 
-class Levels(Strict):
-    """Load levels to measure: requests/s, requests kept in flight, or both one after the other."""
+def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
+    """Text in a list of levels is an expression over a deployment's settings, read when there are some."""
+    return value if isinstance(value, str) and value != INFINITE else number(value)
 
-    request_rate: Annotated[list[Rate], Field(min_length=1)] | None = None
-    concurrency: Annotated[list[Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]], Field(min_length=1)] | None = None
+
+InFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
+
+
+class Levels(Strict):
+    """Load levels to measure: requests/s, then requests kept in flight, each also per GPU of the deployment."""
+
+    request_rate: Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None = None
+    request_rate_per_gpu: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    concurrency: Annotated[list[Annotated[InFlight, WrapValidator(_or_expression)]], Field(min_length=1)] | None = None
+    concurrency_per_gpu: Annotated[list[InFlight], Field(min_length=1)] | None = None
+
+    @property
+    def given(self) -> list[tuple[str, int, Control, float | str]]:
+        """Key, index in its list, control and level: requests/s first. Text is an expression over settings."""
+        lists = {name: getattr(self, name) or () for name in type(self).model_fields}
+        return [
+            (name, index, control, f"{value!r} * {GPUS}" if name.endswith("_per_gpu") else value)
+            for name, values in lists.items()
+            for index, value in enumerate(values)
+            for control in get_args(Control)
+            if name.startswith(control)
+        ]
+
+    @property
+    def follow(self) -> bool:
+        """Whether any of them depends on the deployment."""
+        return any(isinstance(level, str) for *_, level in self.given)
 
     @model_validator(mode="after")
     def _some_and_once(self) -> Levels:
-        for name, values in (("request_rate", self.request_rate), ("concurrency", self.concurrency)):
-            seen: set[float] = set()
-            for index, value in enumerate(values or []):
-                if value in seen:
-                    hint = "use repeats to measure a level more than once"
-                    raise wrong((name, index), f"{name} {value:g} is given twice", hint)
-                seen.add(value)
-        if self.request_rate is None and self.concurrency is None:
+        seen: set[tuple[str, float | str]] = set()
+        for name, index, _, level in self.given:
+            if (name, level) in seen:
+                hint = "use repeats to measure a level more than once"
+                raise wrong((name, index), f"{name} {getattr(self, name)[index]} is given twice", hint)
+            seen.add((name, level))
+        if not seen:
             raise wrong((), "'levels' is empty", "give request_rate: [1, 2, 4] or concurrency: [1, 8, 64]")
         return self
 
@@ -112,28 +143,48 @@ class Load(LoadRules):
 
     levels: Levels | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _auto(cls, value: Any) -> Any:
+        """``levels: auto`` is a search for them."""
+        if not isinstance(value, dict) or value.get("levels") != "auto":
+            return value
+        if value.get("search", "curve") != "curve":
+            raise wrong(
+                "levels", f"'levels: auto' is search: curve, and the search is {value['search']!r}", "leave it out"
+            )
+        return {name: one for name, one in value.items() if name != "levels"} | {"search": "curve"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Load:
-        example = "give levels: {request_rate: [1, 2, 4]} or levels: {concurrency: [1, 8, 64]}"
+        example = "give levels: {request_rate: [1, 2, 4]}, levels: {concurrency: [1, 8, 64]} or levels: auto"
         if self.levels is None and self.search == "levels":
             raise wrong((), "'load' needs levels", example)
         if self.duration_s is not None and self.requests is not None:
             raise wrong("requests", "'duration' and 'requests' exclude each other")
-        if self.requests is None and math.inf in ((self.levels and self.levels.request_rate) or ()):
+        given = self.levels.given if self.levels is not None else []
+        if self.requests is None and math.inf in [level for *_, level in given]:
             raise wrong("levels", "at an infinite rate all requests are due at once", "say how many: requests: 1000")
-        if self.levels is not None and self.control is not None and getattr(self.levels, self.control) is None:
+        if given and self.control is not None and self.control not in [control for _, _, control, _ in given]:
             raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
-        seconds = None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or DURATION_S)
-        for index, rate in enumerate((self.levels and self.levels.request_rate) or ()):
-            if rate < math.inf and (problem := self.arrivals.too_much(rate, seconds, self.requests)):
-                raise wrong(("levels", "request_rate", index), problem)
+        for name, index, control, level in given:
+            if not isinstance(level, str) and (problem := self.too_much(control, level)):
+                raise wrong(("levels", name, index), problem)
         return self
 
+    def too_much(self, control: Control, level: float) -> str | None:
+        """Why a point at this level is more than a client can hold."""
+        if control == "concurrency" or level == math.inf:
+            return None
+        seconds = None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or DURATION_S)
+        return self.arrivals.too_much(level, seconds, self.requests)
+
     def points(self) -> list[Level]:
-        """The levels in the order of the file: rates, then concurrencies; none where a search finds them."""
-        levels = self.levels or Levels.model_construct()
-        rates = [Level(control="request_rate", value=value) for value in levels.request_rate or []]
-        return rates + [Level(control="concurrency", value=value) for value in levels.concurrency or []]
+        """The levels in the order of the file, rates before concurrencies; none where a search finds them, and where
+        they follow from a deployment's settings (``plan/levels.py``)."""
+        if self.levels is None or self.levels.follow:
+            return []
+        return [Level(control=control, value=level) for _, _, control, level in self.levels.given]
 
 
 class Budget(Strict):

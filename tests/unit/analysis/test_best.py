@@ -11,11 +11,12 @@ import pytest
 
 from orchestrator.analysis.best import best
 from orchestrator.analysis.capacity import Group, Missing, Per
+from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
-from orchestrator.report.points import point_document
+from orchestrator.report.points import point_document, points_text
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Level
 from tests.unit.results.builders import (
@@ -538,3 +539,18 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
         ("attainment", 0.9, True), ("ttft_p90", 0.9, True), ("e2e_p99", 0.99, False),
     ]  # fmt: skip
     assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
+
+
+def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_apart(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, served in ((1, 1.0), (2, 1.0), (4, 1.0), (8, 0.5), (16, 0.25)):
+        sweep.level("d0", level, failed=1 - served)
+    points = load_points(sweep.store)
+    marked = knees(points)
+    documents = [point_document(one, knees=marked) for one in points]
+    assert [one["level"] for one in documents if one["knee"]] == [4]
+    (row,) = [line for line in points_text(points) if "knee" in line]
+    assert "knee" in row
+    profile = "\n".join(points_text(points, profile=True))
+    assert all(title in profile for title in ("prefill", "decode", "all output"))
+    assert "attainment" not in profile

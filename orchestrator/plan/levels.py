@@ -1,0 +1,52 @@
+"""Levels that follow from a deployment: so many per GPU, or an expression over its settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.spec.combinations import FIELDS
+from orchestrator.spec.document import Problems
+from orchestrator.spec.experiment import GPUS, Load
+from orchestrator.spec.expressions import parse_expression
+from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
+
+MOST_SAID = 3  # deployments on which one level is wrong
+
+
+def levels_of(
+    load: Load, values: Sequence[tuple[int, Mapping[str, Any]]], problems: Problems
+) -> list[tuple[Level, ...]]:
+    """Levels of each deployment, in the order of the file and each once. Reports those that are none, with their line.
+
+    ``values``: of each deployment its devices, and the settings and derived names that expressions may read.
+    """
+    found: list[dict[Level, None]] = [{} for _ in values]
+    for key, index, control, given in load.levels.given if load.levels is not None else ():
+        wrong: dict[str, None] = {}
+        for levels, (devices, names) in zip(found, values, strict=True):
+            read = {GPUS: devices, **names} | ({GPUS: devices} if key.endswith("_per_gpu") else {})
+            try:
+                levels[Level(control=control, value=_value(load, control, given, read))] = None
+            except ValueError as error:
+                wrong[str(error)] = None
+        for text in list(wrong)[:MOST_SAID]:
+            problems.add(("load", "levels", key, index), text)
+    return [tuple(levels) for levels in found]
+
+
+def _value(load: Load, control: Control, given: float | str, names: Mapping[str, Any]) -> float:
+    """Raises ValueError where it is no level of such a load."""
+    if not isinstance(given, str):
+        return given
+    value = parse_expression(given, {*FIELDS, *names}).evaluate(names)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        why = "; an endpoint has no GPUs of ours to count" if names[GPUS] == 0 else ""
+        raise ValueError(f"{given!r} is {value!r}, and a level is a number above 0{why}")
+    if control == "concurrency" and (value != int(value) or value > MOST_IN_FLIGHT):
+        text = f"a number in flight is whole and at most {MOST_IN_FLIGHT}"
+        raise ValueError(f"{given!r} is {value:g}, and {text} (`//` divides so)")
+    if problem := load.too_much(control, value):
+        raise ValueError(problem)
+    return float(value)

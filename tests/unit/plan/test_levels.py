@@ -1,0 +1,107 @@
+"""Levels that scale with a deployment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli.plan import plan as plan_command
+from orchestrator.errors import ProblemsError
+from orchestrator.plan.model import Plan
+from tests.unit.plan.files import grid, planned
+from tests.unit.spec.files import GOOD
+
+TWO = grid(tensor_parallel_size=[1, 4]) | {"derive": {"half": "tensor_parallel_size // 2"}, "max_num_seqs": 64}
+
+
+def levels(plan: Plan) -> list[list[tuple[str, float]]]:
+    return [[(point.level.control, point.level.value) for point in plan.points_of(one.id)] for one in plan.deployments]
+
+
+def found(**load: Any) -> list[list[tuple[str, float]]]:
+    return levels(planned(deployments=TWO, load=load))
+
+
+def test_levels_per_gpu_and_expressions_are_those_of_each_deployment() -> None:
+    assert found(levels={"request_rate_per_gpu": [0.5, 2], "request_rate": [8]}) == [
+        [("request_rate", 8), ("request_rate", 0.5), ("request_rate", 2)],
+        [("request_rate", 8), ("request_rate", 2)],  # 4 GPUs x 2 is the 8 that is given already
+    ]
+    assert found(levels={"concurrency": [1, "max_num_seqs // 2", "max_num_seqs * devices"]}) == [
+        [("concurrency", 1), ("concurrency", 32), ("concurrency", 64)],
+        [("concurrency", 1), ("concurrency", 32), ("concurrency", 256)],
+    ]
+    assert found(levels={"concurrency_per_gpu": [2], "request_rate": ["1 + half"]}) == [
+        [("request_rate", 1), ("concurrency", 2)],
+        [("request_rate", 3), ("concurrency", 8)],
+    ]
+
+
+def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> None:
+    plain, scaled = (
+        planned(deployments=grid(tensor_parallel_size=[2]), load={"levels": one})
+        for one in ({"request_rate": [2, 4]}, {"request_rate_per_gpu": [1, 2]})
+    )
+    assert [one.point_id for one in plain.points] == [one.point_id for one in scaled.points]
+    again = Plan.from_json(scaled.to_json())
+    assert again == scaled and again.points == scaled.points
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"request_rate": ["2 * tensor_paralel_size"]}, "unknown field 'tensor_paralel_size'; did you mean"),
+        ({"request_rate": ["2 *"]}, "is not an expression"),
+        ({"request_rate": ["half"]}, "'half' is 0, and a level is a number above 0"),
+        ({"request_rate": ["max_model_len"]}, "is None, and a level is a number above 0"),
+        ({"request_rate": ["max_model_len * 2"]}, "not set here: max_model_len"),
+        ({"request_rate": ["'a'"]}, "a level is a number above 0"),
+        ({"request_rate": ["1e9"]}, "a point may have"),
+        ({"concurrency": ["devices / 3"]}, "a number in flight is whole"),
+        ({"concurrency": ["200000"]}, "at most 100000"),
+        ({"concurrency_per_gpu": [60_000]}, "at most 100000"),
+        ({"request_rate_per_gpu": [1, 1]}, "request_rate_per_gpu 1.0 is given twice"),
+    ],
+)
+def test_what_is_no_level_is_refused_with_its_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        planned(deployments=TWO, load={"levels": given})
+    assert any(said in str(one) for one in caught.value.problems), caught.value
+    assert all(one.line for one in caught.value.problems)
+
+
+def test_an_endpoint_has_no_gpus_to_count() -> None:
+    with pytest.raises(ProblemsError, match="an endpoint has no GPUs of ours to count"):
+        planned(
+            deployments={"engine": "endpoint", "url": "http://x:1", "model": "m"},
+            load={"levels": {"request_rate_per_gpu": [1]}},
+        )
+
+
+def test_excluded_deployments_need_no_levels() -> None:
+    some = TWO | {"exclude": ["half == 0"]}
+    assert levels(planned(deployments=some, load={"levels": {"request_rate": ["half"]}})) == [[], [("request_rate", 2)]]
+
+
+def test_auto_is_a_curve_and_nothing_else() -> None:
+    plan = planned(load={"levels": "auto", "control": "concurrency"})
+    assert (plan.loads[0].search, plan.loads[0].levels) == ("curve", ())
+    assert [one.level.value for one in plan.points] == [2**step for step in range(8)]
+    with pytest.raises(ProblemsError, match="'levels: auto' is search: curve, and the search is 'levels'"):
+        planned(load={"levels": "auto", "search": "levels"})
+    with pytest.raises(ProblemsError, match="it finds levels by itself"):
+        planned(load={"levels": {"request_rate": [1]}, "search": "curve"})
+
+
+def test_the_plan_shows_the_levels_of_each_deployment(tmp_path: Any) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(json.dumps({**GOOD, "deployments": TWO, "load": {"levels": {"request_rate_per_gpu": [1]}}}))
+    shown = CliRunner().invoke(plan_command, [str(file)]).output
+    assert "levels: 1 req/s\n  vllm tp=1" in shown and "levels: 4 req/s\n  vllm tp=4" in shown
+    document = json.loads(CliRunner().invoke(plan_command, [str(file), "--format", "json"]).output)
+    assert [one["levels"] for one in document["deployments"]] == [
+        [{"control": "request_rate", "value": 1.0}], [{"control": "request_rate", "value": 4.0}],
+    ]  # fmt: skip
