@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -98,6 +99,24 @@ def accelerators() -> list[str]:
 def find(name: str) -> Accelerator | None:
     """An accelerator by name or alias; case and punctuation do not matter. None: not in the catalogue."""
     return _table().get(_key(name))
+
+
+def is_named(known: Accelerator, driver_name: str) -> bool:
+    """Whether a driver's name for a device (NVML's) is this entry's: all its words, and no other entry has more.
+
+    >>> [is_named(find("L4"), name) for name in ("NVIDIA L40S", "NVIDIA L4")]
+    [False, True]
+    """
+    theirs = _words(driver_name)
+    sizes = {word for entry in _all() for word in _words(entry.name) if word.endswith("gb")}
+    unsaid = set() if theirs & sizes else sizes  # not every name says its memory
+    own = {entry.name: _words(entry.name) - unsaid for entry in _all()}
+    mine = own[known.name]
+    return mine <= theirs and not any(mine < words <= theirs for words in own.values())
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def nearest(name: str) -> list[str]:

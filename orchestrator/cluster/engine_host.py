@@ -50,8 +50,9 @@ RESET_PAUSE_S = 0.5
 
 
 def assigned_gpus() -> tuple[str, ...]:
-    """The GPUs this process was given by CUDA_VISIBLE_DEVICES, sorted: Ray's own order is that of a set. -1: none."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    """The GPUs this process was given by CUDA_VISIBLE_DEVICES, of AMD's by HIP_VISIBLE_DEVICES, sorted: Ray's own
+    order is that of a set. -1: none."""
+    given = (os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or "").split(",")
     ids = [part for part in given if part.strip() and not part.strip().startswith("-")]
     return tuple(sorted(ids, key=lambda part: (len(part), part)))
 

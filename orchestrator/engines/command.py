@@ -24,6 +24,9 @@ _UNUSED = re.compile(
 BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins of engines that would choose by the GPU's memory
 
 
+PLACE, PLACES = re.compile(r"\{([a-z_]+)\}"), ("rank", "host", "master_host", "launch_id", "workdir")  # in `env`
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One rank of a replica on its node: what the agent there knows when the engine starts."""
@@ -33,6 +36,7 @@ class Node:
     port: int = 8000  # HTTP port, free on rank 0's node
     master_host: str = "127.0.0.1"  # rank 0's address
     master_port: int = 29501  # rendezvous of a multi-node replica, free on rank 0's node
+    rpc_port: int = 29550  # a second meeting place, free on rank 0's node
     extra_ports: tuple[int, ...] = ()  # more free ports on this node, for engines that need them
     bind: str = "127.0.0.1"  # address the HTTP server listens on: loopback unless clients sit elsewhere
     devices: tuple[str, ...] = ()  # GPU indices or UUIDs given to us, sorted; empty on cpu
@@ -40,6 +44,11 @@ class Node:
     workdir: str = "."  # a folder of this launch on this node, for files an engine needs
     launch_id: str = ""
     model_path: str = ""  # what to serve: a local folder or a hub id
+
+    @property
+    def http_port(self) -> int:
+        """Where engines listen whose followers open a server too: ranks may share a host, and then not rank 0's."""
+        return self.extra_ports[0] if self.rank and self.extra_ports else self.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,11 @@ def mapped(settings: EngineSettings, flags: Flags) -> list[str]:
     return [text for flag, value in given if value is not None for text in flag.arguments(value, settings)]
 
 
+def filled(text: str, node: Node) -> str:
+    """A value of ``env`` with what differs from rank to rank: ``{rank}``, ``{host}`` and the like."""
+    return PLACE.sub(lambda match: str(getattr(node, match[1])) if match[1] in PLACES else match[0], text)
+
+
 def tensor_ranks(enabled: bool, settings: EngineSettings) -> int | None:
     """``Flag.of`` where expert parallelism is a number: experts are spread over the tensor-parallel ranks."""
     return settings.tensor_parallel_size if enabled else None
@@ -113,14 +127,14 @@ def blocks(default: int) -> Callable[[int, EngineSettings], int]:
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
-    """``extra_args`` as arguments: true is a bare flag, a list several values, false and null nothing."""
+    """Flags of ``extra_args``: true is a bare flag, a list several values, false and null nothing."""
     arguments: list[str] = []
     for name, value in settings.extra_args.items():
-        if value is None or value is False:
+        if value is None or value is False or not name.startswith("-"):
             continue
         arguments.append(name)
         if isinstance(value, list):
-            arguments += value
+            arguments += map(str, value)
         elif value is not True:
             arguments.append(str(value))
     return arguments
@@ -132,21 +146,31 @@ def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
     return [name for name, value in settings.extra_args.items() if value and _plain(name) in plain]
 
 
-def taken(engine: str, settings: EngineSettings, owners: Mapping[str, str]) -> list[str]:
+def taken(
+    engine: str, settings: EngineSettings, owners: Mapping[str, str], keys: Mapping[str, str] | None = None
+) -> list[str]:
     """Sentences about ``extra_args`` that name no flag, one that a field or this program sets, or one without use.
 
-    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program").
+    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"); ``keys``: the same of keys of
+    the engine's own file, None where it reads none.
     """
     plain = {_plain(flag): owner for flag, owner in owners.items()}
     sentences = []
     for name in settings.extra_args:
-        if not name.startswith("-"):
+        if not name.startswith("-") and keys is None:
             sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
-        elif owner := plain.get(_plain(name)):
+        elif owner := plain.get(_plain(name)) or _owner_of_key(name, keys or {}):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
-        elif _UNUSED.match(name):
+        elif _UNUSED.match("--" + name.lstrip("-")):
             sentences.append(f"extra_args: {name}: {NO_USE}")
     return sentences
+
+
+def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:
+    """Who sets this key of a file, or a part of it, or what it would be a part of."""
+    return next(
+        (owner for key, owner in keys.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")), None
+    )
 
 
 @cache
@@ -217,7 +241,10 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
     """What every engine gets: a log without delay, its GPUs and no other, no hub where there is no need of one."""
     env = {"PYTHONUNBUFFERED": "1"}
     if hardware.is_cpu or node.devices:
-        env["CUDA_VISIBLE_DEVICES"] = "" if hardware.is_cpu else ",".join(node.devices)
+        name = "HIP_VISIBLE_DEVICES" if hardware.is_amd else "CUDA_VISIBLE_DEVICES"
+        env[name] = "" if hardware.is_cpu else ",".join(node.devices)
+    if settings.nnodes > 1 and not hardware.is_cpu:  # over which network it runs stands in its log then
+        env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
     if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
         env["HF_HUB_OFFLINE"] = "1"
     return env

@@ -20,7 +20,7 @@ Reported = dict[str, float | int | str]
 # What every launched engine has without a flag: which, where, what for, and how often it is started.
 EVERYWHERE = frozenset(
     {
-        *("engine", "engine_version", "executable", "image", "container_runtime"),
+        *("engine", "engine_version", "executable", "image", "container_runtime", "container_args"),
         *("model", "replicas", "extra_args", "env", "startup_timeout_s", "nnodes"),
         "tokenizer",  # load clients make prompts with it; an engine with a flag for it gets it too
     }
@@ -199,6 +199,7 @@ class Engine:
 
     name: str  # in experiment files
     title: str  # in sentences
+    version: str = ""  # its release that flags, metrics and log lines are known of; "": any
     launches: bool = True  # False: a server that already runs
     emulated: bool = False  # every output says so
 
@@ -220,6 +221,9 @@ class Engine:
     taken: Collection[str] = ()  # fields that `start` knows, or that are part of other fields' flags
     refused: Mapping[str, str] = field(default_factory=dict)  # field -> why it has no place
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # field -> all that it may be
+    # Field -> the words that all engines share (vLLM's: fp8 is E4M3) -> what this one calls it.
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    keys: Mapping[str, str] | None = None  # of its own file -> who sets them; None: it reads none
     reserved: tuple[str, ...] = ()  # flags that this program sets
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of flags -> who sets them
     drafts: Drafts | None = None
@@ -257,6 +261,17 @@ class Engine:
                 f"env: {name} is set by this program: the cluster gives the devices"
                 for name in DEVICES & settings.env.keys()
             ),
+            *(
+                f"env: {name} holds {{{place}}}, which is none of {', '.join(map('{{{}}}'.format, command.PLACES))}"
+                for name, value in settings.env.items()
+                for place in command.PLACE.findall(value)
+                if place not in command.PLACES
+            ),
+            *(
+                ["container_args: they are for an image; name one, or leave them out"]
+                if settings.container_args and settings.image is None
+                else []
+            ),
             *(self.drafts.problems(self.title, settings) if self.drafts else ()),
             *self.more_problems(settings, hardware),
         ]
@@ -272,13 +287,15 @@ class Engine:
         from orchestrator.engines.container import in_container  # it brings what nobody needs who only plans
 
         pins = self.pinned(settings, hardware)
-        settings = settings.model_copy(update=pins)
+        settings = self._in_its_words(settings.model_copy(update=pins))
         own = self.start(settings, hardware, node)
         notes = tuple(f"{name}={value} was left open and is pinned" for name, value in pins.items())
         made = replace(
             own,
             argv=(*own.argv, *command.mapped(settings, self.flags), *command.extra_arguments(settings)),
-            env=command.environment(settings, hardware, node) | own.env | settings.env,
+            env=command.environment(settings, hardware, node)
+            | own.env
+            | {name: command.filled(value, node) for name, value in settings.env.items()},
             secrets={self.key_variable: api_key} if self.key_variable else {},
             grace_s=self.follower_grace_s if node.rank else None,
             notes=notes + own.notes,
@@ -301,14 +318,22 @@ class Engine:
             (name, flag.name) for name, flag in command.each(self.flags)
         ]
         owners = {flag: f"the field {name}" for name, flag in flags} | dict(self.aliases)
-        return command.taken(self.title, settings, owners | dict.fromkeys(self.reserved, "this program"))
+        owners |= dict.fromkeys(self.reserved, "this program")
+        return command.taken(self.title, settings, owners, self.keys)
+
+    def _in_its_words(self, settings: EngineSettings) -> EngineSettings:
+        """The same settings as this engine calls them."""
+        said = {name: words.get(getattr(settings, name)) for name, words in self.words.items()}
+        return settings.model_copy(update={name: word for name, word in said.items() if word is not None})
 
     def _unknown_values(self, settings: EngineSettings) -> list[str]:
         allowed = {name: flag.choices for name, flag in command.each(self.flags) if flag.choices} | dict(self.values)
         return [
-            f"{name}: {value!r} is none of {', '.join(values)}; {self.title} has no other"
+            f"{name}: {value!r} is none of {', '.join(dict.fromkeys((*self.words.get(name, ()), *values)))}; "
+            f"{self.title} has no other"
             for name, values in allowed.items()
-            if (value := getattr(settings, name)) is not None and value not in values
+            if (value := getattr(settings, name)) is not None
+            and self.words.get(name, {}).get(value, value) not in values
         ]
 
     def _node_problems(self, settings: EngineSettings) -> list[str]:

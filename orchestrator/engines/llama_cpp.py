@@ -18,6 +18,7 @@ from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+SPLIT_FLAGS = ("--split-mode", "-sm")  # of a tensor_parallel_size: `row` leaves KV and attention on one GPU
 CHUNK = 512  # its own default
 SLOT_STEP = 256  # tokens
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
@@ -60,14 +61,18 @@ def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[s
     if hardware.is_cpu:
         threads = ["--threads", str(len(node.cores))] if node.cores else []
         return ["--gpu-layers", "0", *threads]
-    split = "row" if settings.tensor_parallel_size > 1 else "layer" if settings.pipeline_parallel_size > 1 else "none"
-    return ["--gpu-layers", "all", "--split-mode", split]
+    sizes = {"tensor": settings.tensor_parallel_size, "layer": settings.pipeline_parallel_size}
+    split = next((mode for mode, size in sizes.items() if size > 1), "none")
+    given = command.among(settings, SPLIT_FLAGS)
+    return ["--gpu-layers", "all", *([] if given else ["--split-mode", split])]
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
-        found.append("pipeline_parallel_size: llama.cpp splits by rows or by layers, not by both")
+        found.append("pipeline_parallel_size: llama.cpp splits tensors or layers, not both")
+    if settings.tensor_parallel_size == 1 and (given := command.among(settings, SPLIT_FLAGS)):
+        found.append(f"extra_args: {given[0]} is how tensor_parallel_size is done, which is 1")
     if hardware.is_cpu and settings.world_size > 1:
         found.append(
             f"tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not {settings.world_size}"
@@ -98,6 +103,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="llama_cpp",
     title="llama.cpp",
+    version="0c1e5709",
     version_at={"/props": "build_info"},
     metrics={
         "running": "llamacpp:requests_processing",
@@ -157,9 +163,9 @@ ENGINE = Engine(
         **dict.fromkeys(("--threads", "-t"), "the key cpus_per_device of the hardware"),
         **dict.fromkeys(("-b", "-ub"), "the field max_num_batched_tokens"),
         **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
-        **dict.fromkeys(("-sm", "--split-mode"), "the fields tensor_parallel_size and pipeline_parallel_size"),
         "-md": "the field speculative",
     },
+    words={"kv_cache_dtype": {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}},
     drafts=Drafts(TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     on_cpus=True,
     pins=_pins,

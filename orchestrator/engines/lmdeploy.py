@@ -28,7 +28,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "lmdeploy.cli", "run", "--api-keys"),
         *("serve", "api_server", node.model_path or settings.model),
-        *("--server-name", node.bind, "--server-port", str(node.port)),
+        *("--server-name", node.bind, "--server-port", str(node.http_port)),
         *("--model-name", command.nonce_name(settings, node)),
         *([] if "--backend" in settings.extra_args else ["--backend", "turbomind"]),
         *command.rendezvous(settings, node),
@@ -46,12 +46,20 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
 
 def _backend_problems(settings: EngineSettings) -> list[str]:
     if settings.extra_args.get("--backend") == "pytorch":
-        return ["nnodes: LMDeploy's pytorch backend spans nodes through Ray only"] if settings.nnodes > 1 else []
+        found = ["nnodes: LMDeploy's pytorch backend spans nodes through Ray only"] if settings.nnodes > 1 else []
+        if settings.data_parallel_size > 1:
+            found.append(
+                "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a proxy of its own; "
+                "use replicas, or its turbomind backend"
+            )
+        return found
     found = [
         f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: pytorch}})"
         for field in PYTORCH_ONLY
         if getattr(settings, field) is not None
     ]
+    if settings.enable_expert_parallel and settings.nnodes > 1:
+        found.append("enable_expert_parallel: LMDeploy's turbomind backend has it on one node only")
     if settings.kv_cache_dtype is not None and settings.kv_cache_dtype.startswith("fp8"):
         found.append("kv_cache_dtype: LMDeploy's turbomind backend refuses fp8; use int8, int4 or the pytorch backend")
     return found
@@ -60,6 +68,7 @@ def _backend_problems(settings: EngineSettings) -> list[str]:
 ENGINE = Engine(
     name="lmdeploy",
     title="LMDeploy",
+    version="0.18",
     metrics=named_as_vllm("lmdeploy:")
     | {
         "kv_usage": "lmdeploy:gpu_cache_usage_perc",
@@ -74,7 +83,9 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--hf-overrides", "json"),
         "tensor_parallel_size": Flag("--tp"),
-        "enable_expert_parallel": Flag("--ep", of=command.tensor_ranks),
+        # turbomind/parallel_config.py: it runs on dp x tp devices, over which it spreads the experts
+        "data_parallel_size": Flag("--dp", of=lambda size, _: size if size > 1 else None),
+        "enable_expert_parallel": Flag("--ep", of=lambda on, given: given.world_size if on else None),
         "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
         # All but hf need a checkpoint made for them.
         "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
@@ -99,7 +110,6 @@ ENGINE = Engine(
     },
     refused={
         "revision": "LMDeploy takes the flag and serves the newest revision all the same; name a local folder",
-        "data_parallel_size": "LMDeploy needs a proxy of its own for it; use replicas",
         "enable_chunked_prefill": "LMDeploy always splits prompts above max_num_batched_tokens",
         "attention_backend": "LMDeploy chooses its kernels by the GPU",
         "kv_transfer_config": "LMDeploy has --role and --migration-backend instead; use extra_args",
@@ -107,7 +117,7 @@ ENGINE = Engine(
     taken=("served_model_name",),
     reserved=(
         *("--server-name", "--server-port", "--api-keys", "--model-name"),
-        *("--nnodes", "--node-rank", "--dist-init-addr", "--dp"),
+        *("--nnodes", "--node-rank", "--dist-init-addr"),
     ),
     drafts=Drafts(ALGORITHMS, with_model=("eagle", "eagle3")),
     several_nodes=True,

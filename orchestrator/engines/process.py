@@ -42,7 +42,11 @@ from orchestrator.engines.guard import main
 main(spec)
 """
 # Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
-_FOREIGN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS")
+# ROCR_VISIBLE_DEVICES stays: what it leaves is what HIP_VISIBLE_DEVICES counts.
+_FOREIGN = (
+    *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS"),
+)
 _FOREIGN_PREFIXES = ("RAY_", "PYTHON", "ORCHESTRATOR_", "COV_CORE_")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from orchestrator.catalog.parameters import mapping
-from orchestrator.engines.command import Node
+from orchestrator.engines.command import Node, reading
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
 from orchestrator.engines.process import EngineProcess
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.25
 SILENCE_S = 900.0
 UNAVAILABLE = 503  # said by some to anyone while they load, before the key is looked at
+# init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
+NETWORK = reading({"network": (r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)", str)})
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 
@@ -199,10 +201,16 @@ class _Watch:
 
     def _reported(self) -> Reported:
         try:
-            return self.engine.reported(self.log())
+            return self.engine.reported(self.log()) | self._network()
         except Exception as error:  # it serves: a log that we cannot read is no reason to end it
             _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
             return {"unreadable": repr(error)}  # kept with the launch
+
+    def _network(self) -> Reported:
+        """Over what several nodes speak, as NCCL says: IB, AWS Libfabric, …, or Socket, which is TCP."""
+        if self.settings.nnodes == 1 or self.engine.emulated:
+            return {}
+        return {"network": "not said"} | NETWORK(self.log())
 
     def _version(self, reported: Reported) -> str | None:
         """What the server says, else its log, else the name of the package in its virtual environment."""

@@ -133,7 +133,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *command.with_key(settings, "sglang.cli.main", "main", "--api-key"),
         *("serve", "--model-path", node.model_path or settings.model),
-        *("--host", node.bind, "--port", str(_port(node)), "--served-model-name", _served_name(settings, node)),
+        *("--host", node.bind, "--port", str(node.http_port), "--served-model-name", _served_name(settings, node)),
         *_attention(settings),
         *command.rendezvous(settings, node),
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
@@ -155,11 +155,6 @@ def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
     return command.nonce_name(settings, node).replace(":", "-")  # it keeps ':' for LoRA names
-
-
-def _port(node: Node) -> int:
-    """Followers open a server too, which only says that they live."""
-    return node.extra_ports[0] if node.rank and node.extra_ports else node.port
 
 
 def _eager(on: bool, settings: EngineSettings) -> str | None:
@@ -209,6 +204,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
+    version="0.5.23",
     ready_path="/ready",  # /health would generate a token at every poll
     version_at={"/server_info": "version"},
     reset_path="/flush_cache",
@@ -277,7 +273,13 @@ ENGINE = Engine(
         *("--host", "--port", "--api-key", "--model-path", "--model", "--enable-metrics", "--sampling-defaults"),
         *("--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--device", "--enable-dp-attention"),
     ),
-    aliases=dict.fromkeys(("--dp", "--dp-size"), "the field data_parallel_size"),
+    aliases=dict.fromkeys(("--dp", "--dp-size"), "the field data_parallel_size")
+    | {
+        "--ep": "the field enable_expert_parallel",
+        "--expert-parallel-size": "the field enable_expert_parallel",
+        "--speculative-draft-model": "the field speculative",
+    },
+    words={"kv_cache_dtype": {"fp8": "fp8_e4m3"}},
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
     on_cpus=True,
     several_nodes=True,

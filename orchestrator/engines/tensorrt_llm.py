@@ -44,6 +44,9 @@ TABLE = {
     "attention_backend": "attn_backend",
     "load_format": "load_format",
 }
+SPECULATIVE = (
+    *("decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir", "max_matching_ngram_size"),
+)
 DECODING = {"draft_model": "Draft_Target", "ngram": "NGram", "eagle3": "Eagle3", "mtp": "MTP"}
 # It refuses unknown fields of a request.
 FIELDS = (
@@ -77,15 +80,38 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
     document: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
     for field, path in TABLE.items():
         if (value := getattr(settings, field)) is not None:
-            *levels, key = path.split(".")
-            reduce(lambda part, level: part.setdefault(level, {}), levels, document)[key] = value
+            _put(document, path, value)
     if settings.enable_expert_parallel:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
     if settings.enforce_eager:
         document["cuda_graph_config"] = None
+    else:  # its own graphs end at a batch of 128 and leave gaps before; those of others reach as far as their batches
+        listed = "cuda_graph_config.batch_sizes" in settings.extra_args
+        document["cuda_graph_config"] = {"enable_padding": True} | (
+            {} if listed else {"max_batch_size": settings.max_num_seqs}
+        )
     if settings.speculative:
         document["speculative_config"] = _speculative(settings.speculative)
+    for path, value in settings.extra_args.items():
+        if not path.startswith("-"):
+            _put(document, path, value)
     return document
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *levels, key = path.split(".")
+    reduce(lambda part, level: part.setdefault(level, {}), levels, document)[key] = value
+
+
+def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+    keys = [key for key in settings.extra_args if not key.startswith("-")]
+    found = [f"extra_args: {key!r} is no key of its file" for key in keys if "" in key.split(".")]
+    for key in keys:
+        if inner := next((other for other in keys if other.startswith(f"{key}.")), None):
+            found.append(f"extra_args: {key} and {inner} say the same; leave one of them out")
+        if settings.enforce_eager and key.split(".")[0] == "cuda_graph_config":
+            found.append(f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them")
+    return found
 
 
 def _speculative(spec: Speculative) -> dict[str, Any]:
@@ -103,6 +129,7 @@ def _speculative(spec: Speculative) -> dict[str, Any]:
 ENGINE = Engine(
     name="tensorrt_llm",
     title="TensorRT-LLM",
+    version="1.2",
     metrics_path="/prometheus/metrics",
     metrics=named_as_vllm("trtllm_")
     | {
@@ -116,9 +143,21 @@ ENGINE = Engine(
     refused={
         "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
         "served_model_name": "trtllm-serve answers to the model's own name",
-        "nnodes": "TensorRT-LLM spans nodes only under mpirun or srun, which place the ranks themselves",
+        "nnodes": (
+            "TensorRT-LLM spans nodes only under mpirun or srun with trtllm-llmapi-launch, which place the ranks "
+            "themselves; start it so, and measure it as engine: endpoint"
+        ),
+        "data_parallel_size": (
+            "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of tensor_parallel_size: "
+            "extra_args: {enable_attention_dp: true}"
+        ),
         "kv_transfer_config": "disaggregated serving has a launcher of its own (trtllm-serve disaggregated)",
     },
+    words={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
+    keys={path: f"the field {field}" for field, path in TABLE.items()}
+    | dict.fromkeys(("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program")
+    | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
+    | dict.fromkeys((f"speculative_config.{key}" for key in SPECULATIVE), "the field speculative"),
     values={
         "scheduling_policy": ("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH"),
         "load_format": ("auto", "dummy"),
@@ -135,6 +174,7 @@ ENGINE = Engine(
     },
     drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     pins=lambda settings, hardware: command.BATCH,
+    more_problems=_problems,
     start=_start,
     rules=ModelRules(
         of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 100, "awq": 80, "gptq": 80}

@@ -93,6 +93,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="tgi",
     title="TGI",
+    version="3.3.7",
     version_at={"/info": "version"},
     metrics={
         "running": "tgi_batch_current_size",
@@ -129,6 +130,7 @@ ENGINE = Engine(
         "kv_cache_memory_bytes": "TGI fills what gpu_memory_utilization leaves; use that",
         "block_size": "TGI chooses the block size by its attention kernels",
     },
+    words={"kv_cache_dtype": {"fp8": "fp8_e4m3fn", "fp8_e4m3": "fp8_e4m3fn"}},
     values={"attention_backend": ("flashinfer", "flashdecoding", "paged")},
     reserved=(
         *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),

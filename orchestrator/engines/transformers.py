@@ -59,6 +59,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
 
 ENGINE = Engine(
     name="transformers",
+    version="5.19",
     title="transformers serve",
     metrics_path=None,
     # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options` and the like are

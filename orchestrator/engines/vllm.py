@@ -78,11 +78,12 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     if nnodes == 1:
         return arguments
     if size > 1:
+        arguments += ["--data-parallel-address", node.master_host, "--data-parallel-rpc-port", str(node.rpc_port)]
+    if size > 1 and size % nnodes == 0:
         local = size // nnodes
-        arguments += ["--data-parallel-size-local", str(local), "--data-parallel-address", node.master_host]
-        arguments += ["--data-parallel-rpc-port", str(node.master_port)]
+        arguments += ["--data-parallel-size-local", str(local)]
         arguments += ["--data-parallel-start-rank", str(local * node.rank)] if node.rank else []
-    else:
+    else:  # a rank over several nodes: which one this is it finds by itself
         arguments += ["--nnodes", str(nnodes), "--node-rank", str(node.rank)]
         arguments += ["--master-addr", node.master_host, "--master-port", str(node.master_port)]
     return [*arguments, "--headless"] if node.rank else arguments
@@ -113,10 +114,16 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
     if settings.distributed_executor_backend == "uni" and settings.world_size > 1:
         found.append(f"distributed_executor_backend: uni runs one rank, this replica has {settings.world_size}")
-    if settings.data_parallel_size > 1 and settings.nnodes > 1 and settings.data_parallel_size % settings.nnodes:
+    size, nnodes = settings.data_parallel_size, settings.nnodes
+    if size > 1 and nnodes % size and size % nnodes:
         found.append(
-            f"data_parallel_size: {settings.data_parallel_size} ranks cannot be divided over {settings.nnodes} nodes; "
-            "vLLM puts whole data-parallel ranks on a node"
+            f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes whole ranks on a node "
+            "or whole nodes for a rank"
+        )
+    elif 1 < size < nnodes and not settings.enable_expert_parallel:
+        found.append(
+            "data_parallel_size: ranks that span nodes are for mixtures of experts (all ranks of a dense model would "
+            "meet at one address in vLLM); set enable_expert_parallel: true, or use replicas"
         )
     if settings.quantization in ("gguf", "bitsandbytes"):
         found.append(f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)")
@@ -135,6 +142,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
+    version="0.32",
     reset_path="/reset_prefix_cache",
     metrics=named_as_vllm("vllm:")
     | {

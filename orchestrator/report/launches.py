@@ -27,6 +27,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("checkpoint\nread", "checkpoint_bytes", size_text),  # of all ranks, as it lies on the disk
     ("kernel of\nweights", "quantization_kernel", lambda name: name.removesuffix("Kernel").removesuffix("Linear")),
+    ("network", "network", lambda name: "TCP" if name == "Socket" else str(name)),
 )
 
 
@@ -100,7 +101,9 @@ def _version(launch: Launch) -> str:
     """The reported one; what was asked for too, where that says something else."""
     asked = launch.deployment.engine_version if launch.deployment else None
     reported = launch.row.engine_version or "not said"
-    return reported if asked is None or is_version(asked, reported) else f"{reported}\n(asked {asked})"
+    known = launch.reported.get("flags_known_as_of")
+    said = f"{reported}\n(flags as of {known})" if known else str(reported)
+    return said if asked is None or is_version(asked, reported) else f"{said}\n(asked {asked})"
 
 
 def _cell(one: Predicted, form: Callable[[float], str]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.catalog.accelerators import find
+from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
@@ -27,7 +27,7 @@ from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of
 from orchestrator.runner.rows import commit_launch, how_it_ended, launch_row
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware, is_version
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -161,13 +161,14 @@ class Launch:
     def _start_replica(self, index: int, placement: Placement, cores: Sequence[tuple[int, ...]]) -> Target:
         settings, hardware = self._deployment.settings, self._deployment.hardware
         first = placement.agents[0]
-        port, master_port, *extra = first.reserve_ports(6)
+        port, master_port, rpc_port, *extra = first.reserve_ports(7)
         address, cluster = first.allocation.address, self._context.cluster
         one_host = {machine.address for machine in cluster.machines()} <= {address} and not cluster.growth().may
         base = Node(
             port=port,
             master_host=address,
             master_port=master_port,
+            rpc_port=rpc_port,
             bind=LOOPBACK if one_host else address,  # clients may come from any node, later ones too
             launch_id=self.row.launch_id,
             model_path=settings.model,
@@ -180,6 +181,7 @@ class Launch:
                 base,
                 rank=rank,
                 host=allocation.address,
+                bind=LOOPBACK if one_host else allocation.address,
                 devices=allocation.devices,
                 cores=cores[rank],
                 extra_ports=extra_ports,
@@ -211,14 +213,31 @@ class Launch:
                 if isinstance(outcome, Failure):
                     raise EngineFailure(outcome)
                 if isinstance(outcome, Ready):
-                    reported = json.dumps(dict(outcome.reported))
-                    self._note(engine_reported_json=reported, engine_version=outcome.version)
+                    self._heard(outcome)
                     waiting.remove(placement)
                     continue
                 for agent in placement.agents[1:]:  # without it rank 0 would wait for its rendezvous
                     if (failure := agent.failure()) is not None:
                         raise EngineFailure(failure)
         return True
+
+    def _heard(self, ready: Ready) -> None:
+        """What a replica said of itself once it served; what is not as it was taken for is told, too."""
+        settings, reported = self._deployment.settings, dict(ready.reported)
+        engine = ENGINES[settings.engine]
+        known = engine.version
+        if known and ready.version and known not in ready.version and not is_version(known, ready.version):
+            reported["flags_known_as_of"] = known
+            self._tell(
+                "other_version",
+                f"{engine.title} {ready.version} runs; its flags, metrics and log are known as of {known}: a setting "
+                "that means something else there is not noticed",
+            )
+        network = reported.get("network")
+        if network == "Socket" or (network == "not said" and not self._deployment.hardware.is_cpu):
+            what = "over TCP (NCCL says Socket)" if network == "Socket" else "over a network that its log does not name"
+            self._tell("network", f"its {settings.nnodes} nodes speak {what}: what is measured is that network's, too")
+        self._note(engine_reported_json=json.dumps(reported), engine_version=ready.version)
 
     def stop(self) -> None:
         """End every rank, give everything back, keep the logs; whatever had been started until now."""
@@ -308,9 +327,8 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
     known = find(hardware.accelerator)
     if known is None or hardware.is_cpu:
         return
-    model = known.name.split("-")[0]
     for agent in agents:
-        wrong = [gpu for gpu in agent.allocation.gpus if model.lower() not in gpu.lower()]
+        wrong = [gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])]
         if wrong:
             text = f"{agent.allocation.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))

@@ -31,10 +31,29 @@ def _line(text: str) -> str:
     return text
 
 
+# What this program says to a container runtime itself, or what would take the engine's process away from it.
+OF_THE_RUNTIME = frozenset(
+    {
+        *("--name", "--rm", "--init", "--network", "--net", "--entrypoint", "--workdir", "-w", "--pwd", "--cwd"),
+        *("--detach", "-d", "--interactive", "-i", "--tty", "-t", "-it", "-ti", "--gpus", "--nv", "--rocm"),
+        *("--restart", "--cidfile", "--pid", "--cpuset-cpus"),
+    }
+)
+
+
+def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not words[0].startswith("-"):
+        raise ValueError(f"{words[0]!r} would be read as the image: the first word must be a flag")
+    if taken := sorted({word.partition("=")[0] for word in words} & OF_THE_RUNTIME):
+        raise ValueError(f"{', '.join(taken)}: this program says that itself; leave it out")
+    return words
+
+
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # nodes and replicas too: each is made
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
+ContainerArgs = Annotated[tuple[Line, ...], AfterValidator(_runtime_words)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
 
 
@@ -64,6 +83,7 @@ class EngineSettings(Strict):
     executable: Line | None = None  # path of a venv or of an executable
     image: Line | None = None  # container image reference
     container_runtime: Literal["docker", "podman", "apptainer"] | None = None
+    container_args: ContainerArgs = ()  # words of the runtime's command line, after ours and those of the hardware
     url: Line | None = None  # engine: endpoint only
     # engine: endpoint only; the environment variable that holds its key
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
@@ -122,8 +142,9 @@ class EngineSettings(Strict):
     kv_transfer_config: dict[str, Any] | None = None
 
     # everything else
-    extra_args: dict[str, Scalar | list[str]] = Field(default_factory=dict)  # {"--flag": value}; True = bare flag
-    env: dict[str, str] = Field(default_factory=dict)
+    # {"--flag": value}; True = bare flag; without dashes a key of the engine's own file, dots for levels
+    extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)  # {rank}, {host}, … in a value: command.py, PLACES
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 
     @property
@@ -155,10 +176,16 @@ class Hardware(Strict):
     memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides of the catalogue
     memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
     cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs taken beside each device
+    container_args: ContainerArgs = ()  # of every container on these nodes
 
     @property
     def is_cpu(self) -> bool:
         return self.accelerator == "cpu"
+
+    @property
+    def is_amd(self) -> bool:
+        """An Instinct or Radeon: ROCm's devices and variables instead of CUDA's."""
+        return bool(re.match(r"(amd\W*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE))
 
 
 # Where each version of an engine lives: `environments` of an experiment file.
