@@ -1,7 +1,8 @@
-"""LightLLM (``python -m lightllm.server.api_server``), as of July 2025 (commit fc72ffab); GPUs, local model folders.
+"""LightLLM (``python -m lightllm.server.api_server``), as of early 2026; GPUs, local model folders.
 
-It takes no API key and lists no models, so readiness is proven by the owner of the listening socket alone. Its HTTP
-server opens once the model is loaded, and ``/health`` generates two tokens before it says 200.
+No package index has it, so what is installed is its main branch; one of 2025 refuses ``--llm_kv_type`` and
+``--enable_ep_moe`` at start. It takes no API key and lists no models, so readiness is proven by the owner of the
+listening socket alone. Its HTTP server opens once the model is loaded; ``/health`` generates two tokens before its 200.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# Nearly all quantize a 16-bit checkpoint while it loads.
+# All but awq quantize a 16-bit checkpoint while it loads.
 QUANTIZATION = (
-    *("none", "ppl-w4a16-128", "flashllm-w6a16", "ao-int4wo-32", "ao-int4wo-64", "ao-int4wo-128", "ao-int4wo-256"),
-    *("ao-int8wo", "ao-fp8w8a16", "ao-fp6w6a16", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128"),
-    "triton-fp8w8a8-block128",
+    *("none", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128", "deepgemm-fp8w8a8-b128", "triton-fp8w8a8-block128"),
+    *("awq", "awq_marlin"),
 )
-MAX_MODEL_LEN, CHUNK = 16384, 4096  # its own defaults
+MAX_MODEL_LEN, CHUNK = 16384, 8192  # its own defaults
 PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
 PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
 
@@ -38,10 +38,10 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "python3"), "-m", "lightllm.server.api_server"),
         *("--model_dir", node.model_path or settings.model, "--model_name", command.nonce_name(settings, node)),
-        *("--host", node.bind, "--port", str(node.port), "--nccl_port", str(node.master_port)),
+        *("--host", node.bind, "--port", str(node.http_port), "--nccl_port", str(node.master_port)),
         *_nodes(settings, node),
     ]
-    return Command(tuple(argv), {"MOE_MODE": "EP"} if settings.enable_expert_parallel else {})
+    return Command(tuple(argv))
 
 
 def _chunk(tokens: int, settings: EngineSettings) -> int | None:
@@ -106,7 +106,8 @@ ENGINE = Engine(
         "data_parallel_size": Flag("--dp"),
         "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
         "quantization": Flag("--quant_type", choices=QUANTIZATION),
-        "kv_cache_dtype": Flag("--mode", choices=("triton_int8kv", "ppl_int8kv", "triton_fp8kv")),
+        "enable_expert_parallel": Flag("--enable_ep_moe", "bare"),
+        "kv_cache_dtype": Flag("--llm_kv_type", choices=("None", "int8kv", "int4kv")),
         "max_num_seqs": Flag("--running_max_req_size"),
         "max_num_batched_tokens": (Flag("--batch_max_tokens"), Flag("--chunked_prefill_size", of=_chunk)),
         "max_model_len": Flag("--max_req_total_len"),
@@ -116,12 +117,16 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--disable_dynamic_prompt_cache", "off"),
         "enforce_eager": Flag("--disable_cudagraph", "bare"),
         "speculative": (
-            Flag("--mtp_mode", of=lambda spec, _: "deepseekv3"),
+            Flag("--mtp_mode", of=lambda spec, _: "eagle_with_att"),  # of DeepSeek's own checkpoint
             Flag("--mtp_draft_model_dir", of=lambda spec, _: spec.model),
             Flag("--mtp_step", of=lambda spec, _: spec.num_speculative_tokens),
         ),
     },
-    taken=("served_model_name", "enable_expert_parallel"),
+    taken=("served_model_name",),
+    words={
+        "kv_cache_dtype": {"auto": "None", "int8": "int8kv", "int4": "int4kv"},
+        "quantization": {"fp8": "vllm-fp8w8a8", "int8": "vllm-w8a8"},
+    },
     refused={
         "revision": "LightLLM reads a local folder; fetch the revision there",
         "block_size": "LightLLM keeps its KV cache token by token",

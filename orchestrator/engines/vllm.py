@@ -77,9 +77,11 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     arguments = ["--data-parallel-size", str(size)] if size > 1 else []
     if nnodes == 1:
         return arguments
+    whole = size > 1 and size % nnodes == 0
     if size > 1:
-        arguments += ["--data-parallel-address", node.master_host, "--data-parallel-rpc-port", str(node.rpc_port)]
-    if size > 1 and size % nnodes == 0:
+        port = node.master_port if whole else node.rpc_port
+        arguments += ["--data-parallel-address", node.master_host, "--data-parallel-rpc-port", str(port)]
+    if whole:
         local = size // nnodes
         arguments += ["--data-parallel-size-local", str(local)]
         arguments += ["--data-parallel-start-rank", str(local * node.rank)] if node.rank else []
@@ -189,7 +191,7 @@ ENGINE = Engine(
         *("--host", "--port", "--uds", "--api-key", "--model", "-n", "-r"),
         *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
         *("--data-parallel-size-local", "--data-parallel-start-rank"),
-        *("--data-parallel-address", "--data-parallel-rpc-port"),
+        *("--data-parallel-address", "--data-parallel-rpc-port", "-dpl", "-dpr", "-dpa", "-dpp"),
     ),
     aliases={
         "-tp": "the field tensor_parallel_size",
@@ -198,6 +200,7 @@ ENGINE = Engine(
         "-ep": "the field enable_expert_parallel",
         "-q": "the field quantization",
         "-sc": "the field speculative",
+        "--device-memory-utilization": "the field gpu_memory_utilization",
     },
     drafts=Drafts(
         ("draft_model", "ngram", "eagle", "eagle3", "mtp", "medusa", "suffix"),

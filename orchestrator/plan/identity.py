@@ -143,7 +143,8 @@ def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: H
 
 def hardware_class(hardware: Hardware) -> dict[str, Any]:
     """What of the hardware changes a measurement: not its price, nor how its nodes are found."""
-    return hardware.model_dump(mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True)
+    own = hardware.model_dump(mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True)
+    return own | ({"container_args": [*hardware.container_args]} if hardware.container_args else {})
 
 
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:

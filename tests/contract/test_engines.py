@@ -38,8 +38,8 @@ SAMPLES: dict[str, Any] = {
     "url": "http://x", "profile": "h100", "api_key_env": "X", "extra_args": {"--zzz": 1}, "env": {"ZZZ": "1"},
 }  # fmt: skip
 # These say where and how often, not what the engine is told.
-ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "model", "nnodes", "replicas"}
-ELSEWHERE |= {"startup_timeout_s", "tokenizer"}
+ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "container_args", "model"}
+ELSEWHERE |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer"}
 
 
 def engine(name: str) -> Engine:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 
 import pytest
+from pydantic import ValidationError
 
+from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.container import container_name, in_container, launch_of
 from orchestrator.engines.ownership import node_path
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CPU = Hardware(name="cpu")
+MI300X = Hardware(name="mi", accelerator="MI300X", gpus_per_node=8)
+# https://rocm.docs.amd.com/projects/ai-ecosystem/en/latest/inference/vllm.html and
+# https://rocm.docs.amd.com/en/7.12.0-preview/rocm-for-ai/vllm.html, "Start the Docker container"; what is ours to say
+# (names, terminals, mounts, memory shared with the host) left out
+DOCUMENTED_ROCM = (
+    "--network=host --group-add=video --cap-add=SYS_PTRACE --security-opt=seccomp=unconfined --device=/dev/kfd "
+    "--device=/dev/dri"
+)
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
 NODE = Node(rank=1, workdir="/run/l", launch_id="01L", devices=("0", "3"), model_path="/models/tiny")
 INSIDE = Command(
@@ -126,3 +137,72 @@ def test_docker_binds_the_engine_to_its_cores_and_podman_inherits_them() -> None
     node = Node(workdir="/w", launch_id="l", cores=(2, 3))
     assert "--cpuset-cpus 2,3" in shlex.join(made("docker", CPU, node).argv)
     assert "--cpuset-cpus" not in made("podman", CPU, node).argv
+
+
+@pytest.fixture
+def infiniband(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.engines.container.INFINIBAND", "/")  # a folder that every node has
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman"])
+def test_amds_gpus_get_the_devices_that_rocm_documents_and_are_chosen_by_its_own_variable(runtime: str) -> None:
+    settings = EngineSettings(engine="vllm", model="m", image="rocm/vllm:1", container_runtime=runtime)  # type: ignore[arg-type]
+    command = ENGINES["vllm"].command(settings, MI300X, NODE, "k3y")
+    said = {f"{flag}={value}" for flag, value in itertools.pairwise(command.argv)}
+    assert set(DOCUMENTED_ROCM.split()) <= said
+    assert "--env=HIP_VISIBLE_DEVICES" in said
+    assert command.env["HIP_VISIBLE_DEVICES"] == "0,3"
+    assert "CUDA_VISIBLE_DEVICES" not in command.env, "vLLM refuses to start where the two differ"
+    assert "--gpus" not in command.argv
+    assert "nvidia" not in shlex.join(command.argv)
+
+
+def test_amds_gpus_without_an_image_and_in_apptainer() -> None:
+    bare = ENGINES["vllm"].command(EngineSettings(engine="vllm", model="m"), MI300X, NODE, "k")
+    assert bare.env["HIP_VISIBLE_DEVICES"] == "0,3"
+    assert made("apptainer", MI300X).argv[:3] == ("apptainer", "exec", "--rocm")
+
+
+@pytest.mark.usefixtures("infiniband")
+@pytest.mark.parametrize("hardware", [H100, MI300X])
+def test_a_container_sees_the_nodes_infiniband_where_there_is_one(hardware: Hardware) -> None:
+    line = shlex.join(made("docker", hardware).argv)
+    assert "--device /dev/infiniband --ulimit memlock=-1 --cap-add IPC_LOCK" in line
+    assert "infiniband" not in shlex.join(made("docker", CPU).argv)
+
+
+def test_what_says_a_nodes_network_reaches_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    assert "--env NCCL_IB_HCA" in shlex.join(made("docker").argv)
+    assert "NCCL_IB_HCA".startswith(made("apptainer").inherits or ())
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "apptainer"])
+def test_words_of_the_hardware_and_of_the_deployment_stand_before_the_image(runtime: str) -> None:
+    hardware = H100.model_copy(update={"container_args": ("--device", "/dev/gdrdrv")})
+    given = {"image": "i.sif", "container_runtime": runtime, "container_args": ["--ulimit=core=0"]}
+    settings = EngineSettings.model_validate({"engine": "vllm", "model": "m"} | given)
+    argv = in_container(INSIDE, settings, hardware, NODE).argv
+    at = argv.index("/dev/gdrdrv")
+    assert argv[at - 1 : at + 2] == ("--device", "/dev/gdrdrv", "--ulimit=core=0")
+    assert at < next(index for index, word in enumerate(argv) if word.endswith("i.sif"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["/dev/x"], "would be read as the image"),
+        (["--name", "x"], "--name: this program says that itself"),
+        (["--ulimit=core=0", "--network=none"], "--network: this program says that itself"),
+        (["--env\nx"], "one line"),
+    ],
+)
+def test_words_that_would_take_the_container_away_are_refused(words: list[str], sentence: str) -> None:
+    for kind, given in ((EngineSettings, {"engine": "vllm", "model": "m", "image": "i"}), (Hardware, {"name": "h"})):
+        with pytest.raises(ValidationError, match=sentence):
+            kind.model_validate(given | {"container_args": words})
+
+
+def test_words_for_a_container_need_an_image() -> None:
+    settings = EngineSettings(engine="vllm", model="m", container_args=("--privileged",))
+    assert "container_args: they are for an image" in "\n".join(ENGINES["vllm"].problems(settings, H100))

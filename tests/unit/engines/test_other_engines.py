@@ -163,7 +163,7 @@ def test_golden_lightllm() -> None:
     assert small["--batch_max_tokens"] == small["--chunked_prefill_size"] == ["640"]
     whole = by_flag(command("lightllm", enable_chunked_prefill=False).argv)
     assert whole["--batch_max_tokens"] == ["16384"] and "--disable_chunked_prefill" in whole
-    assert command("lightllm", enable_expert_parallel=True).env["MOE_MODE"] == "EP"
+    assert "--enable_ep_moe" in command("lightllm", enable_expert_parallel=True).argv
 
 
 def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
@@ -171,7 +171,7 @@ def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
     made = command("llama_cpp", node=node, tensor_parallel_size=2, max_model_len=1000, max_num_seqs=8)
     assert by_flag(made.argv) == by_flag(
         "llama-server --model /m/a.gguf --host 127.0.0.1 --port 21001 --alias tiny-01L --parallel 8 --ctx-size 8192 "
-        "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode row --fit off --metrics --no-webui"
+        "--batch-size 2048 --ubatch-size 512 --gpu-layers all --split-mode tensor --fit off --metrics --no-webui"
     )
     assert made.secrets == {"LLAMA_API_KEY": "k3y"}
     line = shlex.join(command("llama_cpp", CPU, {"cores": (0, 1), "model_path": "acme/x:Q4_K_M"}).argv)
@@ -217,6 +217,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "only LMDeploy's pytorch backend"),
     ("lmdeploy", {"revision": "abc"}, "revision: LMDeploy takes the flag and serves the newest revision all the same"),
     ("lmdeploy", {"nnodes": 2, "tensor_parallel_size": 2, "extra_args": {"--backend": "pytorch"}}, "through Ray only"),
+    (
+        "lmdeploy",
+        {"data_parallel_size": 2, "extra_args": {"--backend": "pytorch"}},
+        "starts a server per rank behind a proxy of its own",
+    ),
+    ("lmdeploy", {"enable_expert_parallel": True, "nnodes": 2, "tensor_parallel_size": 2}, "has it on one node only"),
     ("lmdeploy", {"load_format": "dummy"}, "reads the checkpoint's own weights only"),
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
     ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
@@ -225,7 +231,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
     ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "has no method"),
     ("lightllm", {"image": "x"}, "nothing would prove that the server"),
-    ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "by rows or by layers, not by both"),
+    ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "splits tensors or layers, not both"),
+    ("llama_cpp", {"extra_args": {"-sm": "row"}}, "-sm is how tensor_parallel_size is done, which is 1"),
     ("llama_cpp", {"quantization": "q4_0"}, "a GGUF file has its own quantization"),
     ("llama_cpp", {"kv_cache_tokens": 9}, "max_num_seqs slots of max_model_len tokens; give these"),
     ("llama_cpp", {}, "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"),

@@ -269,3 +269,19 @@ def test_listeners_are_found_by_their_sockets() -> None:
         port = server.getsockname()[1]
         assert REAL_LISTENERS(port) == {psutil.Process().pid}
     assert REAL_LISTENERS(port) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "network"),
+    [
+        ("node1:812:1301 [0] NCCL INFO Using network IB", "IB"),
+        ("node1:812:1301 [0] NCCL INFO Using network Socket", "Socket"),
+        ("node1:812:1301 [0] NCCL INFO Assigned NET plugin Socket to comm", "Socket"),
+        ("nothing of it", "not said"),
+    ],
+)
+def test_a_replica_on_several_nodes_says_over_which_network(line: str, network: str) -> None:
+    process = FakeProcess(log=line)
+    ready = wait(VLLM, FakeServer(vllm_answers()), process, nnodes=2, pipeline_parallel_size=2)
+    assert ready.reported["network"] == network
+    assert "network" not in wait(VLLM, FakeServer(vllm_answers()), process).reported

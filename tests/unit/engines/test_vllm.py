@@ -118,7 +118,7 @@ def test_data_parallel_ranks_are_dealt_to_nodes_in_whole() -> None:
     given = {"data_parallel_size": 4, "nnodes": 2, "tensor_parallel_size": 2}
     first = shlex.join(command(H100, Node(master_host="a", master_port=5), **given).argv)
     second = shlex.join(command(H100, Node(rank=1, master_host="a", master_port=5), **given).argv)
-    common = "--data-parallel-size 4 --data-parallel-size-local 2 --data-parallel-address a --data-parallel-rpc-port 5"
+    common = "--data-parallel-size 4 --data-parallel-address a --data-parallel-rpc-port 5 --data-parallel-size-local 2"
     assert common in first
     assert f"{common} --data-parallel-start-rank 2 --headless" in second
     assert "--nnodes" not in first + second
@@ -204,8 +204,13 @@ def test_the_users_environment_wins() -> None:
         ({"url": "http://x"}, "url: is for the engine `endpoint`"),
         (
             {"data_parallel_size": 3, "tensor_parallel_size": 2, "nnodes": 2},
-            "vLLM puts whole data-parallel ranks on a node",
+            "vLLM takes whole ranks on a node or whole nodes for a rank",
         ),
+        (
+            {"data_parallel_size": 2, "tensor_parallel_size": 16, "nnodes": 4},
+            "ranks that span nodes are for mixtures of experts",
+        ),
+        ({"extra_args": {"-dpl": 2}}, "-dpl is set by this program"),
         ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "uni runs one rank"),
         ({"quantization": "gguf"}, "quantization: gguf is no longer part of vLLM"),
         ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "give one of them"),

@@ -153,7 +153,7 @@ def test_sizes_may_carry_units() -> None:
         ({"deployments": {"engine": "vllm", "engine_version": True}}, "'engine_version' must be text, not true"),
         ({"deployments": {"engine": "vllm", "env": {"A": 1}}}, "'A' must be text, not 1 (put it in quotes)"),
         ({"deployments": {"engine": "vllm", "tensor_parallel_size": True}}, "must be a valid integer, not true"),
-        ({"deployments": {"engine": "vllm", "extra_args": {"--x": [1]}}}, "'--x' has a value of the wrong type"),
+        ({"deployments": {"engine": "vllm", "extra_args": {"--x": [{}]}}}, "'--x' has a value of the wrong type"),
         (
             {"deployments": {"engine": "vllm", "kv_cache_memory_bytes": "2 bags"}},
             "'kv_cache_memory_bytes': could not interpret byte unit: bags",

@@ -1,0 +1,97 @@
+"""Deployments as people run them, and the flags that each engine's own documentation gives for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BIG = {"model": "meta-llama/Llama-3.3-70B-Instruct", "tensor_parallel_size": 8, "max_model_len": 16384}
+FP8 = {"model": "Qwen/Qwen3-32B", "quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel_size": 2}
+AWQ = {"model": "Qwen/Qwen2.5-72B-Instruct-AWQ", "quantization": "awq", "tensor_parallel_size": 2}
+DRAFT = {"method": "eagle3", "num_speculative_tokens": 3, "model": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B"}
+TWO_NODES = BIG | {"pipeline_parallel_size": 2, "nnodes": 2}
+DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3.1", "enable_expert_parallel": True}
+LORA = BIG | {"enable_lora": True, "lora_modules": {"a": "/adapters/a"}}
+# Engine -> what it is -> settings, words that stand in rank 1's command line (rank 0's of one node).
+DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
+    "vllm": {
+        "70B on 8 GPUs": (BIG, "--tensor-parallel-size 8 --max-model-len 16384"),
+        "fp8": (FP8, "--quantization fp8 --kv-cache-dtype fp8"),
+        "awq": (AWQ, "--quantization awq"),
+        "eagle3": (BIG | {"speculative": DRAFT}, "--speculative-config"),
+        "two nodes": (TWO_NODES, "--nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 21002 --headless"),
+        "DeepSeek, attention of 8 ranks": (
+            DEEPSEEK | {"data_parallel_size": 8},
+            "--data-parallel-size 8 --enable-expert-parallel --tensor-parallel-size 1",
+        ),
+        "DeepSeek, 16 ranks on two nodes": (
+            DEEPSEEK | {"data_parallel_size": 16, "nnodes": 2},
+            "--data-parallel-size 16 --data-parallel-size-local 8 --data-parallel-start-rank 8 "
+            "--data-parallel-address 10.0.0.1 --data-parallel-rpc-port 21002 --headless",
+        ),
+        "DeepSeek, 2 ranks on four nodes": (
+            DEEPSEEK | {"data_parallel_size": 2, "tensor_parallel_size": 16, "nnodes": 4},
+            "--data-parallel-size 2 --nnodes 4 --node-rank 1 --master-addr 10.0.0.1 --master-port 21002 "
+            "--data-parallel-address 10.0.0.1 --data-parallel-rpc-port 21009 --headless",
+        ),
+    },
+    "sglang": {
+        "70B on 8 GPUs": (BIG, "--tp-size 8 --context-length 16384"),
+        "fp8": (FP8, "--quantization fp8 --kv-cache-dtype fp8_e4m3"),
+        "awq": (AWQ, "--quantization awq"),
+        "eagle3": (
+            BIG | {"speculative": DRAFT},
+            "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-eagle-topk 1 "
+            "--speculative-num-draft-tokens 4",
+        ),
+        "two nodes": (
+            TWO_NODES,
+            "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --port 21005",
+        ),
+        "DeepSeek, experts over 8 GPUs": (DEEPSEEK | {"tensor_parallel_size": 8}, "--tp-size 8 --ep-size 8"),
+    },
+    "tgi": {
+        "70B on 8 GPUs": (BIG, "--num-shard 8 --max-total-tokens 16384"),
+        "fp8": (FP8, "--quantize fp8 --kv-cache-dtype fp8_e4m3fn"),
+        "awq": (AWQ, "--quantize awq"),
+    },
+    "tensorrt_llm": {
+        "70B on 8 GPUs": (BIG, "--backend pytorch --extra_llm_api_options trtllm.yaml"),
+        "fp8": (FP8 | {"quantization": None, "model": "nvidia/Qwen3-32B-FP8"}, "--backend pytorch"),
+        "eagle3": (BIG | {"speculative": DRAFT}, "--backend pytorch"),
+        "DeepSeek, attention of 8 ranks": (
+            DEEPSEEK
+            | {"tensor_parallel_size": 8, "extra_args": {"enable_attention_dp": True, "moe_config.backend": "CUTLASS"}},
+            "--backend pytorch",
+        ),
+    },
+    "lmdeploy": {
+        "70B on 8 GPUs": (BIG, "--backend turbomind --tp 8 --session-len 16384"),
+        "fp8": (FP8 | {"extra_args": {"--backend": "pytorch"}}, "--model-format fp8 --quant-policy fp8"),
+        "awq": (AWQ, "--model-format awq --tp 2"),
+        "eagle3": (
+            BIG | {"speculative": DRAFT, "extra_args": {"--backend": "pytorch"}},
+            "--speculative-algorithm eagle3 --speculative-num-draft-tokens 3",
+        ),
+        "two nodes": (
+            BIG | {"tensor_parallel_size": 16, "nnodes": 2},
+            "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --server-name 10.0.0.2 --server-port 21005",
+        ),
+        "DeepSeek, attention of 8 ranks": (DEEPSEEK | {"data_parallel_size": 8}, "--dp 8 --ep 8 --tp 1"),
+    },
+    "lightllm": {
+        "70B on 8 GPUs": (BIG, "--tp 8 --max_req_total_len 16384"),
+        "fp8": (FP8 | {"kv_cache_dtype": "int8"}, "--quant_type vllm-fp8w8a8 --llm_kv_type int8kv"),
+        "awq": (AWQ, "--quant_type awq"),
+        "two nodes": (BIG | {"tensor_parallel_size": 16, "nnodes": 2}, "--nnodes 2 --node_rank 1 --nccl_host 10.0.0.1"),
+        "DeepSeek, attention of 8 ranks": (
+            DEEPSEEK | {"tensor_parallel_size": 8, "data_parallel_size": 8},
+            "--tp 8 --dp 8 --enable_ep_moe",
+        ),
+    },
+    "llama_cpp": {
+        "70B on 8 GPUs": (BIG, "--split-mode tensor --gpu-layers all"),
+        "70B by layers": (BIG | {"tensor_parallel_size": 1, "pipeline_parallel_size": 8}, "--split-mode layer"),
+        "by rows": (BIG | {"extra_args": {"--split-mode": "row"}}, "--split-mode row"),
+    },
+}
+CASES = [(engine, what) for engine, cases in DEPLOYMENTS.items() for what in cases]

@@ -1,0 +1,133 @@
+"""Deployments as people run them: the command line is one that the engine's own parser or source takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import ENGINES
+from orchestrator.engines.command import Node
+from orchestrator.engines.tensorrt_llm import CONFIG
+from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.command_lines import by_flag
+from tests.contract import recorded
+from tests.contract.deployments import BIG, CASES, DEPLOYMENTS, LORA
+from tests.contract.test_engine_flags import complaints
+
+H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
+
+
+def command_line(name: str, given: dict[str, Any]) -> list[str]:
+    """Of rank 1 where there are several nodes; ``host:port`` of rank 0 is 10.0.0.1:21001."""
+    rank = int(given.get("nnodes", 1) > 1)
+    node = Node(
+        rank=rank, host=f"10.0.0.{rank + 1}", bind=f"10.0.0.{rank + 1}", port=21001, master_host="10.0.0.1",
+        master_port=21002, rpc_port=21009, extra_ports=(21005, 21006, 21007), devices=tuple("01234567"), launch_id="L",
+    )  # fmt: skip
+    made = EngineSettings.model_validate({"engine": name} | given)
+    assert ENGINES[name].problems(made, H100) == []
+    argv = list(ENGINES[name].command(made, H100, node, "k").argv[1:])
+    argv = argv[2:] if argv[0] in ("-c", "-m") else argv
+    return argv[next(at for at, word in enumerate(argv) if word.startswith("--")) :]
+
+
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(name: str, what: str) -> None:
+    given, words = DEPLOYMENTS[name][what]
+    argv = command_line(name, given)
+    said = by_flag(argv)
+    for flag, values in by_flag(words).items():
+        assert not flag or said[flag] == values or (flag in said and not values)
+    if name in recorded.WITH_FLAGS:
+        assert complaints(argv, recorded.flags(name)["flags"]) == []
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi"])
+def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) -> None:
+    problems = ENGINES[name].problems(EngineSettings.model_validate({"engine": name} | LORA), H100)
+    assert [problem.split(":")[0] for problem in problems] == ["enable_lora", "lora_modules"]
+
+
+@pytest.mark.parametrize("spellings", recorded.flags("sglang")["aliases"], ids=lambda group: group[0])
+def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(spellings: list[str]) -> None:
+    spec = {"method": "eagle3", "num_speculative_tokens": 3, "model": "/d"}
+    for flag in spellings:
+        given = BIG | {"engine": "sglang", "speculative": spec, "extra_args": {flag: "1"}}
+        assert f"extra_args: {flag} is set by" in "\n".join(
+            ENGINES["sglang"].problems(EngineSettings.model_validate(given), H100)
+        )
+
+
+def file_of(**given: Any) -> dict[str, Any]:
+    made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG} | given)
+    assert ENGINES["tensorrt_llm"].problems(made, H100) == []
+    document: dict[str, Any] = json.loads(ENGINES["tensorrt_llm"].command(made, H100, Node(), "k").files[CONFIG])
+    return document
+
+
+def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
+    extra = {
+        "enable_attention_dp": True,
+        "kv_cache_config.host_cache_size": 1 << 30,
+        "cuda_graph_config.batch_sizes": [1, 64],
+    }
+    document = file_of(extra_args=extra, kv_cache_dtype="fp8_e4m3", gpu_memory_utilization=0.8)
+    assert document["enable_attention_dp"] is True
+    assert document["kv_cache_config"] == {"dtype": "fp8", "free_gpu_memory_fraction": 0.8, "host_cache_size": 1 << 30}
+    assert document["cuda_graph_config"] == {"enable_padding": True, "batch_sizes": [1, 64]}
+    assert file_of(max_num_seqs=96)["cuda_graph_config"] == {"enable_padding": True, "max_batch_size": 96}
+    assert file_of(enforce_eager=True)["cuda_graph_config"] is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "sentence"),
+    [
+        ({"max_batch_size": 3}, "max_batch_size is set by the field max_num_seqs"),
+        ({"kv_cache_config": None}, "kv_cache_config is set by the field kv_cache_dtype"),
+        ({"max_batch_size.x": 3}, "max_batch_size.x is set by the field max_num_seqs"),
+        ({"speculative_config.max_draft_len": 3}, "is set by the field speculative"),
+        ({"moe_config.backend": "X", "moe_config": None}, "moe_config and moe_config.backend say the same"),
+        ({"cp_config..x": 3}, "'cp_config..x' is no key"),
+        ({"lora_config.lora_dir": ["/a"]}, "no workload asks for LoRA adapters"),
+        ({"return_perf_metrics": False}, "is set by this program"),
+    ],
+)
+def test_a_key_of_tensorrts_file_that_would_be_said_twice_is_refused(extra: dict[str, Any], sentence: str) -> None:
+    made = EngineSettings.model_validate({"engine": "tensorrt_llm", **BIG, "extra_args": extra})
+    assert sentence in "\n".join(ENGINES["tensorrt_llm"].problems(made, H100))
+
+
+def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
+    made = EngineSettings.model_validate({"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}})
+    assert "is no flag; write '--enable_attention_dp'" in "\n".join(ENGINES["vllm"].problems(made, H100))
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tgi", "lmdeploy", "tensorrt_llm"])
+def test_fp8_is_one_word_for_the_kv_cache_of_all_engines(name: str) -> None:
+    backend = {"extra_args": {"--backend": "pytorch"}} if name == "lmdeploy" else {}
+    made = EngineSettings.model_validate({"engine": name, **BIG, "kv_cache_dtype": "fp8", **backend})
+    assert ENGINES[name].problems(made, H100) == []
+    command = ENGINES[name].command(made, H100, Node(), "k")
+    assert "fp8" in shlex.join(command.argv) + "".join(command.files.values())
+
+
+@pytest.mark.parametrize(("name", "takes"), [("llama_cpp", "q8_0"), ("lightllm", "int8kv")])
+def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes(name: str, takes: str) -> None:
+    made = EngineSettings.model_validate({"engine": name, **BIG, "kv_cache_dtype": "fp8"})
+    (problem,) = ENGINES[name].problems(made, H100)
+    assert problem.startswith("kv_cache_dtype: 'fp8' is none of")
+    assert takes in problem
+
+
+def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_refused() -> None:
+    env = {"NCCL_DEBUG_FILE": "{workdir}/nccl-{rank}.log", "OMP_PLACES": "{0,1}", "LEVELS": '{"a": 1}'}
+    made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
+    assert ENGINES["vllm"].problems(made, H100) == []
+    said = ENGINES["vllm"].command(made, H100, Node(rank=3, workdir="/w"), "k").env
+    assert said["NCCL_DEBUG_FILE"] == "/w/nccl-3.log"
+    assert (said["OMP_PLACES"], said["LEVELS"]) == ("{0,1}", '{"a": 1}')
+    wrong = made.model_copy(update={"env": {"A": "{rnak}"}})
+    assert "env: A holds {rnak}, which is none of {rank}, {host}" in "\n".join(ENGINES["vllm"].problems(wrong, H100))
