@@ -21,6 +21,8 @@ KINDS = {
     "nodes_changed": "nodes `joined` or `left` the cluster",
     "autoscaler": "what the cluster's autoscaler says of nodes that do not come",
     "occupied": "a launch waits for cores or a host that another sweep has",
+    "network": "the nodes of a replica speak over TCP, or over what its log does not name",
+    "other_version": "an engine says another version than its flags are known of (`reported.flags_known_as_of`)",
     "node_rests": "nothing is started on a `node` for `wait_s`: it failed launches, or its GPUs' memory is not back",
     "paused": "nothing is started for `wait_s`: the same failed on several `nodes`",
     "goes_on": "a pause is over",
