@@ -258,7 +258,7 @@ class FakeAgent:
         if self.world.clock.now_s() < self._ready_s:
             return None
         failure: Failure | None = self.world.step("ready")
-        return failure or Ready(self.world.ready_after_s, {}, "1.0")
+        return failure or Ready(self.world.ready_after_s, {}, "0.32.0")
 
     def failure(self) -> Failure | None:
         self._reach()
