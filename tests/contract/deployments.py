@@ -48,6 +48,10 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
             "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:21002 --port 21005",
         ),
         "DeepSeek, experts over 8 GPUs": (DEEPSEEK | {"tensor_parallel_size": 8}, "--tp-size 8 --ep-size 8"),
+        "DeepSeek, attention of 8 ranks": (
+            DEEPSEEK | {"data_parallel_size": 8},
+            "--tp-size 8 --attn-dp-size 8 --ep-size 8",
+        ),
     },
     "tgi": {
         "70B on 8 GPUs": (BIG, "--num-shard 8 --max-total-tokens 16384"),
