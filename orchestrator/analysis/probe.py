@@ -10,7 +10,7 @@ alpha at most, however often one looks (Ville 1939), so a probe may stop at any 
 with a seed of its own, are simply taken together. That holds for independent requests. Failures come in runs, so
 counts are first divided by the design effect: how many times the variance of batch means (Schmeiser 1982) is above that
 of independent requests, the largest over batches of several sizes. Where too few runs of misses were seen to tell, one
-of ``PRIOR_EFFECT`` is assumed: no miss in 60 requests is no evidence for 95 % where misses come 8 at a time.
+of ``PRIOR_EFFECT`` is assumed: no miss in 60 requests is no evidence for 95 % where misses come 20 at a time.
 
 Used by whoever runs a probe (``Probe``), and by ``analysis/claim.py`` over what is stored (``evidence``).
 """
@@ -29,10 +29,11 @@ from orchestrator.analysis.steady import steady_from
 
 ALPHA = 0.05  # of one verdict: how often it may be wrong
 LIVE_ALPHA = 0.03  # of a running probe: what is stored of it, cut a little differently, shall say the same
-PRIOR_EFFECT = 8.0  # design effect where nothing is known of it
+PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_RUNS = 4  # runs of misses that weigh as much as what was assumed
 FEWEST_BATCHES = 10
-GROWTH = 2.5  # standard deviations by which a backlog grows, in each of the last two quarters of a run
+GROWTH = 3.0  # standard deviations by which a backlog grows, in each of the last two quarters of a run
+MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
 FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
 Outcome = Literal["holds", "fails"]
@@ -56,12 +57,15 @@ class Evidence:
         return "holds" if self.holds >= enough else "fails" if self.fails >= enough else None
 
 
-def evidence(runs: Sequence[Bools], target: float) -> Evidence:
-    """``runs``: per probe whether each request met the test, in order of when they were due. ``target``: in (0, 1]."""
+def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_EFFECT) -> Evidence:
+    """``runs``: per probe whether each request met the test, in order of when they were due. ``target``: in (0, 1].
+
+    ``prior_effect``: design effect where these show no other.
+    """
     count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
     if not count:
-        return Evidence(0, 0.0, 0.0, PRIOR_EFFECT, 0.0, 0.0)
-    effect = design_effect(runs)
+        return Evidence(0, 0.0, 0.0, prior_effect, 0.0, 0.0)
+    effect = design_effect(runs, prior_effect)
     n, missed, q = count / effect, (count - met) / effect, 1.0 - target
     if q <= 0:  # every request must: nothing short of all of them shows that it holds, one miss that it does not
         return Evidence(count, met / count, n, effect, 0.0, np.inf if met < count else 0.0)
@@ -75,11 +79,11 @@ def evidence(runs: Sequence[Bools], target: float) -> Evidence:
     return Evidence(count, met / count, n, effect, float(holds), float(fails))
 
 
-def design_effect(runs: Sequence[Bools]) -> float:
+def design_effect(runs: Sequence[Bools], prior_effect: float = PRIOR_EFFECT) -> float:
     """How many times the variance of the share is that of independent requests; at least 1."""
     sums = [np.concatenate([[0], np.cumsum(run)]) for run in runs if len(run)]
     count, met = sum(one.size - 1 for one in sums), sum(int(one[-1]) for one in sums)
-    clumps = sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
+    clumps = runs_of_misses(runs)
     share, found, batches = met / count, 1.0, FEWEST_BATCHES
     while 0 < share < 1 and batches <= max(count / 10 / len(sums), FEWEST_BATCHES):
         edges = [np.linspace(0, one.size - 1, min(batches, one.size - 1) + 1).astype(int) for one in sums]
@@ -88,7 +92,12 @@ def design_effect(runs: Sequence[Bools]) -> float:
         spread = float(((amounts - share * sizes) ** 2).sum()) * sizes.size / max(sizes.size - 1, 1)
         found = max(found, spread / (count * share * (1 - share)))
         batches *= 2
-    return max(found, (clumps * found + PRIOR_RUNS * PRIOR_EFFECT) / (clumps + PRIOR_RUNS))
+    return max(found, (clumps * found + PRIOR_RUNS * prior_effect) / (clumps + PRIOR_RUNS))
+
+
+def runs_of_misses(runs: Sequence[Bools]) -> int:
+    """How many were seen to begin."""
+    return sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
 
 
 class Probe:
@@ -96,11 +105,13 @@ class Probe:
 
     ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier after tier.
     Instants are seconds since the probe's start, in any order. With several tests each has its share of ``alpha``.
+    ``prior_effect``: the design effect until this probe shows another; 1 makes it quick, to say whether to go up or
+    down, and no proof.
     """
 
-    def __init__(self, tiers: Sequence[Sequence[float]], alpha: float = LIVE_ALPHA) -> None:
-        self._tiers = tiers
-        self._alpha = alpha / max(1, sum(len(tier) for tier in tiers))
+    def __init__(self, tiers: Sequence[Sequence[float]], prior_effect: float = PRIOR_EFFECT) -> None:
+        self._tiers, self._prior = tiers, prior_effect
+        self._alpha = LIVE_ALPHA / max(1, sum(len(tier) for tier in tiers))
         self._told: list[tuple[Floats, Floats, Bools]] = []
         self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)  # the first one of a tier stays
         self.diverging = False  # at the last look: requests come in faster than they are answered
@@ -136,7 +147,7 @@ class Probe:
             unknown = np.flatnonzero(~known[:, column])
             until = due[unknown[0]] if unknown.size else np.inf
             judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
-            verdict = evidence([met[judged, column]], float(target)).verdict(self._alpha)
+            verdict = evidence([met[judged, column]], float(target), self._prior).verdict(self._alpha)
             may_hold = begin is not None and not saturated and not self.diverging
             verdicts.append("fails" if self.diverging else None if verdict == "holds" and not may_hold else verdict)
         ends = np.cumsum([len(tier) for tier in self._tiers])
@@ -164,7 +175,7 @@ def _late(due_s: Floats, done_s: Floats, known: Bools, met: Bools, now_s: float)
     fills up with long answers does neither."""
     last = due_s >= 0.75 * now_s
     decided = known[last]
-    if np.any((decided.sum(0) >= FEWEST_LATE) & ((decided & ~met[last]).sum(0) > 0.5 * decided.sum(0))):
+    if np.any((decided.sum(0) >= FEWEST_LATE) & ((decided & ~met[last]).sum(0) > MOSTLY * decided.sum(0))):
         return True
     tenth = max(len(due_s) // 10, FEWEST_LATE)
     if len(due_s) < 4 * tenth:

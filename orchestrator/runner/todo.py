@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from types import MappingProxyType
+from typing import cast
 
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
-from orchestrator.results.records import Committed
+from orchestrator.results.records import AttemptData, Committed
 from orchestrator.search.base import Strategy
-from orchestrator.spec.load import Level, Slo
+from orchestrator.spec.load import Control, Level, Slo
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
@@ -22,15 +24,19 @@ NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 @dataclass(eq=False)
 class _Search:
-    """One workload's strategy, and how often each level was told to it: the next repeat."""
+    """One workload's strategy, and which repeats of each level were told to it."""
 
     load: PlannedLoad
     strategy: Strategy
-    repeats: Counter[Level] = field(default_factory=Counter)
+    told: set[tuple[Level, int]] = field(default_factory=set)
 
-    def tell(self, level: Level, attempt: Committed) -> None:
-        self.repeats[level] += 1
+    def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
+        self.told.add((level, repeat))
         self.strategy.tell(level, attempt)
+
+    def repeats_of(self, level: Level) -> Iterator[int]:
+        """Those that it was not told of, the next first."""
+        return (repeat for repeat in count() if (level, repeat) not in self.told)
 
 
 class Todo:
@@ -55,7 +61,8 @@ class Todo:
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []
         self._of = cache(self._measurement_of)  # their ids are hashes, and every one is looked up again and again
-        known = [committed[one.measurement_id] for _, one in self._ahead() if one.measurement_id in committed]
+        known = [one for search in self._searches for one in self._tell_all(search)]
+        known += [committed[one.measurement_id] for _, one in self._ahead() if one.measurement_id in committed]
         self.skipped = sum(one.status == "ok" for one in known)
         self.refused = len(known) - self.skipped
         self._go_on()
@@ -67,8 +74,8 @@ class Todo:
     def close(self, attempt: Committed) -> None:
         """What came of the next one, measured or given up."""
         assert self._next is not None
-        search, point, _ = self._next
-        search.tell(point.level, attempt)
+        search, point, measurement = self._next
+        search.tell(point.level, measurement.repeat, attempt)
         self._go_on()
 
     def drop(self) -> None:
@@ -126,11 +133,11 @@ class Todo:
         asked: list[tuple[_Search, Point, Measurement]] = []
         for search in self._searches:
             while (level := search.strategy.ask()) is not None:
-                point, measurement = self._of(search, level, search.repeats[level])
+                point, measurement = self._of(search, level, next(search.repeats_of(level)))
                 if (known := self._committed.get(measurement.measurement_id)) is None:
                     asked.append((search, point, measurement))
                     break
-                search.tell(level, known)
+                search.tell(level, measurement.repeat, known)
         self._next = min(asked, key=lambda one: one[2].repeat, default=None)
         self._left = [one for one in self._ahead() if one[1].measurement_id not in self._committed]
         if self._next is not None and not self._left:
@@ -143,11 +150,26 @@ class Todo:
         """Everything the strategies will ask for, as far as they know."""
         found = []
         for search in self._searches:
-            repeats = search.repeats.copy()
-            for level in search.strategy.ahead():
-                found.append(self._of(search, level, repeats[level]))
-                repeats[level] += 1
+            levels = search.strategy.ahead()
+            repeats = {level: search.repeats_of(level) for level in levels}
+            found += [self._of(search, level, next(repeats[level])) for level in levels]
         return found
+
+    def _tell_all(self, search: _Search) -> list[Committed]:
+        """Everything that is committed of a search that decides by figures: what it would have asked for first may
+        depend on hints that are no longer the same."""
+        told = list[Committed]()
+        for known in (
+            sorted(self._committed.values(), key=lambda one: one.created_unix_ns)
+            if search.strategy.needs_figures
+            else ()
+        ):
+            if isinstance(known, AttemptData) and known.deployment_id == self.deployment.id:
+                level = Level(control=cast("Control", known.point.control), value=known.point.level)
+                if self._of(search, level, known.point.repeat)[1].measurement_id == known.measurement_id:
+                    search.tell(level, known.point.repeat, known)
+                    told.append(known)
+        return told
 
     def _measurement_of(self, search: _Search, level: Level, repeat: int) -> tuple[Point, Measurement]:
         point = self._plan.point(self.deployment.id, search.load, level)

@@ -4,5 +4,10 @@ from orchestrator.registry import Registry
 from orchestrator.search.base import Strategy
 
 STRATEGIES: Registry[type[Strategy]] = Registry(
-    "searches", {"levels": "orchestrator.search.levels:LevelsInOrder", "curve": "orchestrator.search.curve:Curve"}
+    "searches",
+    {
+        "levels": "orchestrator.search.levels:LevelsInOrder",
+        "curve": "orchestrator.search.curve:Curve",
+        "capacity": "orchestrator.search.capacity:Capacity",
+    },
 )

@@ -26,8 +26,9 @@ class Question:
 class Strategy(Protocol):
     """Says which level to measure next, for one workload on one deployment.
 
-    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed. A level that
-    is to be repeated is asked for again.
+    After the same tells it asks the same: a sweep that was killed goes on by telling it what is committed. One that
+    needs figures is told all of it first, the oldest first and whatever it would have asked for. A level that is to be
+    repeated is asked for again.
     """
 
     # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps are read then
@@ -47,7 +48,7 @@ class Strategy(Protocol):
         ...
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        """What came of a level it asked for, measured or given up."""
+        """What came of a level, measured or given up."""
         ...
 
     def ahead(self) -> Sequence[Level]:

@@ -1,0 +1,177 @@
+"""How often a capacity that was claimed is too high, how much of the truth is claimed, and what load that takes.
+
+    python -m benchmarks.search.claims [--repetitions 200] [--only NAME]
+
+Every search runs as in a sweep, in virtual time: the strategy asks, a simulated server answers (servers.py), the probe
+is looked at while it runs and ends when it knows. Beside it the rules of others on the same servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.search.servers import SERVERS, TARGET, Run, Server
+from orchestrator.analysis.claim import Claim, Probed
+from orchestrator.analysis.probe import Outcome, Probe
+from orchestrator.analysis.steady import steady_from
+from orchestrator.search.capacity import MOST_PROBES, Tier
+from orchestrator.spec.load import Slo
+
+CAP_S = 600.0  # of one probe, where it does not know before
+SLO = Slo(name="slo", ttft=0.5, attainment=TARGET)
+LOOKS = np.unique(np.round(np.concatenate([np.arange(1, 20), 20 * 1.07 ** np.arange(60)]), 1))
+
+
+@dataclass
+class Spent:
+    """Load that a search took."""
+
+    seconds: float = 0.0
+    requests: int = 0
+    probes: int = 0
+    levels: list[float] = field(default_factory=list)
+
+    def add(self, level: float, seconds: float, requests: int) -> None:
+        self.seconds, self.requests, self.probes = self.seconds + seconds, self.requests + requests, self.probes + 1
+        self.levels.append(level)
+
+
+def probe(
+    server: Server,
+    level: float,
+    rng: np.random.Generator,
+    spent: Spent,
+    prior_effect: float,
+    cap_s: float = CAP_S,
+) -> Probed:
+    """One probe as a sweep runs it, and what is stored of it."""
+    run, test, told = server.probe(level, cap_s, rng), Probe([[TARGET]], prior_effect), 0
+    by_end = np.argsort(run.done, kind="stable")
+    ends, end, verdict = run.done[by_end], cap_s, None
+    for now in LOOKS[cap_s > LOOKS]:
+        until = int(np.searchsorted(ends, now, "right"))
+        new, told = by_end[told:until], until
+        test.tell(run.due[new], run.done[new], run.met[new, None])
+        waits = (run.due <= now) & (run.done > now)
+        late = now - run.due[waits] > run.limit
+        (verdict,) = test.look(now, run.due[waits], late[:, None])
+        if verdict:
+            end = float(now)
+            break
+    spent.add(level, end, int(np.searchsorted(run.due, end)))
+    return stored(run, level, end, verdict, test.diverging)
+
+
+def stored(run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool) -> Probed:
+    """What is kept of a probe that ended then."""
+    asked = run.due < end
+    begin = steady_from(run.due[asked], run.done[asked], end) or 0.0
+    return Probed(
+        level, (run.met[asked & (run.due >= begin)],), "fails" if verdict == "fails" else "all", verdict is None
+    )
+
+
+def search(server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, cap_s: float = CAP_S) -> Claim:
+    """A whole search of one tier."""
+    tier = Tier(server.closed, SLO)
+    while spent.probes < MOST_PROBES and (level := tier.wanted(guess)) is not None:
+        tier.tell(probe(server, level, rng, spent, tier.prior_effect, cap_s))
+    return tier.claim
+
+
+def met(server: Server, level: float, requests: int, rng: np.random.Generator, spent: Spent) -> float:
+    """Attainment among so many requests, without any warm-up: a probe as others make it."""
+    seconds = requests / level * (server.limit * 0.8 if server.closed else 1.0)
+    run = server.probe(level, seconds, rng)
+    spent.add(level, seconds, len(run.due))
+    return float(run.met.mean()) if len(run.met) else 1.0
+
+
+def bisection(holds: Callable[[float], bool], tolerance: float = 0.05) -> float | None:
+    """Doubling from 1, then halving the bracket until it is 5 % wide."""
+    low, high = 0.0, 1.0
+    while holds(high):
+        low, high = high, high * 2
+    while high - low > tolerance * high and high > 1e-3:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low or None
+
+
+def wilson_lower(share: float, n: int) -> float:
+    """One-sided 95 %, as if requests were independent."""
+    z2 = 1.645**2
+    centre, half = share + z2 / (2 * n), math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))
+    return (centre - half) / (1 + z2 / n)
+
+
+def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> float | None:
+    """Ten rates up to twice what it can do (somebody guessed well), 1,000 requests each: the highest that passes."""
+    rates = [server.capacity * one / 5 for one in range(1, 11)]
+    return max((one for one in rates if met(server, one, 1000, rng, spent) >= TARGET), default=None)
+
+
+Rule = Callable[[Server, np.random.Generator, Spent], float | None]
+RULES: dict[str, Rule] = {
+    "this program": lambda server, rng, spent: search(server, rng, spent, None).claim,
+    "this program, first guess off by sigma 0.4": lambda server, rng, spent: (
+        search(server, rng, spent, server.capacity * float(rng.lognormal(0, 0.4))).claim
+    ),
+    "bisection, 100 requests": lambda server, rng, spent: bisection(
+        lambda level: met(server, level, 100, rng, spent) >= TARGET
+    ),
+    "bisection, 1,000 requests": lambda server, rng, spent: bisection(
+        lambda level: met(server, level, 1000, rng, spent) >= TARGET
+    ),
+    "best of 3 x 300": lambda server, rng, spent: bisection(
+        lambda level: any(met(server, level, 300, rng, spent) >= TARGET for _ in range(3))
+    ),
+    # concurrency there; doubling, bisection to 10 %, at most 15 probes, point estimates
+    "doubling and bisection to 10 %, 15 probes (GuideLLM)": lambda server, rng, spent: bisection(
+        lambda level: spent.probes < 15 and met(server, level, 1000, rng, spent) >= TARGET, 0.1
+    ),
+    "uniform scan, 10 rates": uniform_scan,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--only", default="", help="part of a server's name")
+    parser.add_argument("--rule", default="", help="part of a rule's name")
+    options = parser.parse_args()
+    print(
+        "| server | capacity | rule | false claims | no claim | claim / capacity p5, median, p95 | requests | load s |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for server in SERVERS:
+        for name, rule in RULES.items():
+            if options.only not in server.name or options.rule not in name:
+                continue
+            began, claims, spents = time.process_time(), list[float | None](), list[Spent]()
+            for seed in range(options.repetitions):
+                spent = Spent()
+                claims.append(rule(server, np.random.default_rng([seed, len(name)]), spent))
+                spents.append(spent)
+            shares = np.array([one / server.capacity for one in claims if one is not None])
+            false = np.mean([one is not None and one > server.capacity * 1.0001 for one in claims])
+            quantiles = " ".join(f"{one:.3f}" for one in np.quantile(shares, [0.05, 0.5, 0.95])) if shares.size else "-"
+            requests, seconds = (np.mean([getattr(one, of) for one in spents]) for of in ("requests", "seconds"))
+            none = np.mean([one is None for one in claims])
+            print(
+                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {none:.1%} | {quantiles} "
+                f"| {requests:,.0f} | {seconds:,.0f} |",
+                flush=True,
+            )
+            print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

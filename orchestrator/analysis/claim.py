@@ -1,0 +1,206 @@
+"""The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for any limits.
+
+Of every level the evidence of all its probes is taken together (``analysis/probe.py``). A level is *shown to hold* or
+*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. What is claimed was shown to
+hold once more by the probes after those, each with a seed of its own: the first ones were why it was chosen. How long
+runs of misses are is learned at the level where most of them were seen.
+
+``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest one that is shown to
+fail. A probe that was saturated, or ended before its time because it failed, never shows that a level holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.analysis.metrics import BACKLOG, BROKEN
+from orchestrator.analysis.probe import (
+    PRIOR_EFFECT,
+    Evidence,
+    Outcome,
+    design_effect,
+    evidence,
+    runs_of_misses,
+    together,
+)
+from orchestrator.analysis.requests import Bools
+from orchestrator.analysis.slo import LimitValues, tests
+from orchestrator.errors import FailureClass
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.spec.load import LIMITS, Slo
+
+TOLERANCE = 1.1  # high over claim, at which nobody looks closer
+COLLAPSED = 0.5  # times the target: below it nothing is near; within that tolerance it is a cliff
+NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
+MOST_INVALID = 2  # probes of a level, before it is given up
+Status = Literal["converged", "budget", "unresolved", "cliff", "non_monotonic", "client_bound"]
+# what a probe can show: anything, only that its level fails, that requests came in faster than they were answered, that
+# the level fails, that the client is too slow, nothing
+Shows = Literal["all", "misses", "diverged", "fails", "client_bound", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """One ended probe under one tier. ``met``: of each of its tests, flags in order of when requests were due.
+    ``whole``: it ran its time, and more of that level takes another one."""
+
+    level: float
+    met: tuple[Bools, ...] = ()
+    shows: Shows = "all"
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AtLevel:
+    """What all probes of one level show of a tier. ``tests``: evidence on each, of all that may show it to hold.
+
+    ``confirmed``: shown to hold again by the probes after those that first showed it. ``share``: of ``requests``, of
+    the test that is worst off, scaled to the target of the first; None where no probe has figures. ``whole``: probes
+    that ran their time. ``blocked``: it cannot be measured, by clients that are too slow (``client_bound``) or whatever
+    made its probes invalid. ``collapsed``: not even half of the target was met. ``usual_effect``: the design effect
+    that was learned.
+    """
+
+    level: float
+    probes: int
+    verdict: Outcome | None
+    confirmed: bool
+    share: float | None
+    requests: int
+    tests: tuple[Evidence, ...]
+    whole: int
+    blocked: bool
+    client_bound: bool
+    collapsed: bool
+    usual_effect: float
+
+    @property
+    def effective(self) -> float:
+        """Independent requests that would say as much."""
+        return min((one.effective for one in self.tests), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where no level was shown
+    to fail.
+
+    Statuses: ``converged``, ``high`` is at most 10 % above; ``cliff``, so it is and attainment is less than half the
+    target there; ``unresolved``, levels in between were measured whole and tell nothing; ``client_bound``, the clients
+    cannot load them; ``non_monotonic``, a level holds above one that fails; ``budget``, it ended before it knew.
+    """
+
+    claim: float | None
+    low: float
+    high: float
+    status: Status
+    levels: tuple[AtLevel, ...]
+
+
+def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True) -> Probed:
+    """One attempt under one tier. ``searched``: the limits are those it was measured for; a probe that ended because it
+    failed them, with requests open, tells nothing about others."""
+    if not isinstance(attempt, AttemptData):
+        return Probed(level, shows="nothing")
+    point = attempt.point
+    if point.validity == "client_bound" or attempt.failure_class == FailureClass.CLIENT_BOUND:
+        return Probed(level, shows="client_bound")
+    if point.validity == BROKEN or attempt.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT):
+        return Probed(level, shows="fails")
+    if attempt.status != "ok" or point.validity not in ("valid", BACKLOG, "interrupted"):
+        return Probed(level, shows="nothing")
+    seconds = {name: values for name in LIMITS if (values := getattr(attempt, f"request_{name}_s")) is not None}
+    met = tuple(one.met for one in tests(LimitValues(attempt.request_ok, seconds), slo))
+    ended = point.ended_early
+    if ended == "fails" and not searched:
+        return Probed(level, shows="nothing")
+    if point.validity == "valid" and ended != "fails":
+        return Probed(level, met, "all", whole=ended is None)
+    return Probed(level, met, "diverged" if ended and point.validity == BACKLOG else "misses", whole=ended is None)
+
+
+def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLevel]:
+    """By level, the lowest first. ``targets``: of each test of the tier."""
+    by_level: dict[float, list[Probed]] = {}
+    for one in probes:
+        by_level.setdefault(one.level, []).append(one)
+    priors = [_usual_effect(by_level, test, target) for test, target in enumerate(targets)]
+    asked = list(zip(range(len(targets)), targets, priors, strict=True))
+    return [_at_level(level, by_level[level], asked) for level in sorted(by_level)]
+
+
+def _at_level(level: float, probes: Sequence[Probed], asked: Sequence[tuple[int, float, float]]) -> AtLevel:
+    full = [one for one in probes if one.shows == "all"]
+    some = [one for one in probes if one.shows in ("all", "misses", "diverged")]
+
+    def shown(of: Sequence[Probed]) -> tuple[Evidence, ...]:
+        return tuple(evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked)
+
+    def verdict_of(of: Sequence[Probed]) -> Outcome | None:
+        return together([one.verdict() for one in shown(of)])
+
+    found, misses, verdict = shown(full), shown(some), verdict_of(full)
+    ended = [one for one in some if not one.whole]
+    hopeless = any(_collapsed(one, asked) for one in ended) or sum(one.shows == "diverged" for one in ended) > 1
+    if hopeless or any(one.shows == "fails" for one in probes) or "fails" in [one.verdict() for one in misses]:
+        verdict = "fails"
+    first = next((end for end in range(1, len(full)) if verdict_of(full[:end]) == "holds"), len(full))
+    client_bound = any(one.shows == "client_bound" for one in probes)
+    flags = [[one.met[test] for one in probes if one.met] for test, _, _ in asked]
+    met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
+    targets = [target for _, target, _ in asked]
+    most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))  # over what may be
+    return AtLevel(
+        level=level,
+        probes=len(probes),
+        verdict=verdict,
+        confirmed=verdict == "holds" and verdict_of(full[first:]) == "holds",
+        share=max(1 - (1 - targets[0]) * most / requests, 0.0) if requests else None,
+        requests=requests,
+        tests=found,
+        whole=sum(one.whole for one in full),
+        blocked=verdict is None and (client_bound or sum(one.shows == "nothing" for one in probes) >= MOST_INVALID),
+        client_bound=client_bound,
+        usual_effect=max(prior for _, _, prior in asked),
+        collapsed=any(one < COLLAPSED * of * requests for one, of in zip(met, targets, strict=True)),
+    )
+
+
+def _collapsed(probe: Probed, asked: Sequence[tuple[int, float, float]]) -> bool:
+    """Whether it ended before its time with so many misses that nothing else was likely."""
+    of_each = ((probe.met[test], COLLAPSED * target) for test, target, _ in asked)
+    return any(len(met) and met.mean() < bad for met, bad in of_each)
+
+
+def _usual_effect(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> float:
+    """Design effect of the level with most runs of misses, of those that are not far from the target."""
+    most, found = 0, PRIOR_EFFECT
+    for probes in by_level.values():
+        runs = [one.met[test] for one in probes if one.met]
+        count = sum(len(run) for run in runs)
+        near = count and sum(int(run.sum()) for run in runs) >= (1 - NEAR * (1 - target)) * count
+        if near and (number := runs_of_misses(runs)) > most:
+            most, found = number, design_effect(runs)
+    return found
+
+
+def claim_of(levels: Sequence[AtLevel], whole_numbers: bool = False) -> Claim:
+    """What is claimed of these levels, the lowest first. ``whole_numbers``: there is none between 8 and 9."""
+    high = min((one.level for one in levels if one.verdict == "fails"), default=math.inf)
+    below = [one for one in levels if one.verdict == "holds" and one.level < high]
+    low = max((one.level for one in below), default=0.0)
+    claim = max((one.level for one in below if one.confirmed), default=None)
+    base = claim or 0.0
+    if any(one.verdict == "holds" and one.level > high for one in levels):
+        return Claim(claim, low, high, "non_monotonic", tuple(levels))
+    between = [one for one in levels if base < one.level < high]
+    unknown = any(one.verdict is None and (one.whole or one.blocked) for one in between)
+    status: Status = "unresolved" if unknown else "budget"
+    if claim is not None and (high <= claim * TOLERANCE or (whole_numbers and high <= claim + 1)):
+        status = "cliff" if any(one.level == high and one.collapsed for one in levels) else "converged"
+    elif any(one.blocked and one.client_bound for one in between):
+        status = "client_bound"
+    return Claim(claim, low, high, status, tuple(levels))

@@ -1,0 +1,229 @@
+"""Searches for capacities that are known, in virtual time; every way in which one can end; and what a kill costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.search.claims import Spent, search
+from benchmarks.search.servers import TARGET, Server, curve, exponential_slots, slots
+from orchestrator.analysis.claim import Probed, at_levels, claim_of, probed
+from orchestrator.analysis.requests import Bools
+from orchestrator.results.records import AttemptData, PointHead
+from orchestrator.search.base import Question
+from orchestrator.search.capacity import MOST_PROBES, Capacity, Tier
+from orchestrator.spec.load import Level, Slo
+
+SLO = Slo(name="fast", ttft=0.5, attainment=TARGET)
+LOOSE = Slo(name="loose", ttft=5.0, attainment=TARGET)
+
+
+def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: str = "ok", **more: Any) -> AttemptData:
+    point = PointHead(
+        measurement_id="m", attempt_id="a", point_id="p", deployment_id="d", launch_id="l", experiment="x",
+        workload="w", control="request_rate", level=level, arrivals="poisson", repeat=0, seed=0, status=status,  # type: ignore[arg-type]
+        validity=validity, validity_reasons=(), clients=1, window_start_ns=0, window_end_ns=1, started_unix_ns=0,
+        emulated=False,
+    )  # fmt: skip
+    values = np.array(ttft_s)
+    return AttemptData(
+        measurement_id="m", attempt_id="a", created_unix_ns=0, status=status, data_bytes=0, metrics_version=0,  # type: ignore[arg-type]
+        point=point, deployment=None, figures=None, batch_tokens=(), batch_s=(), request_ok=np.isfinite(values),  # type: ignore[arg-type]
+        request_ttft_s=values, request_tpot_s=values, request_e2e_s=values, request_normalized_ttft_s=values, **more,
+    )  # fmt: skip
+
+
+MM1 = Server("M/M/1", exponential_slots(1, 0.05, 0.5), 0.5, (5.0, 20.0))
+CLOSED_FORM = 20 - math.log(20) / 0.5  # sojourn times of an M/M/1 queue are exponential: exp(-(mu - lambda) t)
+
+
+def test_simulated_servers_have_the_capacity_that_theory_gives() -> None:
+    assert MM1.capacity == pytest.approx(CLOSED_FORM, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        MM1,
+        Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)),
+        Server("closed", curve(40.0, 6.0, 1), 0.5, (10.0, 120.0), closed=True),
+    ],
+    ids=lambda server: server.name,
+)
+@pytest.mark.parametrize("guess", [None, 3.0])
+def test_the_claim_is_below_the_truth_and_near_it(server: Server, guess: float | None) -> None:
+    found = search(server, np.random.default_rng(1), Spent(), guess and guess * server.capacity, 300.0)
+    assert found.claim is not None
+    assert 0.8 * server.capacity <= found.claim <= 1.03 * server.capacity
+    assert found.low <= server.capacity * 1.03
+    assert found.high >= server.capacity * 0.97
+    assert found.status in ("converged", "unresolved", "cliff")
+
+
+def ended(answer: Callable[[float], Probed], whole_numbers: bool = False) -> Tier:
+    tier = Tier(whole_numbers, SLO)
+    for _ in range(MOST_PROBES):
+        if (level := tier.wanted(None)) is None:
+            break
+        tier.tell(answer(level))
+    return tier
+
+
+def flags(share: float, count: int = 4000) -> tuple[Bools]:
+    rng = np.random.default_rng(round(share * 1e6))
+    return (rng.random(count) < share,)
+
+
+def test_converged_where_a_little_more_fails() -> None:
+    claim = ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.85))).claim
+    assert (claim.status, claim.claim and round(claim.claim)) == ("converged", 10)
+
+
+def test_cliff_where_a_little_more_is_a_collapse() -> None:
+    assert ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.1))).claim.status == "cliff"
+
+
+def test_unresolved_where_many_levels_are_as_good_as_the_target() -> None:
+    claim = ended(lambda level: Probed(level, flags(0.99 if level < 8 else 0.95 if level < 30 else 0.5))).claim
+    assert claim.status == "unresolved"
+    assert claim.claim is not None
+    assert claim.claim < 8 < 30 <= claim.high
+
+
+def test_client_bound_where_clients_can_do_no_more() -> None:
+    claim = ended(lambda level: Probed(level, flags(0.99)) if level < 10 else Probed(level, (), "client_bound")).claim
+    assert claim.status == "client_bound"
+    assert claim.claim is not None
+    assert 8 <= claim.claim < 10
+    assert math.isinf(claim.high)
+
+
+def test_non_monotonic_where_a_level_holds_above_one_that_fails() -> None:
+    levels = at_levels([Probed(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))], [TARGET])
+    claim = claim_of(levels)
+    assert (claim.status, claim.low, claim.high) == ("non_monotonic", 4, 8)
+
+
+def test_budget_where_it_ended_before_it_knew() -> None:
+    levels = at_levels([Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET])
+    claim = claim_of(levels)
+    assert (claim.status, claim.claim, claim.low, claim.high) == ("budget", 4, 4, 16)
+
+
+def test_a_tier_of_several_tests_holds_where_all_of_them_do() -> None:
+    p99 = Slo.model_validate({"ttft": 0.5, "ttft_p99": 5.0})
+    stored = probed(attempt(4.0, [*[0.1] * 49, 6.0] * 160), 4.0, p99)
+    assert len(stored.met) == 2
+    (level,) = at_levels([stored], [TARGET, 0.99])
+    assert [one.verdict() for one in level.tests] == ["holds", "fails"]
+    assert level.verdict == "fails"
+    assert level.share is not None
+    assert level.share < TARGET
+
+
+def test_a_level_that_held_once_is_no_claim() -> None:
+    claim = claim_of(at_levels([Probed(4.0, flags(0.99))], [TARGET]))
+    assert (claim.claim, claim.low) == (None, 4)
+
+
+def test_whole_numbers_end_at_neighbours() -> None:
+    claim = ended(lambda level: Probed(level, flags(0.995 if level < 4 else 0.7)), whole_numbers=True).claim
+    assert (claim.status, claim.claim, claim.high) == ("converged", 3, 4)
+
+
+def test_nothing_holds_where_one_in_flight_is_too_much() -> None:
+    claim = ended(lambda level: Probed(level, flags(0.2)), whole_numbers=True).claim
+    assert (claim.claim, claim.low, claim.high) == (None, 0, 1)
+
+
+@pytest.mark.parametrize("shows", ["misses", "diverged", "fails", "client_bound", "nothing"])
+def test_what_was_saturated_aborted_or_slowed_down_never_holds(shows: Any) -> None:
+    assert at_levels([Probed(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (None, "fails")
+
+
+def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
+    assert at_levels([Probed(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
+
+
+def test_a_search_ends_where_nothing_can_be_measured() -> None:
+    tier = ended(lambda level: Probed(level, (), "nothing"))
+    assert tier.wanted(None) is None
+    assert sum(one.probes for one in tier.levels) <= 4
+
+
+def test_stored_attempts_are_judged_by_any_limits() -> None:
+    stored = attempt(4.0, [0.1, 0.6, 6.0, math.nan])
+    assert [one.sum() for one in probed(stored, 4.0, SLO).met] == [1]
+    assert [one.sum() for one in probed(stored, 4.0, LOOSE).met] == [2]
+    assert probed(attempt(4.0, [0.1], "engine_bound_backlog"), 4.0, SLO).shows == "misses"
+    assert probed(attempt(4.0, [0.1], "client_bound"), 4.0, SLO).shows == "client_bound"
+    assert probed(attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO).shows == "fails"
+    assert probed(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows == "nothing"
+
+
+def answered(level: Level, repeat: int) -> AttemptData:
+    """Two tiers: one ends at 12 requests/s, the other at 40."""
+    rng = np.random.default_rng([round(level.value * 1e4), repeat])
+    drawn = rng.random(1500)
+    met, loosely = (1 - 0.05 * (level.value / edge) ** 6 for edge in (12, 40))
+    return attempt(level.value, np.where(drawn < met, 0.3, np.where(drawn < loosely, 3.0, 9.0)).tolist())
+
+
+def whole(strategy: Capacity, told: list[tuple[Level, int]]) -> list[tuple[Level, int]]:
+    """All probes of a search, each a level and its repeat, that goes on after ``told``."""
+    for level, repeat in told:
+        strategy.tell(level, answered(level, repeat))
+    found = list(told)
+    while (asked := strategy.ask()) is not None:
+        found.append((asked, sum(one == asked for one, _ in found)))
+        strategy.tell(asked, answered(*found[-1]))
+    return found
+
+
+QUESTION = Question(control="request_rate", slos=(SLO, LOOSE))
+
+
+def test_tiers_share_probes() -> None:
+    strategy = Capacity(QUESTION)
+    probes = whole(strategy, [])
+    claims = strategy.claims()
+    assert claims["fast"].claim == pytest.approx(11, rel=0.15)
+    assert claims["loose"].claim == pytest.approx(37, rel=0.15)
+    alone = sum(len(whole(Capacity(Question(control="request_rate", slos=(slo,))), [])) for slo in QUESTION.slos)
+    assert len(probes) < alone
+
+
+@cache
+def uninterrupted() -> list[tuple[Level, int]]:
+    return whole(Capacity(QUESTION), [])
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 40), st.one_of(st.none(), st.floats(0.5, 200.0)))
+def test_a_search_killed_at_any_probe_repeats_none_whatever_it_is_told_to_begin_with(
+    killed_at: int, guess: float | None
+) -> None:
+    before = uninterrupted()[:killed_at]
+    strategy = Capacity(Question(control="request_rate", slos=(SLO, LOOSE), first_guess=guess))
+    after = whole(strategy, before)
+    assert len(set(after)) == len(after) <= MOST_PROBES
+    assert strategy.claims()["fast"].claim == pytest.approx(11, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (Question(slos=(SLO,)), "control"),
+        (Question(control="request_rate"), "limits"),
+        (Question((Level(control="request_rate", value=1),), "request_rate", (SLO,)), "levels"),
+    ],
+)
+def test_a_question_that_it_cannot_answer_is_said_to_be_one(question: Question, said: str) -> None:
+    assert said in str(Capacity.problem(question))
