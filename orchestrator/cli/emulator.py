@@ -6,6 +6,7 @@ import argparse
 
 import click
 
+LARGE_ERROR = 0.25  # held out of a fit: beyond it a profile is warned of
 # Its flags are those of the emulator's own process (emulator/flags.py), which is started with them as an engine too.
 _ALL = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
@@ -41,9 +42,15 @@ def _fit(arguments: argparse.Namespace) -> int:
         arguments.output.write_text(text, encoding="utf-8")
     for name, errors in found.by_sample.items():
         click.echo(f"{name}: {_percentages(errors)}", err=True)
+    for field, groups in found.by_field.items():
+        for value, errors in groups.items():
+            click.echo(f"{field} {value}: {_percentages(errors)}", err=True)
     click.echo(f"median error over {len(found.by_sample)} samples: {_percentages(found.error)}", err=True)
     held_out = "too few samples" if found.held_out_error is None else _percentages(found.held_out_error)
     click.echo(f"of samples held out of the fit: {held_out}", err=True)
+    if max((found.held_out_error or found.error).values()) > LARGE_ERROR:
+        click.echo("warning: this profile does not predict what it was not fitted on: look for the field above whose "
+                   "values differ, and fit those on their own", err=True)  # fmt: skip
     return 0
 
 

@@ -14,9 +14,9 @@ import orjson
 from orchestrator.emulator.batch import refusal
 from orchestrator.emulator.flags import Options
 from orchestrator.emulator.model import Replica
+from orchestrator.emulator.prefix import Prompt
 
 Json = dict[str, Any]
-Prompt = list[int] | bytes
 _COMMON = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which "
     "one you were all her she there would their we him been has when who will no more if out so up said what its about "
@@ -90,6 +90,12 @@ class Answer(ABC):
         """Id of the index-th token; the same text always has the same id."""
         return WORDS.index(self.word(index)) % self.vocab_size
 
+    def said(self) -> Prompt:
+        """What follows the prompt where a later prompt holds this answer."""
+        if isinstance(self.prompt, bytes):
+            return self.text().encode()
+        return [self.token_id(index) for index in range(self.output_tokens)]
+
     def text(self) -> str:
         return "".join(self.word(index) for index in range(self.output_tokens))
 
@@ -118,6 +124,9 @@ class OpenAIAnswer(Answer):
         self._head = envelope + (b'"delta":{"content":"' if self.chat else b'"text":"')
         self._middle = (b'"},' if self.chat else b'",') + b'"logprobs":null,"finish_reason":'
         self._usage_head = b',"usage":{"prompt_tokens":%d,"total_tokens":' % self.prompt_tokens
+
+    def said(self) -> Prompt:
+        return b"\nassistant: " + self.text().encode() if self.chat else super().said()
 
     def event(self, index: int, last: bool) -> bytes:
         reason = b'"%b"' % self.finish_reason.encode() if last else b"null"

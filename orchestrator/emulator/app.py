@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,9 +14,11 @@ import orjson
 
 from orchestrator.emulator import VERSION
 from orchestrator.emulator.api import Answer, Refused, Serving, parse_chat, parse_completion, parse_tgi, sse
-from orchestrator.emulator.batch import Batch, PrefixCache, Sequence
+from orchestrator.emulator.batch import Batch, Sequence
 from orchestrator.emulator.http import STREAM_END, STREAM_HEAD, ClientConnection, HttpRequest, chunk
+from orchestrator.emulator.metrics import Histograms, exposition
 from orchestrator.emulator.pacer import Pacer
+from orchestrator.emulator.prefix import Held, PrefixCache
 from orchestrator.emulator.profile import Faults
 
 GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
@@ -25,10 +27,11 @@ GARBAGE = b'data: {"id":"\xff\xfe", "choices": [{"ind\n\n'
 class Generation:
     """One request while it is in the batch: builds its tokens' bytes, carries out its scripted fault, ends itself."""
 
-    __slots__ = ("_answer", "_app", "_connection", "_fault", "_index", "_last", "sequence", "write")
+    __slots__ = ("_app", "_connection", "_fault", "_index", "_last", "answer", "held", "sequence", "write")
 
     def __init__(self, app: App, connection: ClientConnection, answer: Answer, fault: str | None) -> None:
-        self._app, self._connection, self._answer, self._fault = app, connection, answer, fault
+        self._app, self._connection, self.answer, self._fault = app, connection, answer, fault
+        self.held: Held | None = None  # of its rank's prefix cache
         self.write = connection.write
         self.sequence: Sequence | None = None
         self._index = 0
@@ -40,10 +43,10 @@ class Generation:
         index, self._last = self._index, last
         self._index = index + 1
         self._app.counters.generation_tokens += 1
-        if not self._answer.stream:
+        if not self.answer.stream:
             return b"", last or self._fault is not None
-        payload = self._answer.event(index, last) if self._fault != "garbage" else GARBAGE
-        payload = chunk(payload + self._answer.close()) + STREAM_END if last else chunk(payload)
+        payload = self.answer.event(index, last) if self._fault != "garbage" else GARBAGE
+        payload = chunk(payload + self.answer.close()) + STREAM_END if last else chunk(payload)
         return (STREAM_HEAD + payload if index == 0 else payload), last or self._fault is not None
 
     def sent(self) -> None:
@@ -59,17 +62,17 @@ class Generation:
         if self._fault == "stall":
             self._app.active[self].stall(self._app.serving.options.profile.faults.stall_s)
             self._fault = None
-        elif self._fault == "cut" and self._index >= max(1, self._answer.output_tokens // 2):
+        elif self._fault == "cut" and self._index >= max(1, self.answer.output_tokens // 2):
             self._connection.abort()
             return True
         return False
 
     def _finish(self) -> None:
         self._app.finished(self)
-        if self._answer.stream:
+        if self.answer.stream:
             self._connection.end()
         else:
-            self._connection.respond(200, GARBAGE if self._fault == "garbage" else self._answer.whole())
+            self._connection.respond(200, GARBAGE if self._fault == "garbage" else self.answer.whole())
 
 
 @dataclass(slots=True)
@@ -78,9 +81,7 @@ class Counters:
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    finished: int = 0
-    ttft_s: float = 0.0  # of all that finished
-    queued_s: float = 0.0
+    cached_tokens: int = 0  # of prompts
 
 
 class App:
@@ -92,8 +93,10 @@ class App:
         self.requests = 0
         self.active: dict[Generation, Pacer] = {}
         self._tgi_active: set[Generation] = set()
-        self.pacers = [Pacer(Batch(serving.replica), loop) for _ in range(serving.options.settings.data_parallel_size)]
-        self.prefix = PrefixCache(serving.replica.limits.kv_tokens)
+        self.histograms = Histograms(serving.replica.limits.max_model_len)
+        ranks = range(serving.options.settings.data_parallel_size)
+        self.pacers = [Pacer(Batch(serving.replica), loop, self._stepped) for _ in ranks]
+        self.prefixes = {pacer: PrefixCache(serving.replica.limits.kv_tokens) for pacer in self.pacers}
         pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {
             **{("GET", path): partial(_answer_with, content) for path, content in pages.items()},
@@ -155,15 +158,16 @@ class App:
         except Refused as refused:
             (_refuse_as_tgi if tgi else _refuse)(refused, request, connection)
             return
-        if self.serving.options.settings.enable_prefix_caching is not False:
-            answer.cached_tokens = self.prefix.lookup(answer.prompt, answer.cache_salt)
-        answer.prompt = b""  # not kept for as long as the answer takes
         generation = Generation(self, connection, answer, fault)
         pacer = min(self.pacers, key=lambda one: len(one.batch.decoding) + len(one.batch.waiting))
+        if self.serving.options.settings.enable_prefix_caching is not False:
+            generation.held = self.prefixes[pacer].take(answer.prompt, answer.cache_salt, pacer.batch.kv_used)
+            answer.cached_tokens = generation.held.hit_tokens
         self.active[generation] = pacer
         if tgi:
             self._tgi_active.add(generation)
         self.counters.prompt_tokens += answer.prompt_tokens
+        self.counters.cached_tokens += answer.cached_tokens
         generation.sequence = pacer.submit(answer.prompt_tokens, answer.output_tokens, answer.cached_tokens, generation)
 
     def _admit(self, tgi: bool) -> None:
@@ -178,15 +182,28 @@ class App:
 
     def finished(self, generation: Generation) -> None:
         """Every token of a request has left."""
-        self.active.pop(generation)
+        pacer = self.active.pop(generation)
         self._tgi_active.discard(generation)
-        counters, sequence = self.counters, generation.sequence
+        answer, sequence = generation.answer, generation.sequence
         assert sequence is not None
         sequence.owner = None
+        if generation.held is not None:
+            self.prefixes[pacer].give_back(generation.held, answer.said(), pacer.batch.kv_used)
         arrival_s = sequence.ready_s - self.serving.replica.request_overhead_s
-        counters.finished += 1
-        counters.ttft_s += sequence.first_token_s - arrival_s
-        counters.queued_s += max(0.0, sequence.scheduled_s - sequence.ready_s)
+        decode_s = sequence.last_token_s - sequence.first_token_s
+        prefill_s = sequence.first_token_s - sequence.scheduled_s
+        for name, value in {
+            "time_to_first_token_seconds": sequence.first_token_s - arrival_s,
+            "e2e_request_latency_seconds": sequence.last_token_s - arrival_s,
+            "request_queue_time_seconds": max(0.0, sequence.scheduled_s - sequence.ready_s),
+            "request_prefill_time_seconds": prefill_s,
+            "request_decode_time_seconds": decode_s,
+            "request_inference_time_seconds": prefill_s + decode_s,
+            "request_time_per_output_token_seconds": decode_s / max(1, answer.output_tokens - 1),
+            "request_prompt_tokens": answer.prompt_tokens,
+            "request_generation_tokens": answer.output_tokens,
+        }.items():
+            self.histograms.observe(name, value)
 
     def lost(self, generation: Generation) -> None:
         """A request whose client is gone before its end."""
@@ -194,6 +211,14 @@ class App:
         self._tgi_active.discard(generation)
         if pacer is not None and generation.sequence is not None:
             pacer.batch.cancel(generation.sequence)
+            if generation.held is not None:
+                self.prefixes[pacer].give_back(generation.held, generation.held.tail[:0], pacer.batch.kv_used)
+
+    def _stepped(self, seconds: float, computed: int, decodes: int) -> None:
+        """A step of a rank is known."""
+        self.histograms.observe("iteration_tokens_total", computed)
+        if decodes:
+            self.histograms.observe("inter_token_latency_seconds", seconds, decodes)
 
     def close(self) -> None:
         for pacer in self.pacers:
@@ -202,11 +227,12 @@ class App:
     # --- everything else -----------------------------------------------------------------------------------------
 
     def _reset(self, _request: HttpRequest, connection: ClientConnection) -> None:
-        self.prefix.clear()
+        for prefix in self.prefixes.values():
+            prefix.clear()
         connection.respond(200)
 
     def _metrics(self, _request: HttpRequest, connection: ClientConnection) -> None:
-        """In vLLM's names, so that they are read as vLLM's are; of its histograms the sum and the count."""
+        """In vLLM's names, so that they are read as vLLM's are."""
         batches, lags = [pacer.batch for pacer in self.pacers], [pacer.lag for pacer in self.pacers]
         counters, capacity = self.counters, self.serving.replica.limits.kv_tokens * len(batches)
         values: dict[str, float] = {
@@ -216,17 +242,15 @@ class App:
             "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
             "vllm:prompt_tokens_total": counters.prompt_tokens,
             "vllm:generation_tokens_total": counters.generation_tokens,
-            "vllm:prefix_cache_queries_total": self.prefix.queried_tokens,
-            "vllm:prefix_cache_hits_total": self.prefix.hit_tokens,
-            "vllm:time_to_first_token_seconds_sum": counters.ttft_s,
-            "vllm:time_to_first_token_seconds_count": counters.finished,
-            "vllm:request_queue_time_seconds_sum": counters.queued_s,
-            "vllm:request_queue_time_seconds_count": counters.finished,
+            "vllm:prompt_tokens_cached_total": counters.cached_tokens,
+            "vllm:prefix_cache_queries_total": sum(prefix.queried_tokens for prefix in self.prefixes.values()),
+            "vllm:prefix_cache_hits_total": sum(prefix.hit_tokens for prefix in self.prefixes.values()),
             "emulator:streamed_tokens_total": sum(lag.tokens for lag in lags),
             "emulator:timing_error_seconds_total": sum(lag.sum_s for lag in lags),
             "emulator:timing_error_seconds_max": max(lag.worst_s for lag in lags),
         }
-        connection.respond(200, exposition(self.serving.options.model, values).encode(), "text/plain; version=0.0.4")
+        text = exposition(self.serving.options.model, values, self.histograms)
+        connection.respond(200, text.encode(), "text/plain; version=0.0.4")
 
 
 def _refuse(refused: Refused, _request: HttpRequest, connection: ClientConnection) -> None:
@@ -272,16 +296,6 @@ def _pages(serving: Serving) -> dict[str, object]:
     }
     models = {"object": "list", "data": [card]}
     return {"/version": {"version": VERSION, "emulator": True}, "/v1/models": models, "/info": info}
-
-
-def exposition(model: str, values: Mapping[str, float]) -> str:
-    """Prometheus text format, version 0.0.4."""
-    name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    lines = []
-    for metric, value in values.items():
-        kind = "counter" if metric.endswith("_total") else "untyped" if metric.endswith(("_sum", "_count")) else "gauge"
-        lines += [f"# TYPE {metric} {kind}", f'{metric}{{engine="0",model_name="{name}"}} {value}']
-    return "\n".join(lines) + "\n"
 
 
 def _fault_of(number: int, faults: Faults) -> str | None:

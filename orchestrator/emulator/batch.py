@@ -10,14 +10,14 @@ one after the other, ``token_interval_s`` apart, the middle one at the step's en
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+import random
+from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from orchestrator.emulator.model import Limits, Replica
 
 _NEVER = -1
-BLOCK_TOKENS = 16  # of the prefix cache
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,10 @@ class Batch:
         self.context = 0  # tokens the next decode step reads
         self.windowed = 0.0  # the same in sliding-window layers
         self.kv_used = 0
+        self.resting = 0  # of ``decoding``, oldest first: those that the last step gave no token
         self.preemptions = 0
+        self.computed = 0  # tokens, in the last step
+        self._jitter, self._random = replica.jitter, random.Random(0)
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
 
@@ -92,11 +95,11 @@ class Batch:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def advance(self, max_steps: int = 2**31) -> list[Sequence]:
+    def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Run up to ``max_steps`` steps; returns who finished in the last of them.
 
-        Stops at once after a step that changes who is in the batch. Sets ``clock`` to the end of the last step. With
-        nothing to run the clock first moves on to the next arrival.
+        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``. Sets ``clock`` to
+        the end of the last step. With nothing to run the clock first moves on to the next arrival.
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
@@ -106,7 +109,7 @@ class Batch:
             chunks = self._schedule()
             if chunks:
                 return self._mixed_step(chunks)
-        return self._decode_steps(max_steps)
+        return self._decode_steps(max_steps, until_s)
 
     def _make_room(self) -> None:
         """Preempt the newest until every decode has room for its next token."""
@@ -127,7 +130,7 @@ class Batch:
     def _schedule(self) -> list[tuple[int, int]]:
         """Hand out the step's token budget to prefills; returns their chunks as (start, tokens)."""
         waiting = self.waiting
-        budget = self.limits.max_num_batched_tokens - len(self.decoding)
+        budget = self.limits.max_num_batched_tokens - (0 if self.limits.prefill_first else len(self.decoding))
         chunks: list[tuple[int, int]] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
@@ -156,11 +159,16 @@ class Batch:
         return budget - tokens
 
     def _mixed_step(self, chunks: list[tuple[int, int]]) -> list[Sequence]:
-        decodes = len(self.decoding)
-        self.clock += self.costs.mixed(decodes, self.context, self.windowed, chunks)
-        self.step += 1
-        self.context += decodes
-        self.kv_used += decodes
+        rest = self.limits.prefill_first and bool(self.decoding)
+        self.resting = len(self.decoding) if rest else 0
+        decodes = len(self.decoding) - self.resting
+        self.computed = decodes + sum(tokens for _, tokens in chunks)
+        beside = (decodes, self.context, self.windowed) if decodes else (0, 0, 0.0)
+        self.clock += self._lasts(self.costs.mixed(*beside, chunks), 1)
+        if not rest:
+            self.step += 1
+            self.context += decodes
+            self.kv_used += decodes
         finished = self._finished()
         begun = []
         while self.prefilling and self.prefilling[0].prefilled == self.prefilling[0].base:
@@ -192,22 +200,20 @@ class Batch:
             heappush(self._finish_steps, finish)
         return False
 
-    def _decode_steps(self, max_steps: int) -> list[Sequence]:
-        count = len(self.decoding)
-        costs = self.costs
-        fixed_s, compute_s, memory_s = costs.parts(count, count, self.context, self.context, self.windowed)
-        grows = count / costs.in_flight(count)  # every step reads one more token of each sequence
-        first = fixed_s + max(compute_s, memory_s)
-        growth = grows * (costs.attend_s if compute_s > memory_s else costs.read_s)
+    def _decode_steps(self, max_steps: int, until_s: float) -> list[Sequence]:
+        count = self.computed = len(self.decoding)
+        self.resting = 0
+        first, growth = self.costs.decode(count, self.context, self.windowed)
         steps = min(
             max_steps,
             self._finish_steps[0] - self.step,
             (self.limits.kv_tokens - self.kv_used) // count,
-            _until_crossing(compute_s - memory_s, grows * (costs.attend_s - costs.read_s)),
         )
-        if steps > 1 and self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
-            steps = min(steps, _steps_in(self.waiting[0].ready_s - self.clock, first, growth))
-        self.clock += steps * first + growth * (steps * (steps - 1) / 2)
+        if self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
+            until_s = min(until_s, self.waiting[0].ready_s)
+        if steps > 1 and until_s < math.inf:
+            steps = min(steps, _steps_in(max(0.0, until_s - self.clock), first, growth))
+        self.clock += self._lasts(steps * first + growth * (steps * (steps - 1) / 2), steps)
         self.step += steps
         self.context += steps * count
         self.kv_used += steps * count
@@ -215,27 +221,34 @@ class Batch:
         self._spread(finished, [])
         return finished
 
+    def _lasts(self, seconds: float, steps: int) -> float:
+        """How long so many steps last this time: log-normal around ``seconds``, each step by itself."""
+        if not self._jitter:
+            return seconds
+        sigma = math.sqrt(math.log1p(self._jitter**2 / steps))
+        return seconds * math.exp(self._random.gauss(-sigma * sigma / 2, sigma))
+
     def _finished(self) -> list[Sequence]:
         step = self.step
         if not self._finish_steps or self._finish_steps[0] != step:
             return []
         heappop(self._finish_steps)
-        # Sequences that were preempted or cancelled left their place here behind.
-        done = [sequence for sequence in self._finishing.pop(step) if sequence.finish_step == step]
+        # Sequences that were preempted or cancelled left their place here behind, and may have come back to it.
+        done = [sequence for sequence in dict.fromkeys(self._finishing.pop(step)) if sequence.finish_step == step]
         for sequence in done:
             self._leave(sequence)
         return done
 
     def instant_of(self, place: int, finished: list[Sequence]) -> float:
         """When a token of the last step leaves. Places: those of ``decoding``, oldest first, then of ``finished``."""
-        given = len(self.decoding) + len(finished)
+        given = len(self.decoding) - self.resting + len(finished)
         return self.clock + (place - (given - 1) / 2) * self.interval_s
 
     def _spread(self, finished: list[Sequence], begun: list[Sequence]) -> None:
         """Note the instants of first and last tokens."""
         if not finished and not begun:
             return
-        when_s = self.instant_of(len(self.decoding) - len(begun), finished)
+        when_s = self.instant_of(len(self.decoding) - self.resting - len(begun), finished)
         for index, sequence in enumerate(begun + finished):
             if sequence.first_token_s != sequence.first_token_s:  # NaN: no life before a preemption had one
                 sequence.first_token_s = when_s
@@ -267,50 +280,9 @@ def refusal(limits: Limits, prompt_tokens: int, output_tokens: int) -> str | Non
     return None
 
 
-def _until_crossing(ahead_s: float, growth_s: float) -> int:
-    """Steps until the other bound takes over: ``ahead_s`` is compute - memory now, ``growth_s`` its change per step."""
-    if growth_s == 0 or (ahead_s > 0) == (growth_s > 0):
-        return 2**31
-    return max(1, math.ceil(-ahead_s / growth_s))
-
-
 def _steps_in(span_s: float, first_s: float, growth_s: float) -> int:
     """Fewest steps that last ``span_s``, the k-th of them ``first_s + k * growth_s`` long."""
     if growth_s <= 0:
         return max(1, math.ceil(span_s / first_s))
     half, linear = growth_s / 2, first_s - growth_s / 2
     return max(1, math.ceil((math.sqrt(linear * linear + 4 * half * span_s) - linear) / (2 * half)))
-
-
-class PrefixCache:
-    """Counts the leading tokens of a prompt that are cached, in whole blocks, as vLLM's block hashes do."""
-
-    def __init__(self, capacity_tokens: int) -> None:
-        self._capacity = max(1, capacity_tokens // BLOCK_TOKENS)
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-        self.queried_tokens = 0
-        self.hit_tokens = 0
-
-    def lookup(self, tokens: list[int] | bytes, salt: str = "") -> int:
-        """Cached leading tokens of a prompt, which is in the cache from now on, for requests with the same ``salt``.
-
-        Text counts 4 bytes as a token.
-        """
-        width = BLOCK_TOKENS * 4 if isinstance(tokens, bytes) else BLOCK_TOKENS
-        blocks, chain, hits, missed = self._blocks, hash(salt), 0, False
-        for start in range(0, len(tokens) - width + 1, width):
-            part = tokens[start : start + width]
-            chain = hash((chain, part if isinstance(part, bytes) else tuple(part)))
-            missed = missed or chain not in blocks
-            hits += not missed
-            blocks[chain] = None
-            blocks.move_to_end(chain)
-        while len(blocks) > self._capacity:
-            blocks.popitem(last=False)
-        self.queried_tokens += len(tokens) * BLOCK_TOKENS // width
-        self.hit_tokens += hits * BLOCK_TOKENS
-        return hits * BLOCK_TOKENS
-
-    def clear(self) -> None:
-        """Forget every block; the counters go on."""
-        self._blocks.clear()

@@ -6,6 +6,7 @@ the constants are those whose simulated TTFT and TPOT come closest to each reque
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from scipy.optimize import least_squares
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.emulator.model import replica
-from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of
+from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, resolved
 from orchestrator.emulator.simulate import Floats, Ints, Outcome, Trace, run, run_closed
 from orchestrator.errors import InputError
 from orchestrator.results.records import DeploymentRow, PointHead
@@ -28,13 +29,17 @@ from orchestrator.results.root import open_results
 from orchestrator.results.schemas import rows_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
+Errors = dict[str, dict[str, float]]  # median errors by figure, of each of something
 FIGURES = ("ttft_p50", "ttft_p90", "tpot_p50", "e2e_p50")
 FITTED = (
-    "compute_efficiency", "bandwidth_efficiency", "step_overhead_s", "sequence_overhead_s", "collective_latency_s",
+    "compute_efficiency", "low_bit_efficiency", "expert_compute_efficiency", "bandwidth_efficiency",
+    "expert_bandwidth_efficiency", "step_overhead_s", "sequence_overhead_s", "collective_latency_s",
     "network_latency_s", "request_overhead_s",
 )  # fmt: skip
 # Pulls a constant that the data say nothing of towards where it started: one e-fold weighs like an error of 2 %.
 _PRIOR = 0.02
+_JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+_DESCRIBED = ("model", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "quantization")
 _GROUPS = 4
 _HELD_OUT_MIN = 4  # samples below which nothing is held out
 _MAX_REQUESTS = 3000  # per sample; the first ones
@@ -50,6 +55,7 @@ class FitSample:
     device: Accelerator
     schedule: Trace
     measure: NDArray[np.bool_]  # False: warm-up, simulated but not compared
+    level: float
     concurrency: int | None  # closed loop: requests in flight on this replica
     outcome: Outcome  # measured
 
@@ -61,7 +67,8 @@ class Fit:
     profile: Profile
     error: dict[str, float]
     held_out_error: dict[str, float] | None  # of samples the constants were not fitted to; None: too few
-    by_sample: dict[str, dict[str, float]]
+    by_sample: Errors
+    by_field: dict[str, Errors]
 
 
 def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> Fit:
@@ -71,34 +78,92 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
     Raises InputError when they do not, or when there is nothing to fit.
     """
     base = profile or Profile()
-    samples = [one for one in read_samples(uri, base) if engine is None or one.settings.engine == engine]
+    answered, emulated = read_samples(uri, base)
+    samples = [one for one in answered if engine is None or one.settings.engine == engine]
     if not samples:
         which = f" of {engine}" if engine else ""
-        raise InputError(f"no answered requests of any committed point{which} at {uri}: nothing to fit")
+        why = f"; {emulated} points were answered by an emulator, which says nothing of an engine" if emulated else ""
+        raise InputError(f"no answered requests of any committed point{which} at {uri}{why}: nothing to fit")
     devices, engines = {one.device.name for one in samples}, {one.settings.engine for one in samples}
     for what, found in (("on", devices), ("with", engines)):
         if len(found) > 1:
             raise InputError(f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its own")
-    constants = calibrate(samples, base.constants)
+    start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
+    constants = calibrate(samples, start)
     by_sample = {sample.name: _errors(sample, constants) for sample in samples}
-    error, held_out = _summary(by_sample), _held_out(samples, base.constants)
-    origin = {"results": uri, "samples": len(samples), "error": error, "held_out_error": held_out}
+    error, held_out = _summary(by_sample), _held_out(samples, start)
+    by_field = _by_field(samples, by_sample)
+    origin = {
+        "results": uri, "samples": len(samples), "emulated_points_left_out": emulated, "error": error,
+        "held_out_error": held_out, "by_field": by_field,
+    }  # fmt: skip
     named = base.accelerator or samples[0].device.name
     fitted = base.model_copy(update={"constants": constants, "accelerator": named, "fitted": origin})
-    return Fit(fitted, error, held_out, by_sample)
+    return Fit(fitted, error, held_out, by_sample, by_field)
+
+
+def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]:
+    """Median errors of the samples that share a value of a setting, or a level, in which the samples differ."""
+    described = {
+        one.name: {"level": one.level} | {name: getattr(one.settings, name) for name in _DESCRIBED} for one in samples
+    }
+    result: dict[str, Errors] = {}
+    for field in ("level", *_DESCRIBED):
+        groups: dict[str, Errors] = {}
+        for name, values in described.items():
+            groups.setdefault(str(values[field]), {})[name] = errors[name]
+        if len(groups) > 1:
+            result[field] = {value: _summary(group) for value, group in sorted(groups.items())}
+    return result
 
 
 def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
-    """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample weighs the same."""
-    origin = np.log([max(getattr(start, name), 1e-7) for name in FITTED])
+    """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample weighs the same.
+
+    Those that change nothing for any sample (of experts, where no model has any) stay as they are. ``jitter`` comes
+    last: it is what brings the 90th percentile of TTFT closest, which without it is too low.
+    """
+    names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
+    origin = np.log([max(getattr(start, name), 1e-7) for name in names])
+
+    def at(position: Floats) -> Constants:
+        values = np.exp(np.clip(position, -18, 5)).tolist()
+        return start.model_copy(update=dict(zip(names, values, strict=True)))
 
     def residuals(position: Floats) -> Floats:
-        constants = _constants(start, position)
-        ratios = [_log_ratios(sample, constants) for sample in samples]
+        ratios = [_log_ratios(sample, at(position)) for sample in samples]
         return np.concatenate([*ratios, _PRIOR * (position - origin)])
 
-    found = least_squares(residuals, origin, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80)
-    return _constants(start, found.x)
+    corners = [
+        origin + np.log(_scales(names, *scales)) for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
+    ]
+    nearest = min(corners, key=lambda corner: np.sum(np.log1p((residuals(corner) / 0.1) ** 2)))
+    found = at(least_squares(residuals, nearest, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80).x)
+    tried = [found.model_copy(update={"jitter": value}) for value in _JITTERS]
+    return min(tried, key=lambda constants: np.mean([_tail_error(one, constants) for one in samples]))
+
+
+def _scales(names: list[str], efficiency: float, compute: float, overhead: float) -> list[float]:
+    """Where else to look for a start: queues make valleys in which a search from one point ends."""
+    return [
+        (efficiency * (compute if "compute" in name else 1.0)) if name.endswith("efficiency") else overhead
+        for name in names
+    ]
+
+
+def _matters(sample: FitSample, start: Constants, name: str) -> bool:
+    halved = start.model_copy(update={name: max(getattr(start, name), 1e-7) / 2})
+    one, other = (replica(sample.settings, sample.facts, sample.device, each) for each in (start, halved))
+    return one != other
+
+
+def _tail_error(sample: FitSample, constants: Constants) -> float:
+    """|log| of simulated over measured p90 of TTFT."""
+    simulated, measured = (
+        figures(trace, outcome, sample.measure)[FIGURES.index("ttft_p90")]
+        for trace, outcome in (_simulated(sample, constants), (sample.schedule, sample.outcome))
+    )
+    return float(abs(np.log(simulated / measured)))
 
 
 def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
@@ -118,22 +183,18 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     return np.nan_to_num(means, nan=0.0) / float(np.sqrt(len(means)))
 
 
-def _constants(start: Constants, position: Floats) -> Constants:
-    return start.model_copy(update=dict(zip(FITTED, np.exp(np.clip(position, -18, 5)).tolist(), strict=True)))
-
-
 def _held_out(samples: Sequence[FitSample], start: Constants) -> dict[str, float] | None:
     """Fit on every other sample, look at the rest, and the other way round."""
     if len(samples) < _HELD_OUT_MIN:
         return None
-    errors: dict[str, dict[str, float]] = {}
+    errors: Errors = {}
     for fold in (0, 1):
         constants = calibrate(samples[fold::2], start)
         errors |= {sample.name: _errors(sample, constants) for sample in samples[1 - fold :: 2]}
     return _summary(errors)
 
 
-def _summary(errors: dict[str, dict[str, float]]) -> dict[str, float]:
+def _summary(errors: Errors) -> dict[str, float]:
     return {name: round(float(np.median([one[name] for one in errors.values()])), 4) for name in FIGURES}
 
 
@@ -147,7 +208,11 @@ def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, Outcome]
     model, schedule = replica(sample.settings, sample.facts, sample.device, constants), sample.schedule
     if sample.concurrency is None:
         return schedule, run(model, schedule, ranks=sample.settings.data_parallel_size)
-    return run_closed(model, schedule.prompt_tokens, schedule.output_tokens, sample.concurrency)
+    return run_closed(
+        *(model, schedule.prompt_tokens, schedule.output_tokens, sample.concurrency),
+        ranks=sample.settings.data_parallel_size,
+        cached=schedule.cached_tokens,
+    )
 
 
 def _latencies(schedule: Trace, outcome: Outcome) -> Floats:
@@ -174,23 +239,24 @@ _REQUESTS = (
 )  # fmt: skip
 
 
-def read_samples(uri: str, profile: Profile) -> list[FitSample]:
-    """Every committed point at ``uri``, one sample per replica."""
+def read_samples(uri: str, profile: Profile) -> tuple[list[FitSample], int]:
+    """Every committed point at ``uri`` that an engine answered, one sample per replica; how many an emulator did."""
     results = open_results(uri)
     deployments = {row.deployment_id: row for row in rows_of(results.read("deployments"), DeploymentRow)}
     requests = results.read("requests", _REQUESTS)
     requests = requests.filter(pc.equal(requests["status"], "ok"))
-    samples = []
+    samples, emulated = [], 0
     for point in rows_of(results.read("points"), PointHead):
         deployment = deployments.get(point.deployment_id)
         rows = requests.filter(pc.equal(requests["measurement_id"], point.measurement_id))
-        if deployment is None:
+        emulated += point.emulated
+        if deployment is None or point.emulated:
             continue
         for number in sorted(set(rows["replica"].to_pylist())):
             name = f"{deployment.label} {point.control}={point.level:g} {point.measurement_id[:8]} replica {number}"
             share = rows.filter(pc.equal(rows["replica"], number)).sort_by("sent_ns").slice(0, _MAX_REQUESTS)
             samples.append(_sample(name, deployment, point, share, profile))
-    return samples
+    return samples, emulated
 
 
 def _sample(name: str, deployment: DeploymentRow, point: PointHead, rows: pa.Table, profile: Profile) -> FitSample:
@@ -218,6 +284,7 @@ def _sample(name: str, deployment: DeploymentRow, point: PointHead, rows: pa.Tab
         facts=facts_of(own, settings),
         device=device_of(own, hardware),
         schedule=schedule,
+        level=point.level,
         measure=measure if measure.any() else np.ones(rows.num_rows, np.bool_),
         concurrency=closed,
         outcome=outcome,

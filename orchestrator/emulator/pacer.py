@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Protocol, cast
 
 from orchestrator.emulator.batch import Batch, Sequence
@@ -72,8 +72,12 @@ _EARLY_S = 0.25e-3
 class Pacer:
     """Drives one batch on an event loop. All times are ``time.monotonic()``, which is also the batch's clock."""
 
-    def __init__(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, batch: Batch, loop: asyncio.AbstractEventLoop, stepped: Callable[[float, int, int], None] | None = None
+    ) -> None:
+        """``stepped`` hears of every step: seconds, tokens computed, sequences that got a token and had one before."""
         self.batch = batch
+        self._stepped = stepped
         self.lag = Lag()
         self._timer = LoopTimer(loop, self._wake)
         self._due: list[tuple[float, Callable[[bytes], None], bytes]] = []
@@ -116,10 +120,13 @@ class Pacer:
         if batch.idle:
             self._running = False
             return
+        before_s, decoding = max(batch.clock, batch.waiting[0].ready_s if batch.waiting else 0.0), len(batch.decoding)
+        before_s = batch.clock if decoding or batch.prefilling else before_s
         finished = batch.advance(max_steps=1)
         self._due, self._after = [], []
         self._first_s = batch.instant_of(0, finished)
-        given = [*((sequence, False) for sequence in batch.decoding), *((sequence, True) for sequence in finished)]
+        served = islice(batch.decoding, batch.resting, None)
+        given = [*((sequence, False) for sequence in served), *((sequence, True) for sequence in finished)]
         for place, (sequence, last) in enumerate(given):
             receiver = cast(Receiver, sequence.owner)
             payload, wants_call = receiver.prepare(last)
@@ -127,6 +134,8 @@ class Pacer:
                 self._due.append((self._first_s + place * batch.interval_s, receiver.write, payload))
             if wants_call:
                 self._after.append(receiver)
+        if self._stepped is not None:
+            self._stepped(batch.clock - before_s, batch.computed, decoding - batch.resting)
         self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def _fire(self) -> None:

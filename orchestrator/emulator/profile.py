@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +22,70 @@ DEFAULT_MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 
 class Constants(Strict):
-    """The few numbers that ``fit`` calibrates; the defaults are typical of a current GPU and say nothing of yours."""
+    """The numbers of the step model that ``fit`` calibrates. What is not given is typical of the engine on such devices
+    (``typical``); efficiencies are shares of the device's peak."""
 
-    compute_efficiency: float = Field(default=0.6, gt=0)  # of the peak FLOP/s, in a step bound by compute
-    bandwidth_efficiency: float = Field(default=0.75, gt=0)  # of the peak bytes/s, in a step bound by memory
-    step_overhead_s: float = Field(default=0.5e-3, ge=0)  # scheduling, sampling and launching one step
-    sequence_overhead_s: float = Field(default=5e-6, ge=0)  # the same, for each sequence in the step
-    eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added per layer with enforce_eager
-    collective_latency_s: float = Field(default=12e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
-    network_latency_s: float = Field(default=40e-6, ge=0)  # the same between nodes
-    request_overhead_s: float = Field(default=1e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
+    compute_efficiency: float = Field(default=0.88, gt=0)  # 16-bit matrix products
+    low_bit_efficiency: float = Field(default=0.6, gt=0)  # of their own peak, those in 8 and 4 bit
+    attention_efficiency: float = Field(default=0.5, gt=0)  # of the 16-bit peak
+    expert_compute_efficiency: float = Field(default=0.17, gt=0)  # of many small products, their dispatch included
+    bandwidth_efficiency: float = Field(default=0.85, gt=0)  # reading weights
+    expert_bandwidth_efficiency: float = Field(default=0.72, gt=0)  # reading routed experts
+    kv_efficiency: float = Field(default=0.9, gt=0)  # reading the KV cache
+    activation_efficiency: float = Field(default=0.4, gt=0)  # reading and writing activations
+    link_efficiency: float = Field(default=0.6, gt=0)  # of links, in collectives
+    step_overhead_s: float = Field(default=1e-3, ge=0)  # scheduling, sampling and launching one step
+    sequence_overhead_s: float = Field(default=1e-5, ge=0)  # the same, for each sequence in the step
+    layer_overhead_s: float = Field(default=35e-6, ge=0)  # a layer's kernels, however little there is to do
+    expert_layer_overhead_s: float = Field(default=12e-6, ge=0)  # added by routing, in layers with experts
+    block_fp8_layer_overhead_s: float = Field(default=94e-6, ge=0)  # added by scaling blocks of FP8
+    eager_layer_overhead_s: float = Field(default=60e-6, ge=0)  # added with enforce_eager
+    prefill_layer_overhead_s: float = Field(default=1e-4, ge=0)  # added where a step holds a prompt: no CUDA graph
+    collective_latency_s: float = Field(default=3e-6, ge=0)  # an all-reduce or a hop between stages, inside a node
+    collective_rank_s: float = Field(default=0.5e-6, ge=0)  # added to an all-reduce by each rank
+    network_latency_s: float = Field(default=40e-6, ge=0)  # an all-reduce or a hop between nodes
+    request_overhead_s: float = Field(default=20e-3, ge=0)  # HTTP and tokenizing, before a request can be scheduled
     token_interval_s: float = Field(default=15e-6, ge=0)  # between the tokens of one step, written one after the other
+    prefill_first: bool = False  # decodes rest while there is a prompt to prefill; else both share a step
+    jitter: float = Field(default=0.0, ge=0, le=1)  # standard deviation of one step's length, as a share of it
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The constants of one engine, where they come from, and how far they were from measurements they were not fitted
+    to: ``error`` has the median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on devices of this architecture,
+    None where nobody looked."""
+
+    engine: str
+    architecture: str
+    source: str
+    constants: dict[str, Any]
+    error: dict[str, float] | None
+
+
+_ARCHITECTURES = {8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}  # by CUDA compute capability
+
+
+def typical(engine: str, device: Accelerator) -> Typical:
+    """What is typical of an engine on a device: constants.json, vLLM's for engines that are not in it. They were fitted
+    on one architecture; on others they are taken as they are, with the error that they were seen to have there."""
+    rows = _rows()
+    row = rows.get(engine, rows["vllm"])
+    architecture = "other" if device.capability is None else _ARCHITECTURES.get(device.capability[0], "other")
+    error = row["error"].get(architecture) if engine in rows else None
+    return Typical(engine, architecture, row["source"], row["constants"], error)
+
+
+def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:
+    """The constants that were given, and for the rest what is typical of the engine."""
+    given = constants.model_dump(exclude_unset=True)
+    return Constants.model_validate(typical(engine, device).constants | given)
+
+
+@cache
+def _rows() -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("constants.json").read_text(encoding="utf-8"))
+    return rows
 
 
 class Faults(Strict):

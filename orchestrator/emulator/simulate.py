@@ -52,17 +52,45 @@ def run(model: Replica, schedule: Trace, ranks: int = 1) -> Outcome:
     return _outcome(sequences)
 
 
-def run_closed(model: Replica, prompts: Ints, outputs: Ints, concurrency: int) -> tuple[Trace, Outcome]:
-    """The same with a closed loop: the next request arrives when one of ``concurrency`` finishes."""
-    batch, entries = Batch(model), list(zip(prompts.tolist(), outputs.tolist(), strict=True))
-    arrivals = [0.0] * min(concurrency, len(entries))
-    sequences = [batch.submit(0.0, *entry) for entry in entries[:concurrency]]
+def run_closed(
+    model: Replica, prompts: Ints, outputs: Ints, concurrency: int, ranks: int = 1, cached: Ints | None = None
+) -> tuple[Trace, Outcome]:
+    """The same with a closed loop: the next request arrives when one of ``concurrency``, dealt to the ranks, finishes.
+
+    A refused request is over when it comes. Ranks that get no share of the concurrency get no requests either.
+    """
+    ranks, arrivals = min(ranks, concurrency), np.zeros(len(prompts))
+    sequences: list[Sequence | None] = [None] * len(prompts)
+    columns = (prompts, outputs, np.zeros_like(prompts) if cached is None else cached)
+    for rank in range(ranks):
+        part, share = slice(rank, None, ranks), len(range(rank, concurrency, ranks))
+        entries = list(zip(*(column[part].tolist() for column in columns), strict=True))
+        arrivals[part], sequences[part] = _closed_rank(model, entries, share)
+    return Trace(arrivals, prompts, outputs, cached), _outcome(sequences)
+
+
+def _closed_rank(
+    model: Replica, entries: list[tuple[int, int, int]], concurrency: int
+) -> tuple[list[float], list[Sequence | None]]:
+    batch = Batch(model)
+    arrivals: list[float] = []
+    sequences: list[Sequence | None] = []
+    running = 0
+
+    def fill() -> None:
+        nonlocal running
+        while running < concurrency and len(sequences) < len(entries):
+            prompt, output, hit = entries[len(sequences)]
+            refused = _turned_away(model, running, prompt, output)
+            arrivals.append(batch.clock)
+            sequences.append(None if refused else batch.submit(batch.clock, prompt, output, hit))
+            running += not refused
+
+    fill()
     while not batch.idle:
-        for _ in batch.advance():
-            if len(sequences) < len(entries):
-                arrivals.append(batch.clock)
-                sequences.append(batch.submit(batch.clock, *entries[len(sequences)]))
-    return Trace(np.array(arrivals), prompts, outputs), _outcome(list(sequences))
+        running -= len(batch.advance())
+        fill()
+    return arrivals, sequences
 
 
 def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | None]:
@@ -71,12 +99,26 @@ def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | N
         cached = np.zeros_like(schedule.prompt_tokens)
     columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
     sequences: list[Sequence | None] = []
+    running: list[Sequence] = []
     for arrival_s, prompt, output, hit in zip(*(column[part].tolist() for column in columns), strict=True):
-        refused = refusal(model.limits, prompt, output) is not None
-        sequences.append(None if refused else batch.submit(arrival_s, prompt, output, hit))
+        if model.limits.max_requests is not None:  # else nobody asks how many are here
+            while not batch.idle and batch.clock < arrival_s:
+                batch.advance(until_s=arrival_s)
+            running = [one for one in running if not one.last_token_s <= arrival_s]
+        if _turned_away(model, len(running), prompt, output):
+            sequences.append(None)
+            continue
+        sequences.append(sequence := batch.submit(arrival_s, prompt, output, hit))
+        running.append(sequence)
     while not batch.idle:
         batch.advance()
     return sequences
+
+
+def _turned_away(model: Replica, running: int, prompt: int, output: int) -> bool:
+    """It can never run, or as many are here as the queue's limit lets in."""
+    most = model.limits.max_requests
+    return (most is not None and running >= most) or refusal(model.limits, prompt, output) is not None
 
 
 def _outcome(sequences: list[Sequence | None]) -> Outcome:

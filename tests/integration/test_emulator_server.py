@@ -128,7 +128,7 @@ def test_streams_arrive_in_the_stated_time(tmp_path: Path) -> None:
             assert len(times_s) == 20
             errors_ms += [abs(one - 0.01 * (index + 1)) * 1e3 for index, one in enumerate(times_s)]
         connection.close()
-        # Loose, for a machine that does other things: benchmarks/emulator.py measures the figure.
+        # Loose, for a machine that does other things: benchmarks/emulator/timing.py measures the figure.
         assert sorted(errors_ms)[len(errors_ms) // 2] < 3
 
 

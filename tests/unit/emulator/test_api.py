@@ -11,8 +11,6 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.emulator.api import (
     Answer,
@@ -24,10 +22,11 @@ from orchestrator.emulator.api import (
     parse_completion,
     parse_tgi,
 )
-from orchestrator.emulator.app import App, exposition
-from orchestrator.emulator.batch import PrefixCache
+from orchestrator.emulator.app import App
 from orchestrator.emulator.flags import Options
 from orchestrator.emulator.http import ClientConnection, HttpRequest
+from orchestrator.emulator.metrics import Histograms, exposition
+from orchestrator.emulator.prefix import PrefixCache
 from orchestrator.emulator.profile import Profile
 from orchestrator.engines import ENGINES
 from orchestrator.spec.settings import Hardware
@@ -59,7 +58,8 @@ def test_a_prompt_of_token_ids_counts_as_many_tokens() -> None:
 
 def test_requests_with_another_salt_share_no_prefix() -> None:
     cache, prompt = PrefixCache(10_000), list(range(64))
-    assert [cache.lookup(prompt, salt) for salt in ("", "", "one", "one", "two")] == [0, 64, 0, 64, 0]
+    hits = [cache.take(prompt, salt, 0).hit_tokens for salt in ("", "", "one", "one", "two")]
+    assert hits == [0, 64, 0, 64, 0]
 
 
 @pytest.mark.parametrize("parse", [parse_completion, parse_chat])
@@ -255,38 +255,24 @@ def test_names_with_quotes_stay_json() -> None:
     assert stream(replace(COMPLETION, model='a"b\\c'))[0]["model"] == 'a"b\\c'
 
 
-def test_the_prefix_cache_hits_whole_blocks_from_the_start_only() -> None:
-    cache = PrefixCache(10_000)
-    assert cache.lookup(list(range(100))) == 0
-    assert cache.lookup(list(range(100))) == 96
-    assert cache.lookup([*range(40), *range(500, 560)]) == 32
-    assert cache.lookup([7, *range(1, 100)]) == 0
-    cache.clear()
-    assert cache.lookup(list(range(100))) == 0
-    assert (cache.queried_tokens, cache.hit_tokens) == (500, 128)
-
-
-@given(st.lists(st.lists(st.integers(0, 3), min_size=0, max_size=80), max_size=30))
-def test_a_prompt_seen_before_hits_and_the_cache_never_outgrows_its_capacity(prompts: list[list[int]]) -> None:
-    cache = PrefixCache(64)
-    for prompt in prompts:
-        assert cache.lookup(prompt) <= len(prompt)
-        assert len(cache._blocks) <= 4
-    assert cache.lookup([9] * 32) in {0, 16, 32}
-    assert cache.lookup([9] * 32) == 32
-
-
-def test_text_prompts_share_prefixes_too() -> None:
-    cache = PrefixCache(1000)
-    cache.lookup(b"x" * 128)
-    assert cache.lookup(b"x" * 128 + b"y" * 64) == 32
-
-
 def test_metrics_have_types_and_labels_that_stay_text() -> None:
     lines = exposition('a"b', {"vllm:num_requests_running": 3, "vllm:prompt_tokens_total": 9}).splitlines()
     assert 'vllm:num_requests_running{engine="0",model_name="a\\"b"} 3' in lines
     assert "# TYPE vllm:num_requests_running gauge" in lines
     assert "# TYPE vllm:prompt_tokens_total counter" in lines
+
+
+def test_histograms_are_cumulative_and_end_with_everything() -> None:
+    histograms = Histograms(max_model_len=1000)
+    for value in (0.01, 0.02, 0.3):
+        histograms.observe("inter_token_latency_seconds", value, times=2)
+    lines = exposition("m", {}, histograms).splitlines()
+    found = {line.partition(" ")[0]: float(line.split()[-1]) for line in lines if "inter_token" in line and "{" in line}
+    at = 'vllm:inter_token_latency_seconds_bucket{engine="0",model_name="m",le="%s"}'
+    assert [found[at % bound] for bound in (0.01, 0.025, 0.2, 0.3, "+Inf")] == [2, 4, 4, 6, 6]
+    assert found['vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"}'] == pytest.approx(0.66)
+    assert 'vllm:request_prompt_tokens_bucket{engine="0",model_name="m",le="1000.0"} 0' in lines
+    assert not any('le="2000.0"' in line for line in lines if "prompt_tokens" in line)
 
 
 def test_every_metric_that_is_read_of_it_can_be_read() -> None:

@@ -112,13 +112,13 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
 
 
 def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:
-    samples = read_samples(measured(tmp_path, (1,)), Profile())
+    samples, _ = read_samples(measured(tmp_path, (1,)), Profile())
     before = [_errors(sample, Constants()) for sample in samples]
     assert np.median([one["tpot_p50"] for one in before]) > 0.1
 
 
 def test_samples_hold_what_was_answered_and_compare_what_was_measured(tmp_path: Path) -> None:
-    samples = read_samples(measured(tmp_path, (1,)), Profile())
+    samples, _ = read_samples(measured(tmp_path, (1,)), Profile())
     assert [sample.concurrency for sample in samples].count(None) == 3
     for sample in samples:
         assert len(sample.schedule.arrival_s) == 119  # one of 120 failed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from orchestrator.catalog.accelerators import find
 from orchestrator.emulator.model import Costs, replica
+from orchestrator.emulator.profile import Constants, typical
 from tests.unit.emulator.builders import IDEAL, a_replica, device, facts, settings
 
 
@@ -14,10 +17,19 @@ def decode_s(costs: Costs, sequences: int, context: int) -> float:
     return costs.mixed(sequences, context, 0.0, [])
 
 
+def step_s(**changes: Any) -> float:
+    """What a step costs in any case, with one constant that is not ideal."""
+    constants, settings_of = changes.pop("constants"), changes
+    return replica(settings(**settings_of), facts(), device(), IDEAL.model_copy(update=constants)).costs.step_s
+
+
 def test_a_small_decode_takes_the_time_to_read_the_weights_once() -> None:
     model = facts()
     read = 2 * (model.parameters.total - model.parameters.embedding)
-    assert decode_s(a_replica().costs, 1, 0) == pytest.approx(read / 1e12, rel=1e-6)
+    costs = a_replica().costs
+    # A kernel takes a little more than the longer of reading and computing where both are long.
+    assert costs.weights_s == pytest.approx(read / 1e12, rel=1e-6)
+    assert decode_s(costs, 1, 0) == pytest.approx(costs.weights_s + costs.traffic_s, rel=1e-3)
 
 
 def test_context_adds_the_time_to_read_its_keys_and_values() -> None:
@@ -26,20 +38,69 @@ def test_context_adds_the_time_to_read_its_keys_and_values() -> None:
     assert decode_s(costs, 1, 1000) - decode_s(costs, 1, 0) == pytest.approx(1000 * kv_bytes / 1e12)
 
 
-def test_a_long_prefill_takes_its_flops_over_the_peak() -> None:
+def test_a_long_prefill_takes_its_flops_over_the_peak_and_its_activations_over_the_bandwidth() -> None:
     model, costs = facts(), a_replica().costs
     head = model.shape.vocab_size * model.shape.hidden_size
-    flops = 2 * (model.active_parameters - head) * 2048 + 2 * head + 4 * 32 * 4096 * 2048 * 1024
-    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(flops / 1e14, rel=1e-6)
+    products = math.hypot(costs.weights_s, (2 * (model.active_parameters - head) * 2048 + 2 * head) / 1e14)
+    attention = 4 * 32 * 4096 * 2048 * 1024 / 1e14
+    activations = 2048 * 32 * 2 * (8 * 4096 + 3 * 14336) / 1e12
+    assert costs.mixed(0, 0, 0.0, [(0, 2048)]) == pytest.approx(products + attention + activations, rel=1e-6)
 
 
 def test_tensor_parallelism_divides_the_work_and_adds_communication() -> None:
     one, two = a_replica().costs, a_replica(tensor_parallel_size=2).costs
     assert two.token_s == pytest.approx(one.token_s / 2)
     assert two.weights_s == pytest.approx(one.weights_s / 2, rel=0.01)  # norms are on every rank
-    assert one.hop_token_s == 0
+    assert one.traffic_s > two.traffic_s > one.traffic_s / 2  # what goes through norms is on every rank, too
     slow = replica(settings(tensor_parallel_size=2), facts(), device(link_bytes_s=1e9), IDEAL).costs
-    assert slow.hop_token_s == pytest.approx(64 * 4096 * 2 / 1e9)
+    assert slow.traffic_s - two.traffic_s == pytest.approx(64 * 4096 * 2 / 1e9, rel=1e-4)
+    latency = {"collective_latency_s": 3e-6, "collective_rank_s": 1e-6}
+    assert step_s(constants=latency) == 0
+    assert step_s(constants=latency, tensor_parallel_size=8) == pytest.approx(64 * 11e-6)
+
+
+def test_every_layer_has_a_floor_and_blocks_of_fp8_and_experts_raise_it() -> None:
+    floor = {"layer_overhead_s": 1e-5, "block_fp8_layer_overhead_s": 2e-5}
+    assert step_s(constants=floor) == pytest.approx(32e-5)
+    assert step_s(constants=floor, quantization="fp8_per_block") == pytest.approx(96e-5)
+    mixtral = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    constants = IDEAL.model_copy(update={"expert_layer_overhead_s": 1e-5})
+    assert a_replica(constants, config=mixtral).costs.step_s == pytest.approx(32e-5)
+
+
+def test_attention_computes_in_16_bit_whatever_the_weights_are() -> None:
+    assert a_replica(quantization="fp8_per_tensor").costs.attend_s == a_replica().costs.attend_s
+
+
+def test_a_latent_is_read_by_decodes_and_expanded_by_prefills() -> None:
+    latent: dict[str, Any] = {
+        "model_type": "deepseek_v2", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+        "v_head_dim": 128, "num_attention_heads": 128,
+    }  # fmt: skip
+    costs = a_replica(config=latent).costs
+    assert costs.attend_s == pytest.approx(2 * 128 * (128 + 64 + 128) * 32 / 1e14)
+    assert costs.context_s == pytest.approx(2 * 128 * (512 + 64 + 512) * 32 / 1e14)  # 128 heads: longer than reading
+
+
+def test_experts_that_data_parallel_ranks_share_are_read_for_all_their_tokens() -> None:
+    config = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    alone = a_replica(config=config, data_parallel_size=4).costs
+    shared = a_replica(config=config, data_parallel_size=4, enable_expert_parallel=True).costs
+    assert shared.experts_read(1) == alone.experts_read(4)
+    assert shared.traffic_s > alone.traffic_s  # their way there and back
+
+
+def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
+    vllm, sglang = (replica(settings(engine=one), facts(), device(), Constants()) for one in ("vllm", "sglang"))
+    assert vllm.costs != sglang.costs
+    assert (vllm.limits.prefill_first, sglang.limits.prefill_first) == (False, True)
+    given = replica(settings(engine="sglang"), facts(), device(), Constants(sequence_overhead_s=1.0))
+    assert given.costs.sequence_s == 1.0
+    assert given.costs.weights_s == sglang.costs.weights_s
+    h100, a100 = find("H100-80GB"), find("A100-80GB")
+    assert h100 and a100
+    assert typical("vllm", h100).error
+    assert typical("vllm", a100).error is None  # nobody looked
 
 
 def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> None:
@@ -86,12 +147,12 @@ def test_a_step_of_a_mixture_of_experts_reads_the_expected_number_of_distinct_ex
 
 def test_sliding_layers_read_at_most_a_window() -> None:
     costs = a_replica(config={"model_type": "mistral", "sliding_window": 128}).costs
-    assert costs.read_s == 0
+    assert costs.context_s == costs.attend_s == 0
     assert costs.mixed(0, 0, 0.0, [(4000, 1)]) == pytest.approx(costs.mixed(0, 0, 0.0, [(128, 1)]), rel=0.01)
 
 
 def test_eager_mode_costs_time_in_every_layer() -> None:
-    assert a_replica(enforce_eager=True).costs.step_s == pytest.approx(32 * IDEAL.eager_layer_overhead_s)
+    assert step_s(constants={"eager_layer_overhead_s": 6e-5}, enforce_eager=True) == pytest.approx(32 * 6e-5)
 
 
 def test_the_kv_capacity_is_what_the_user_fixed() -> None:

@@ -1,7 +1,7 @@
 """The emulator's two promises, measured: requests simulated per second, and how well HTTP keeps the stated timing.
 
-    python benchmarks/emulator.py                     # both, about 100 s; wants two cores that do nothing else
-    python benchmarks/emulator.py --format json
+    python benchmarks/emulator/timing.py                     # both, about 100 s; wants two cores that do nothing else
+    python benchmarks/emulator/timing.py --format json
 
 HTTP: the server on one core, a client that only takes timestamps on another, 20,000 tokens/s over 32 to 256 streams,
 every step of the same length. Two errors, of every token from the first request on, restarts of all streams included:

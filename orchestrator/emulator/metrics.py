@@ -1,0 +1,74 @@
+"""The emulator's ``/metrics``: Prometheus text in vLLM's names with vLLM 0.32's buckets, so that dashboards work."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+
+_LATENCY = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+_FIRST_TOKEN = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+_BETWEEN_TOKENS = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_ITERATION = (1.0, *(2.0**power for power in range(3, 15)))
+_TOKENS = tuple(float(step * 10**power) for power in range(7) for step in (1, 2, 5))
+_BUCKETS = {
+    "time_to_first_token_seconds": _FIRST_TOKEN,
+    "inter_token_latency_seconds": _BETWEEN_TOKENS,
+    "request_time_per_output_token_seconds": _BETWEEN_TOKENS,
+    "e2e_request_latency_seconds": _LATENCY,
+    "request_queue_time_seconds": _LATENCY,
+    "request_inference_time_seconds": _LATENCY,
+    "request_prefill_time_seconds": _LATENCY,
+    "request_decode_time_seconds": _LATENCY,
+    "request_prompt_tokens": _TOKENS,
+    "request_generation_tokens": _TOKENS,
+    "iteration_tokens_total": _ITERATION,
+}
+
+
+class Histograms:
+    """vLLM's histograms by their names without its prefix; those of tokens reach to the longest request."""
+
+    def __init__(self, max_model_len: int) -> None:
+        self._bounds = {
+            name: tuple(bound for bound in bounds if bounds is not _TOKENS or bound <= max_model_len)
+            for name, bounds in _BUCKETS.items()
+        }
+        self._counts = {name: [0] * (len(bounds) + 1) for name, bounds in self._bounds.items()}
+        self._sums = dict.fromkeys(_BUCKETS, 0.0)
+
+    def observe(self, name: str, value: float, times: int = 1) -> None:
+        """A value that was seen ``times`` times."""
+        self._counts[name][bisect_left(self._bounds[name], value)] += times
+        self._sums[name] += value * times
+
+    def lines(self, labels: str) -> list[str]:
+        """Prometheus text format, version 0.0.4."""
+        result = []
+        for name, bounds in self._bounds.items():
+            metric, total = f"vllm:{name}", 0
+            result.append(f"# TYPE {metric} histogram")
+            for bound, count in zip((*bounds, math.inf), self._counts[name], strict=True):
+                total += count
+                said = "+Inf" if math.isinf(bound) else bound
+                result.append(f'{metric}_bucket{{{labels},le="{said}"}} {total}')
+            result += [f"{metric}_sum{{{labels}}} {self._sums[name]}", f"{metric}_count{{{labels}}} {total}"]
+        return result
+
+
+def exposition(model: str, values: Mapping[str, float], histograms: Histograms | None = None) -> str:
+    """Prometheus text format, version 0.0.4."""
+    name = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels, lines = f'engine="0",model_name="{name}"', []
+    for metric, value in values.items():
+        kind = "counter" if metric.endswith("_total") else "untyped" if metric.endswith(("_sum", "_count")) else "gauge"
+        lines += [f"# TYPE {metric} {kind}", f"{metric}{{{labels}}} {value}"]
+    return "\n".join([*lines, *(histograms.lines(labels) if histograms else [])]) + "\n"
