@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.emulator.batch import Batch, Sequence, refusal
 from orchestrator.emulator.profile import Constants
-from tests.unit.emulator.builders import a_replica
+from tests.unit.emulator.builders import IDEAL, a_replica
 
 REQUEST = st.tuples(st.floats(0, 2), st.integers(1, 300), st.integers(1, 120), st.integers(0, 200))
 
@@ -93,6 +93,36 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     batch.advance(1)
     assert long.first_token_s == batch.clock
     assert short.tokens_at(batch.step) == 4
+
+
+def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
+    shared, first = (Batch(a_replica(IDEAL.model_copy(update={"prefill_first": rests}))) for rests in (False, True))
+    for batch in (shared, first):
+        batch.submit(0, 10, 50)
+        batch.advance(1)
+        batch.submit(0, 2000, 5)
+        batch.advance(1)
+        assert len(batch.decoding) == 2
+    assert ([one.tokens_at(shared.step) for one in shared.decoding], shared.resting) == ([2, 1], 0)
+    assert ([one.tokens_at(first.step) for one in first.decoding], first.resting) == ([1, 1], 1)
+
+
+@given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_prefills_that_go_first_lose_no_token_either(
+    requests: list[tuple[float, int, int, int]], kv_tokens: int
+) -> None:
+    constants = IDEAL.model_copy(update={"prefill_first": True})
+    batch = Batch(a_replica(constants, kv_cache_tokens=kv_tokens, max_num_seqs=8, max_num_batched_tokens=128))
+    sequences = submitted(batch, requests)
+    given_out = dict.fromkeys(sequences, 0)
+    while not batch.idle:
+        for sequence in batch.advance(max_steps=1):
+            given_out[sequence] += 1
+        for sequence in list(batch.decoding)[batch.resting :]:
+            given_out[sequence] += 1
+    assert [given_out[one] for one in sequences] == [one.output_tokens for one in sequences]
+    assert (batch.kv_used, batch.context, batch.windowed) == (0, 0, 0)
 
 
 def test_without_chunks_a_prompt_waits_until_it_fits_the_budget_whole() -> None:

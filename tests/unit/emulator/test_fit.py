@@ -10,7 +10,16 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli.emulator import emulator
-from orchestrator.emulator.fit import FIGURES, _errors, figures, fit, read_samples
+from orchestrator.emulator.fit import (
+    _JITTERS,
+    FIGURES,
+    FitSample,
+    _errors,
+    _tail_error,
+    figures,
+    fit,
+    read_samples,
+)
 from orchestrator.emulator.model import replica
 from orchestrator.emulator.profile import Constants, Profile, device_of, load_profile
 from orchestrator.emulator.simulate import Outcome, Trace, run, run_closed
@@ -62,7 +71,11 @@ def rows(measurement: str, load: Trace, outcome: Outcome) -> list[dict[str, obje
 
 
 def measured(
-    folder: Path, tensor_parallel: tuple[int, ...] = (1, 2), accelerator: str = "H100-80GB", engine: str = "vllm"
+    folder: Path,
+    tensor_parallel: tuple[int, ...] = (1, 2),
+    accelerator: str = "H100-80GB",
+    engine: str = "vllm",
+    emulated: bool = False,
 ) -> str:
     """A results root as a sweep leaves it, measured on an engine that behaves exactly as TRUE says."""
     store = Store.open(str(folder), "exp")
@@ -81,6 +94,7 @@ def measured(
                 outcome = run(model, load)
             measurement = f"m{tensor}-{control}-{level:g}"
             point = point_row(measurement, "a0", deployment_id=f"d{tensor}", control=control, level=level)
+            point["emulated"] = emulated
             tables = {"requests": rows(measurement, load, outcome), "points": [point], "deployments": [row]}
             parts = tuple(
                 store.write_part(name, table(name, content), measurement_id=measurement, attempt_id="a0", writer="w")
@@ -109,6 +123,37 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
     constants = found.profile.constants
     assert constants.compute_efficiency == pytest.approx(TRUE.compute_efficiency, rel=0.1)
     assert constants.request_overhead_s == pytest.approx(TRUE.request_overhead_s, rel=0.25)
+    assert constants.jitter == 0
+    assert set(found.by_field) == {"level", "tensor_parallel_size"}
+    assert set(found.by_field["tensor_parallel_size"]) == {"1", "2"}
+
+
+def sample(data_parallel: int, jitter: float = 0.0) -> FitSample:
+    """Ten conversations a rank in closed loop, half of each prompt in the prefix cache, on an engine as TRUE says."""
+    settings = EngineSettings(engine="vllm", model=LLAMA, data_parallel_size=data_parallel, max_num_seqs=64)
+    device = device_of(Profile(), Hardware(name="h", accelerator="H100-80GB"))
+    model = replica(settings, facts(), device, TRUE.model_copy(update={"jitter": jitter}))
+    load = schedule(1.0, requests=300)
+    cached = load.prompt_tokens // 2
+    trace, outcome = run_closed(model, load.prompt_tokens, load.output_tokens, 20, data_parallel, cached)
+    everything = np.ones(300, np.bool_)
+    return FitSample("one", settings, facts(), device, trace, everything, 20.0, 20, outcome)
+
+
+@pytest.mark.parametrize("data_parallel", [1, 4])
+def test_a_closed_loop_is_fitted_with_its_ranks_and_its_cached_tokens(data_parallel: int) -> None:
+    assert max(_errors(sample(data_parallel), TRUE).values()) < 1e-6
+
+
+def test_a_fit_finds_how_much_steps_vary() -> None:
+    one = sample(1, jitter=0.5)
+    assert min(_JITTERS, key=lambda value: _tail_error(one, TRUE.model_copy(update={"jitter": value}))) == 0.5
+    assert _tail_error(one, TRUE) > 0.05  # without it the tail is too short
+
+
+def test_what_an_emulator_answered_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="5 points were answered by an emulator"):
+        fit(measured(tmp_path, (1,), emulated=True))
 
 
 def test_without_calibration_the_error_is_larger(tmp_path: Path) -> None:

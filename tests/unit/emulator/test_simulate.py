@@ -10,7 +10,7 @@ import pytest
 from orchestrator.emulator.profile import load_profile
 from orchestrator.emulator.simulate import Trace, run, run_closed, simulate
 from orchestrator.spec.settings import EngineSettings
-from tests.unit.emulator.builders import a_replica
+from tests.unit.emulator.builders import IDEAL, a_replica
 
 
 def schedule(rate: float, requests: int, prompt: int = 100, output: int = 20) -> Trace:
@@ -60,6 +60,42 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
     for time_s in arrivals.arrival_s[10:]:
         in_flight = np.sum((arrivals.arrival_s <= time_s) & (outcome.last_token_s > time_s))
         assert in_flight == 5
+
+
+def test_a_closed_loop_is_dealt_to_data_parallel_ranks_and_finds_cached_tokens() -> None:
+    prompts, outputs = np.full(64, 1000, np.int64), np.full(64, 20, np.int64)
+    one, _ = run_closed(a_replica(), prompts, outputs, 16)
+    two, _ = run_closed(a_replica(), prompts, outputs, 16, ranks=2)
+    half, _ = run_closed(a_replica(), prompts[::2], outputs[::2], 8)
+    assert two.arrival_s.max() < one.arrival_s.max()
+    assert np.array_equal(two.arrival_s[::2], half.arrival_s)
+    cached, _ = run_closed(a_replica(), prompts, outputs, 16, cached=np.full(64, 992, np.int64))
+    assert cached.arrival_s.max() < one.arrival_s.max() / 2
+
+
+def test_a_full_queue_refuses_in_open_and_in_closed_loop() -> None:
+    load = schedule(rate=1000, requests=50, prompt=1000)
+    free, full = (run(a_replica(max_num_queued_reqs=most), load) for most in (None, 4))
+    assert not np.isnan(free.last_token_s).any()
+    refused = np.isnan(full.last_token_s)
+    assert 0 < refused.sum() < 50
+    for arrival_s, turned_away in zip(load.arrival_s, refused, strict=True):
+        here = np.sum((load.arrival_s < arrival_s) & (full.last_token_s > arrival_s))
+        assert (here == 4) == turned_away
+    trace, outcome = run_closed(a_replica(max_num_queued_reqs=4), load.prompt_tokens, load.output_tokens, 5)
+    assert np.isnan(outcome.last_token_s).any()
+    assert not np.isnan(trace.arrival_s).any()
+
+
+def test_steps_that_vary_by_themselves_spread_the_tail_but_not_the_mean() -> None:
+    load = schedule(rate=0.5, requests=2000)
+    calm, restless = (run(a_replica(IDEAL.model_copy(update={"jitter": value})), load) for value in (0.0, 0.5))
+    ttft = [outcome.first_token_s - load.arrival_s for outcome in (calm, restless)]
+    assert ttft[1].mean() == pytest.approx(ttft[0].mean(), rel=0.05)
+    assert np.quantile(ttft[1], 0.9) > 1.2 * np.quantile(ttft[0], 0.9)
+    assert np.array_equal(
+        ttft[1], run(a_replica(IDEAL.model_copy(update={"jitter": 0.5})), load).first_token_s - load.arrival_s
+    )
 
 
 def test_a_deployment_is_simulated_by_the_name_of_its_device_and_model() -> None:

@@ -1,0 +1,79 @@
+"""The shipped constants against published measurements of configurations that they were not fitted on.
+
+A sample of aiconfigurator-core 0.12.0, systems/silicon_sample.csv (NVIDIA, Apache-2.0; its source: public benchmark
+runs of 2026-04-06): vLLM in closed loop. benchmarks/emulator/published.py scores all of it, and says what is assumed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.catalog.accelerators import find
+from orchestrator.catalog.models import facts_from_config, known_config
+from orchestrator.emulator.model import replica
+from orchestrator.emulator.profile import Constants, typical
+from orchestrator.emulator.simulate import run_closed
+from orchestrator.spec.settings import EngineSettings
+
+FP8 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+LLAMA, GPT_OSS = "meta-llama/Llama-3.1-70B-Instruct", "openai/gpt-oss-120b"
+# Device, model, TP, input and output tokens, in flight; mean TTFT and TPOT in milliseconds.
+MEASURED: tuple[tuple[str, str, int, int, int, float, float], ...] = (
+    ("H100", LLAMA, 4, 1024, 4, 80.5, 11.78),
+    ("H100", LLAMA, 4, 1024, 64, 256.4, 19.51),
+    ("H100", LLAMA, 4, 8192, 16, 731.5, 21.06),
+    ("H100", LLAMA, 8, 1024, 4, 70.4, 9.11),
+    ("H100", LLAMA, 8, 1024, 64, 184.8, 15.45),
+    ("H100", LLAMA, 8, 8192, 16, 482.9, 15.85),
+    ("H200", LLAMA, 1, 1024, 16, 315.8, 24.72),
+    ("H200", LLAMA, 4, 8192, 4, 468.6, 11.27),
+    ("H200", LLAMA, 8, 1024, 16, 109.3, 9.71),
+    ("H200", LLAMA, 8, 8192, 64, 1141.1, 29.17),
+    ("H100", GPT_OSS, 2, 1024, 16, 90.7, 8.18),
+    ("H100", GPT_OSS, 2, 8192, 4, 264.7, 5.60),
+    ("H200", GPT_OSS, 2, 1024, 4, 63.8, 4.80),
+    ("H200", GPT_OSS, 2, 1024, 64, 177.9, 14.42),
+    ("H200", GPT_OSS, 2, 8192, 16, 430.8, 10.28),
+)  # fmt: skip
+
+
+def predicted(device: str, model: str, tensor: int, prompt: int, in_flight: int) -> tuple[float, float]:
+    """Milliseconds of mean TTFT and TPOT, 1,024 tokens asked."""
+    config: dict[str, Any] | None = known_config(model)
+    accelerator, rng = find(device), np.random.default_rng(0)
+    assert config and accelerator
+    facts = facts_from_config(model, config | (FP8 if model == LLAMA else {}))
+    assert facts
+    prompts, outputs = (rng.integers(round(0.8 * most), most + 1, 10 * in_flight) for most in (prompt, 1024))
+    settings = EngineSettings(engine="vllm", model=model, tensor_parallel_size=tensor)
+    trace, outcome = run_closed(replica(settings, facts, accelerator, Constants()), prompts, outputs, in_flight)
+    tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
+    return 1e3 * float((outcome.first_token_s - trace.arrival_s).mean()), 1e3 * float(tpot.mean())
+
+
+def test_recorded_points_that_no_constant_saw_are_predicted_within_the_stated_error() -> None:
+    device = find("H100")
+    assert device
+    stated = typical("vllm", device).error
+    assert stated
+    off = np.array([np.array(predicted(*row[:5])) / row[5:] - 1 for row in MEASURED])
+    ttft, tpot = np.median(np.abs(off), axis=0)
+    assert ttft <= stated["ttft"] + 0.05
+    assert tpot <= stated["tpot"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_shipped_constants_are_those_that_did_not_see_what_they_are_scored_on(engine: str) -> None:
+    device = find("H100")
+    assert device
+    root = Path(__file__).parents[3] / "benchmarks" / "emulator"
+    folds = json.loads((root / "folds.json").read_text(encoding="utf-8"))
+    assert typical(engine, device).constants == folds[f"{engine} 0"]["constants"]
+    assert not set(folds[f"{engine} 0"]["saw"]) & set(folds[f"{engine} 1"]["saw"])
+    scored = {"vllm Meta-Llama-3.1-70B TP1 fp8", "vllm Meta-Llama-3.1-70B TP4 fp8", "vllm Meta-Llama-3.1-70B TP8 fp8"}
+    assert not (scored | {"vllm gpt-oss-120b TP2 fp4"}) & set(folds["vllm 0"]["saw"])
