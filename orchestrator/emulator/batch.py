@@ -53,6 +53,7 @@ class Batch:
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
         self.clock = 0.0  # end of the last step
+        self.began_s = 0.0  # where the last steps began
         self.step = 0
         self.waiting: deque[Sequence] = deque()
         self.prefilling: deque[Sequence] = deque()
@@ -103,6 +104,7 @@ class Batch:
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
+        self.began_s = self.clock
         if self.kv_used + len(self.decoding) > self.limits.kv_tokens:
             self._make_room()
         if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self.clock):

@@ -120,8 +120,7 @@ class Pacer:
         if batch.idle:
             self._running = False
             return
-        before_s, decoding = max(batch.clock, batch.waiting[0].ready_s if batch.waiting else 0.0), len(batch.decoding)
-        before_s = batch.clock if decoding or batch.prefilling else before_s
+        decoding = len(batch.decoding)
         finished = batch.advance(max_steps=1)
         self._due, self._after = [], []
         self._first_s = batch.instant_of(0, finished)
@@ -135,7 +134,7 @@ class Pacer:
             if wants_call:
                 self._after.append(receiver)
         if self._stepped is not None:
-            self._stepped(batch.clock - before_s, batch.computed, decoding - batch.resting)
+            self._stepped(batch.clock - batch.began_s, batch.computed, decoding - batch.resting)
         self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def _fire(self) -> None:

@@ -28,7 +28,10 @@ CLIENT_VENV = ROOT / ".engines" / "tgi-client" / "bin" / "python"
 # 10 ms a step whatever is in it: the stated timing is easy to compute.
 STEADY = {
     "accelerator": {"memory_gb": 80, "bandwidth_gb_s": 1e6, "tflops": {"bfloat16": 1e6}, "link_gb_s": 1e3},
-    "constants": {"step_overhead_s": 0.01, "sequence_overhead_s": 0, "request_overhead_s": 0},
+    "constants": {
+        "step_overhead_s": 0.01,
+        **dict.fromkeys(("sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s"), 0),
+    },
 }  # fmt: skip
 
 
