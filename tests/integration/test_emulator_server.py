@@ -29,8 +29,8 @@ CLIENT_VENV = ROOT / ".engines" / "tgi-client" / "bin" / "python"
 STEADY = {
     "accelerator": {"memory_gb": 80, "bandwidth_gb_s": 1e6, "tflops": {"bfloat16": 1e6}, "link_gb_s": 1e3},
     "constants": {
-        "step_overhead_s": 0.01,
-        **dict.fromkeys(("sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s"), 0),
+        "step_overhead_s": 0.01, "sequence_overhead_s": 0, "layer_overhead_s": 0, "prefill_layer_overhead_s": 0,
+        "request_overhead_s": 0,
     },
 }  # fmt: skip
 
