@@ -44,11 +44,11 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
         (of(SMALL, 1, 256, 8192), 600, 250, "request_rate", 16.0),
         (of(SMALL, 1, 64, 2048), 600, 250, "request_rate", 10.0),
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 1.0),
-        (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 3.0),
+        (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 2.0),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 1),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 16),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 512),
-        (of(LARGE, 4, 256, 2048), 3000, 200, "concurrency", 32),
+        (of(LARGE, 4, 256, 2048), 3000, 200, "concurrency", 16),
     ],
 )
 def test_it_is_what_a_long_simulation_shows(
