@@ -111,8 +111,10 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
         return local
     if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
         return None
-    cached = _from_hub(model, revision, local_only=True)
-    if online and (cached is None or not _index_is_known(model, revision)):
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = _from_hub(model, revision, local_only=True)  # which remembers, too, that a model has no index
+    if online and (cached is None or try_to_load_from_cache(model, INDEX, revision=revision) is None):
         return _fetched(model, revision) or cached
     return cached
 
@@ -158,12 +160,19 @@ def _fetched(model: str, revision: str | None) -> Path | None:
 def _ask_hub(model: str, revision: str | None) -> Path | None:
     """Fetch config.json, after a look whether the hub can be reached at all: its client would try for half a minute."""
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    if not getproxies():
-        try:
-            socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=HUB_TIMEOUT_S).close()
-        except OSError:
-            return None
+    if not getproxies() and not _is_reached(endpoint.hostname or "", endpoint.port or 443):
+        return None
     return _from_hub(model, revision, local_only=False)
+
+
+@cache
+def _is_reached(host: str, port: int) -> bool:
+    """Found out once: a plan may name many models."""
+    try:
+        socket.create_connection((host, port), timeout=HUB_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
@@ -184,13 +193,6 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
         if local_only:
             break  # the others lie beside it
     return folder
-
-
-def _index_is_known(model: str, revision: str | None) -> bool:
-    """Whether the cache has a model's index, or remembers that there is none."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return try_to_load_from_cache(model, INDEX, revision=revision) is not None
 
 
 def _read_json(path: Path) -> Json | None:

@@ -433,3 +433,55 @@ def test_whatever_else_a_file_is_its_facts_are_none_or_facts(tmp_path_factory: A
 def test_other_versions_of_the_format_are_not_guessed_at(tmp_path: Path, version: int) -> None:
     gguf_file(tmp_path / "x.gguf", 64, version=version)
     assert model_facts(str(tmp_path / "x.gguf")) is None
+
+
+def test_a_folder_is_read_with_its_index_and_with_what_modelopt_wrote_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps(
+            {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+        )
+    )
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 9_000_000}}))
+    found = model_facts(str(tmp_path))
+    assert found is not None
+    assert found.quantization is not None
+    assert (found.quantization.method, found.quantization.bits) == ("modelopt", 8)
+    assert found.quantization.kv_cache_dtype == "fp8"
+    assert found.checkpoint_bytes == 9_000_000
+    assert memory.weights(found).total == pytest.approx(9_000_000)
+
+
+def test_the_hub_is_asked_for_what_says_the_size_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """config.json, the index and what ModelOpt wrote; what there is not is remembered."""
+    import huggingface_hub
+    from huggingface_hub import _CACHED_NO_EXIST
+
+    asked: list[tuple[str, bool]] = []
+    remembered: dict[str, Any] = {}
+
+    def download(model: str, name: str, local_files_only: bool, **_: Any) -> str:
+        asked.append((name, local_files_only))
+        if local_files_only and not (tmp_path / name).exists():
+            raise FileNotFoundError(name)
+        if name not in ("config.json", models.INDEX):
+            remembered[name] = _CACHED_NO_EXIST
+            raise FileNotFoundError(name)
+        content = BASE if name == "config.json" else {"metadata": {"total_size": 9_000_000}}
+        (tmp_path / name).write_text(json.dumps(content))
+        remembered[name] = str(tmp_path / name)
+        return str(tmp_path / name)
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda model, name, revision: remembered.get(name))
+    monkeypatch.setattr(models, "getproxies", lambda: {"https": "there is one"})
+    for asked_before in (False, True):
+        models._facts_cached.cache_clear()
+        asked.clear()
+        found = model_facts("org/model")
+        assert found is not None
+        assert found.checkpoint_bytes == 9_000_000
+        online = [name for name, local in asked if not local]
+        assert online == ([] if asked_before else ["config.json", models.MODELOPT, models.INDEX])
+    models._facts_cached.cache_clear()

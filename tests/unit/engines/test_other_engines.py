@@ -282,3 +282,21 @@ def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
     assert "one rank on a CPU" in "\n".join(
         ENGINES["llama_cpp"].problems(settings("llama_cpp", tensor_parallel_size=2), CPU)
     )
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "given", "tokens"),
+    [
+        ("L4", {}, 4096),
+        ("H100-80GB", {}, 8192),
+        ("L4", {"max_model_len": 16384}, 4096),
+        ("L4", {"max_model_len": 16384, "enable_chunked_prefill": False}, 16384),
+        ("L4", {"max_model_len": 16384, "max_input_len": 9000, "enable_chunked_prefill": False}, 9000),
+        ("H100-80GB", {"max_model_len": 2048, "enable_chunked_prefill": False}, 8192),
+    ],
+)
+def test_tgi_prefills_as_much_as_the_gpu_takes_and_without_chunks_the_longest_prompt(
+    accelerator: str, given: dict[str, Any], tokens: int
+) -> None:
+    pins = ENGINES["tgi"].pinned(settings("tgi", **given), Hardware(name="x", accelerator=accelerator))
+    assert pins["max_num_batched_tokens"] == tokens
