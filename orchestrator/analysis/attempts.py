@@ -116,13 +116,16 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
     """Figures of one attempt's ``engine_metrics``, over all replicas, warm-up included; None without samples.
 
     Gauges are the highest of the readings, counters the growth from the first to the last one. Null: a replica does not
-    tell it (a part of a sum would be taken for the whole), or a counter fell (the engine was started anew).
+    tell it (a part of a sum would be taken for the whole), or a counter fell (the engine was started anew). Where
+    replicas have roles a request passes two: prompts and prefixes are counted where they are computed (prefill), output
+    and TTFT where answers come from (decode: its TTFT begins when the router asks it).
     """
     if not samples.num_rows:
         return None
     told = [name for name in samples.column_names if pa.types.is_floating(samples[name].type)]
     hows = [(name, how) for name in told for how in ("max", "first", "last", "count")]
-    replicas = samples.sort_by("unix_ns").group_by("replica", use_threads=False).aggregate(hows)
+    replicas = samples.sort_by("unix_ns").group_by(["replica", "role"], use_threads=False).aggregate(hows)
+    roles = np.asarray(replicas["role"].to_pylist(), dtype=object)
 
     def of_each(column: str) -> Floats:
         return np.asarray(replicas[column].to_numpy(), dtype=np.float64)
@@ -130,20 +133,23 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
     def highest(name: str) -> float | None:
         return _finite(of_each(f"{name}_max").max())
 
-    def grown(name: str) -> float | None:
+    def grown(name: str, but: str = "") -> float | None:
+        """Of all replicas that do not have the role ``but``."""
         growth = of_each(f"{name}_last") - of_each(f"{name}_first")
-        return _finite(np.where((of_each(f"{name}_count") > 1) & (growth >= 0), growth, np.nan).sum())
+        return _finite(np.where((of_each(f"{name}_count") > 1) & (growth >= 0), growth, np.nan)[roles != but].sum())
 
     return EngineSide(
         running_max=highest("running"),
         waiting_max=highest("waiting"),
         kv_usage_max=highest("kv_usage"),
         preemptions=grown("preemptions_total"),
-        prompt_tokens=grown("prompt_tokens_total"),
-        generation_tokens=grown("generation_tokens_total"),
+        prompt_tokens=grown("prompt_tokens_total", but="decode"),
+        generation_tokens=grown("generation_tokens_total", but="prefill"),
         queue_time_mean_ms=_ratio(grown("queue_time_s_sum"), grown("queue_time_count"), 1e3),
-        ttft_mean_ms=_ratio(grown("ttft_s_sum"), grown("ttft_count"), 1e3),
-        prefix_hit_share=_ratio(grown("prefix_hit_tokens_total"), grown("prefix_query_tokens_total")),
+        ttft_mean_ms=_ratio(grown("ttft_s_sum", but="prefill"), grown("ttft_count", but="prefill"), 1e3),
+        prefix_hit_share=_ratio(
+            grown("prefix_hit_tokens_total", but="decode"), grown("prefix_query_tokens_total", but="decode")
+        ),
         spec_accepted_share=_ratio(grown("spec_accepted_tokens_total"), grown("spec_draft_tokens_total")),
     )
 

@@ -20,6 +20,7 @@ from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import hours, load_text
+from orchestrator.spec.settings import EngineSettings
 
 MOST_ROWS = 200
 WIDTH = 140  # where no terminal says how wide it is
@@ -162,6 +163,8 @@ def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
 
 def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:
     """Weights of a device, tokens of KV cache, sequences of max_model_len that run at once; empty: not known."""
+    # of replicas with roles those are shown that hold the KV cache of all that is answered
+    figures = figures | {name.removeprefix("decode."): value for name, value in figures.items()}
     weights, tokens, at_once = (figures.get(name) for name in ("weight_bytes", "kv_cache_tokens", "max_concurrency"))
     at_once = at_once and min(at_once, figures["max_num_seqs"])
     return (
@@ -177,6 +180,11 @@ def _footprint(one: Deployment) -> str:
     if settings.url:
         return "endpoint"
     unit = "core" if one.on_cpus else "GPU"
+    said = [f"{role} {_replicas(part, unit)}".strip() for role, part in settings.engines.items()]
+    return " + ".join(said + ([settings.router.engine] if settings.router else []))
+
+
+def _replicas(settings: EngineSettings, unit: str) -> str:
     each = settings.devices_per_node
     parts = [
         f"{settings.replicas} replicas" if settings.replicas > 1 else "",

@@ -55,7 +55,9 @@ class Footprint:
         """In words; all bundles of a replica are alike."""
         bundle = self.bundles[0]
         each = f"{bundle.gpus} GPUs" if bundle.gpus else f"{bundle.cpus:g} CPUs"
-        return f"{len(self.bundles)} nodes with {each} each" if len(self.bundles) > 1 else f"one node with {each}"
+        if len(self.bundles) > 1:
+            return f"{len(self.bundles)} nodes with {each} each"
+        return f"one node with {each}" if bundle != Bundle(0, 0.0) else "one node for a router"
 
 
 @dataclass(frozen=True, slots=True)

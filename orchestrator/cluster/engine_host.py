@@ -20,7 +20,7 @@ import numpy as np
 
 from orchestrator.cluster.base import Allocation, Ready, Stopped
 from orchestrator.cluster.calls import in_thread
-from orchestrator.engines import ENGINES
+from orchestrator.engines import program_of
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.failures import LastWords, Phase, classify
@@ -117,7 +117,7 @@ class EngineHost:
 
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
         """Start the process; returns its argv."""
-        engine, node = ENGINES[settings.engine], replace(node, workdir=str(self._workdir))
+        engine, node = program_of(settings.engine), replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
         self._last_words = LastWords(engine.log)

@@ -31,8 +31,12 @@ REPORTS = 2  # that say the same
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
     """A placement group for one replica: one node, or a node for each bundle. It ends with the driver."""
     bundles = footprint.bundles
+    taken = [{"CPU": bundle.cpus} if bundle.cpus else {} for bundle in bundles]
+    gpus = [{"GPU": float(bundle.gpus)} if bundle.gpus else {} for bundle in bundles]
     return placement_group(
-        [{"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {}) for bundle in bundles],
+        [
+            cpu | gpu or {"memory": 1.0} for cpu, gpu in zip(taken, gpus, strict=True)
+        ],  # Ray places nothing that is empty
         strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK",
         bundle_label_selector=[dict(footprint.labels) | selector for selector in selectors],
     )

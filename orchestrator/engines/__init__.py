@@ -24,3 +24,15 @@ ENGINES: Registry[Engine] = Registry(
         "emulator": "orchestrator.engines.emulator:ENGINE",
     },
 )
+# What stands between clients and the replicas of one deployment: records of the same kind, and no model in them.
+ROUTERS: Registry[Engine] = Registry(
+    "routers",
+    {
+        "vllm_router": "orchestrator.engines.vllm_router:ROUTER",
+    },
+)
+
+
+def program_of(name: str) -> Engine:
+    """An engine or a router. Raises InputError for a name that is neither."""
+    return ROUTERS[name] if name in ROUTERS else ENGINES[name]

@@ -28,6 +28,14 @@ PLACE, PLACES = re.compile(r"\{([a-z_]+)\}"), ("rank", "host", "master_host", "l
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """One replica as its router sees it."""
+
+    role: str  # "" where all do all
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One rank of a replica on its node: what the agent there knows when the engine starts."""
 
@@ -44,6 +52,8 @@ class Node:
     workdir: str = "."  # a folder of this launch on this node, for files an engine needs
     launch_id: str = ""
     model_path: str = ""  # what to serve: a local folder or a hub id
+    role: str = ""  # of `roles`: prefill or decode
+    workers: tuple[Worker, ...] = ()  # of a router: what it routes to
 
     @property
     def http_port(self) -> int:

@@ -22,6 +22,7 @@ EVERYWHERE = frozenset(
     {
         *("engine", "engine_version", "executable", "image", "container_runtime", "container_args"),
         *("model", "replicas", "extra_args", "env", "startup_timeout_s", "nnodes"),
+        *("roles", "router"),
         "tokenizer",  # load clients make prompts with it; an engine with a flag for it gets it too
     }
 )
@@ -215,6 +216,7 @@ class Engine:
     dialects: Callable[[EngineSettings], dict[str, Dialect]]  # by the names of `Workload.api`
     # The model name that requests carry and /v1/models must list: proof that the server is ours.
     served_name: Callable[[EngineSettings, Node], str] = command.nonce_name
+    guarded: bool = True  # False: it takes a key for whom it asks, and asks nobody for it
 
     # its settings
     flags: Flags = field(default_factory=dict)  # field -> the flags that it becomes
@@ -229,6 +231,7 @@ class Engine:
     drafts: Drafts | None = None
     on_cpus: bool = False
     several_nodes: bool = False
+    routers: Collection[str] = ()  # those of ROUTERS that know its way from prefill to decode replicas
     # Fields and the values they get where they are left open and the engine would choose by the hardware it finds.
     pins: Callable[[EngineSettings, Hardware], dict[str, int]] = lambda settings, hardware: {}
     rules: ModelRules = ModelRules()

@@ -5,6 +5,8 @@ Every flag emitted here is checked against the real parser (tests/contract/test_
 
 from __future__ import annotations
 
+import json
+
 from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
@@ -21,6 +23,7 @@ SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
+KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 BLOCK = {False: 16, True: 128}  # it counts KV in blocks: their size must be said with kv_cache_tokens
 
 
@@ -58,6 +61,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *(command.program(settings, "vllm"), "serve", node.model_path or settings.model),
         *_server(settings, node),
         *_nodes(settings, node),
+        *_transfer(settings, node),
         *("--generation-config", "vllm"),  # sampling defaults of a model would change lengths and speed
         *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
     ]
@@ -91,6 +95,14 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     return [*arguments, "--headless"] if node.rank else arguments
 
 
+def _transfer(settings: EngineSettings, node: Node) -> list[str]:
+    """KV caches go from prefill to decode replicas by NIXL where nothing else is said."""
+    if not node.role or settings.kv_transfer_config is not None:
+        return []
+    config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[node.role]}
+    return ["--kv-transfer-config", json.dumps(config, separators=(",", ":"), sort_keys=True)]
+
+
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
@@ -101,6 +113,8 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
         env["VLLM_SERVER_DEV_MODE"] = "1"
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host
+    if node.role:
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = node.host, str(node.extra_ports[1])
     return env | (_cores(settings, node) if hardware.is_cpu else {})
 
 
@@ -209,6 +223,7 @@ ENGINE = Engine(
     ),
     on_cpus=True,
     several_nodes=True,
+    routers=("vllm_router",),
     pins=_pins,
     more_problems=_problems,
     start=_start,

@@ -35,10 +35,18 @@ def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
 
 def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
     """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
-    out = []
     unit = "cores" if hardware.is_cpu else "GPUs"
-    if (devices := settings.world_size * settings.replicas) > MOST_DEVICES:
+    parts = settings.engines.items()
+    out = [f"{role}: {text}".removeprefix(": ") for role, one in parts for text in _on_a_node(one, hardware, unit)]
+    if (devices := settings.devices) > MOST_DEVICES:
         out.append(f"needs {devices:,} {unit} for all replicas; {MOST_DEVICES:,} are the most")
+    if cluster_nodes is not None and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes:
+        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
+    return out
+
+
+def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[str]:
+    out = []
     if settings.world_size % settings.nnodes:
         sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
@@ -48,17 +56,7 @@ def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nod
         nodes = -(-settings.world_size // hardware.gpus_per_node)
         there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
         out.append(f"needs {settings.devices_per_node} {unit} on one node; {there}")
-    if cluster_nodes is not None and (nodes := nodes_needed(settings, hardware)) > cluster_nodes:
-        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
     return out
-
-
-def nodes_needed(settings: EngineSettings, hardware: Hardware) -> int:
-    """Least nodes that hold all replicas; 0 for an endpoint. Several replicas share a node as far as it is known."""
-    if settings.url:
-        return 0
-    room = (hardware.gpus_per_node or 0) // settings.devices_per_node  # replicas' parts on one node
-    return max(settings.nnodes, -(-settings.replicas * settings.nnodes // room)) if room else settings.nnodes
 
 
 def estimated_start_s(deployment: Deployment) -> float:
@@ -68,8 +66,12 @@ def estimated_start_s(deployment: Deployment) -> float:
         return 0.0
     if engine.emulated:
         return EMULATED_START_S
-    each = float((deployment.predicted or {}).get("weight_bytes") or 0)
-    return START_S + each * deployment.settings.devices_per_node / READ_BYTES_S
+    predicted = deployment.predicted or {}
+    read = [
+        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0) * part.devices_per_node
+        for role, part in deployment.settings.engines.items()
+    ]
+    return START_S + max(read) / READ_BYTES_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,11 @@ class Estimate:
             return None
         free_s = [0.0] * self.nodes
         jobs = [
-            (one.status == "risky", min(self.nodes, nodes_needed(one.settings, one.hardware)), self.cost(one))
+            (
+                one.status == "risky",
+                min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node)),
+                self.cost(one),
+            )
             for one in self.plan.runnable()
         ]
         for _, nodes, cost in sorted(jobs, key=lambda job: (job[0], job[1] <= 1, -job[2].seconds)):

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines import program_of
 from orchestrator.engines.command import Node
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.load import Level, Workload
@@ -54,7 +54,8 @@ SHORT = {
 }
 LONGEST = 100
 _PLACES = ("model", "executable", "profile", "served_model_name")  # shown by their last names
-_HIDDEN = {"engine", "startup_timeout_s", "api_key_env"}
+_SIZES = ("replicas", "tensor_parallel_size")
+_HIDDEN = {"engine", "startup_timeout_s", "api_key_env", "roles", "router"}
 
 
 class Paths:
@@ -67,6 +68,9 @@ class Paths:
 
     def resolved(self, settings: EngineSettings) -> EngineSettings:
         """The same settings with absolute paths. Raises ValueError for an environment variable that is not set."""
+        return settings.each(self._resolved)
+
+    def _resolved(self, settings: EngineSettings) -> EngineSettings:
         places: dict[str, Callable[[str], str]] = {
             "model": self.model,
             "tokenizer": self.model,
@@ -120,7 +124,16 @@ class Contents:
 
 def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents) -> str:
     """``written``: settings as in the file; ``resolved``: the same with absolute paths, to look at what lies there."""
-    settings = written.model_dump(mode="json", exclude_defaults=True, exclude=NOT_IDENTITY)
+    what = _what(written, resolved, contents)
+    parts = resolved.parts if resolved.roles or resolved.router else {}
+    if more := {role: _what(written.parts[role], part, contents) for role, part in parts.items() if role}:
+        what["parts"] = more
+    return digest(what | {"hardware": hardware_class(hardware)})
+
+
+def _what(written: EngineSettings, resolved: EngineSettings, contents: Contents) -> dict[str, Any]:
+    """What one program of a deployment is."""
+    settings = written.model_dump(mode="json", exclude_defaults=True, exclude={*NOT_IDENTITY, "roles", "router"})
     local = {
         "model": contents.model(resolved.model),
         "tokenizer": contents.model(resolved.tokenizer) if resolved.tokenizer else None,
@@ -135,10 +148,10 @@ def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: H
     version = written.engine_version
     if version is None and resolved.executable:
         version = contents.version(resolved.executable, written.engine)
-    what = {"settings": settings, "engine_version": version, "hardware": hardware_class(hardware)}
+    what = {"settings": settings, "engine_version": version}
     program = resolved.image or resolved.executable
     build = contents.build(program, written.engine) if program else None
-    return digest(what | ({"build": build} if build else {}))
+    return what | ({"build": build} if build else {})
 
 
 def hardware_class(hardware: Hardware) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def build_digest(place: str, engine: str) -> str | None:
     path = Path(place)
     if not path.is_absolute() or installed_version(place, engine):
         return None
-    if path.is_dir() and (start := ENGINES[engine].start):  # the program in it that is started
+    if path.is_dir() and (start := program_of(engine).start):  # the program in it that is started
         anything = EngineSettings(engine=engine, model="any", executable=place)
         path = Path(start(anything, Hardware(name="cpu"), Node()).argv[0])
     real = Path(os.path.realpath(path))
@@ -250,6 +263,10 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
             out |= {str(key): entry for key, entry in value.items()}
         elif name not in _HIDDEN:
             out[name] = value
+    for role, part in settings.parts.items() if settings.roles or settings.router else ():
+        # of what all share it shows nothing; how many there are of each is always worth showing
+        own = {name: value for name, value in part if value != getattr(settings, name) or name in _SIZES}
+        out |= {f"{role}.{name}": value for name, value in own.items() if role}
     return out
 
 
@@ -289,7 +306,9 @@ def _part(name: str, value: Any) -> str:
         return str(value).partition("://")[2] or str(value)
     if hasattr(value, "method"):  # speculative decoding
         return f"spec={value.method}:{value.num_speculative_tokens}"
+    role, _, own = name.rpartition(".")
+    name = ".".join(filter(None, (role, SHORT.get(own, own))))
     if isinstance(value, bool):
-        return f"{SHORT.get(name, name)}={'on' if value else 'off'}"
+        return f"{name}={'on' if value else 'off'}"
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict | list) else str(value)
-    return f"{SHORT.get(name, name)}={text}"
+    return f"{name}={text}"

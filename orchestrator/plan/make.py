@@ -5,27 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from orchestrator.catalog.models import model_facts
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
 from orchestrator.plan.cost import placement_problems, spread
-from orchestrator.plan.feasibility import Feasibility, Finding, assess
+from orchestrator.plan.feasibility import Feasibility
 from orchestrator.plan.identity import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
+from orchestrator.plan.verdict import judged, part_problems, together
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, read_experiment
 from orchestrator.spec.load import DURATION_S, READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload
 from orchestrator.spec.problems import nearest
-from orchestrator.spec.settings import NO_HARDWARE, EngineSettings, Hardware
+from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
 NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # an endpoint: we hold nothing
@@ -120,7 +121,7 @@ def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
     some = [one for one in candidates if one.combination.excluded_by is None]
     values = [
         (
-            0 if one.settings.url else one.settings.world_size * one.settings.replicas,
+            0 if one.settings.url else one.settings.devices,
             one.settings.__dict__ | {"hardware": one.combination.hardware} | dict(one.combination.derived),
         )
         for one in some
@@ -176,7 +177,10 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
             problems.add(place, f"unknown engine {name!r}", nearest(name, known))
     engines = {name: ENGINES[name] for _, name in places if name in known}
     for one in experiment.combinations:
-        name = one.settings.engine
+        name, router = one.settings.engine, one.settings.router
+        if router and router.engine not in ROUTERS:
+            message, hint = f"unknown router {router.engine!r}", nearest(router.engine, ROUTERS)
+            problems.add(one.place("router.engine"), message, hint)
         if name in engines and not engines[name].launches and one.settings.url is None:
             message = f"engine {name!r} needs the 'url' it runs at"
             problems.add(one.place("url"), message, "write url: http://host:port")
@@ -189,17 +193,20 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
     for one in experiment.combinations:
         engine = engines.get(one.settings.engine)
         hardware = ANY if one.hardware is None else classes.get(one.hardware)
-        if engine is None or hardware is None:
+        router = one.settings.router
+        if engine is None or hardware is None or (router and router.engine not in ROUTERS):
             continue
         held = hardware if engine.launches or one.hardware is not None else NONE
-        given = spread(one.settings, held) if engine.several_nodes else one.settings
+        given = one.settings.each(partial(spread, hardware=held)) if engine.several_nodes else one.settings
         try:
             settings = paths.resolved(given)
         except ValueError as error:
             experiment.problems.add(one.block, str(error))
             continue
-        if (mismatch := identity.version_mismatch(settings, contents)) is not None:
-            experiment.problems.add(one.place("engine_version"), mismatch, "correct one of them")
+        for role, part in settings.parts.items():
+            if (mismatch := identity.version_mismatch(part, contents)) is not None:
+                name = "router.engine_version" if role == ROUTER else "engine_version"
+                experiment.problems.add(one.place(name), mismatch, "correct one of them")
         yield _Candidate(identity.deployment_id(given, settings, held, contents), one, settings, held)
 
 
@@ -238,98 +245,17 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
 
 def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
     """Whether a candidate can run, from everything known without starting it."""
-    settings, hardware = one.settings, one.hardware
     if one.combination.excluded_by is not None:
         return Feasibility("excluded", (f"left out by the rule: {one.combination.excluded_by}",))
-    wrong = engine.problems(settings, hardware)
+    settings, hardware = one.settings, one.hardware
+    wrong = part_problems(settings, engine, hardware)
     if not wrong and engine.launches:
         wrong = placement_problems(settings, hardware, cluster_nodes)
     if wrong:
         return Feasibility("impossible", tuple(wrong))
-    verdict = Feasibility("fits")
-    if engine.launches:  # judged with what the engine pins where the settings leave it open: the command that will run
-        draft = settings.speculative.model if settings.speculative else None
-        verdict = assess(
-            settings.model_copy(update=engine.pinned(settings, hardware)),
-            model_facts(settings.model, settings.revision, settings.hf_overrides),
-            hardware,
-            draft=model_facts(draft) if draft else None,
-        )
-    if settings.nnodes != one.combination.settings.nnodes:
-        text = f"spread over {settings.nnodes} nodes by itself: one of them has {hardware.gpus_per_node} devices"
-        verdict = replace(verdict, reasons=(*verdict.reasons, text))
-    tokenizer = tokenizer_finding(settings)
-    if tokenizer is not None and tokenizer.status == "impossible":
-        return Feasibility("impossible", (tokenizer.sentence,))
-    if tokenizer is not None:
-        verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
-    if verdict.status == "impossible":
-        return verdict
-    limit = verdict.predicted.get("max_model_len") or settings.max_model_len  # the model's own, where known
-    apis = sorted(engine.dialects(settings))
-    return _with_workloads(
-        verdict, {load.workload.name: workload_mismatch(load.workload, settings, limit, apis) for load in loads}
-    )
-
-
-def tokenizer_finding(settings: EngineSettings) -> Finding | None:
-    """What is wrong with the files that load clients make prompts with, as far as this machine has them."""
-    name = settings.tokenizer or settings.model
-    if not Path(name).is_absolute():
-        return None
-    if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
-        return Finding("impossible", "tokenizer", f"{name} is no tokenizer.json, and prompts are made with it")
-    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-        sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
-        return Finding("impossible", "tokenizer", sentence)
-    if Path(name).exists():
-        return None
-    sentence = f"{name} is not on this machine: clients that do not find it make prompts of about the length asked for"
-    return Finding("fits", "tokenizer", sentence)
-
-
-def workload_mismatch(
-    workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
-) -> Finding | None:
-    """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
-
-    ``max_model_len``: what holds where the settings say nothing. ``apis``: names of the APIs the engine serves.
-    """
-    name = f"workload {workload.name!r}"
-    if workload.api not in apis:
-        sentence = f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
-        return Finding("impossible", "api", sentence)
-    if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
-        limit = f"max_input_len is {settings.max_input_len:,}"
-        if share == 1:
-            return Finding("impossible", "input_lengths", f"every prompt of {name} is longer, {limit}")
-        sentence = f"about {max(share, 0.01):.0%} of the prompts of {name} are longer, {limit}: those will fail"
-        return Finding("risky", "input_lengths", sentence)
-    if max_model_len is None:
-        return None
-    least, most = workload.token_bounds()
-    limit = f"max_model_len is {max_model_len:,}"
-    if least > max_model_len:
-        return Finding("impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}")
-    if most is not None and most > max_model_len:
-        sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
-        return Finding("risky", "lengths", sentence)
-    return None
-
-
-def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:
-    """A workload that cannot be served is not measured; when none can be, the deployment is impossible."""
-    bad = {name: mismatch for name, mismatch in mismatches.items() if mismatch is not None}
-    if not bad:
-        return verdict
-    unserved = sorted(name for name, mismatch in bad.items() if mismatch.status == "impossible")
-    status = "risky" if len(unserved) < len(bad) else verdict.status
-    return replace(
-        verdict,
-        status="impossible" if len(unserved) == len(mismatches) else status,
-        reasons=(*verdict.reasons, *(mismatch.sentence for mismatch in bad.values())),
-        unserved=tuple(unserved),
-    )
+    written = one.combination.settings.engines
+    parts = settings.engines.items()
+    return together({role: judged(part, written[role], hardware, engine, loads) for role, part in parts})
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:

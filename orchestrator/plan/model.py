@@ -52,7 +52,7 @@ class Deployment(Strict):
     @property
     def devices(self) -> int:
         """GPUs (cores on cpu) of all replicas; 0 for an endpoint, which we do not hold."""
-        return 0 if self.settings.url else self.settings.world_size * self.settings.replicas
+        return 0 if self.settings.url else self.settings.devices
 
     def first_guess(self, workload: str, slo: str) -> float | None:
         """Level up to which a workload is predicted to hold these limits; None: not predicted."""

@@ -29,6 +29,8 @@ from orchestrator.spec.load import Control, Slo
 # Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April 2025).
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
 NO_TERM = {
+    "roles": "replicas with roles",
+    "router": "a router",
     "speculative": "speculative decoding",
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",

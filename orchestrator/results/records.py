@@ -154,7 +154,9 @@ class DeploymentRow:
     accelerator: A[str, "kind of device"]
     devices: A[I32, "GPUs (cores on cpu) of all replicas"]
     nodes: A[I32, "nodes of one replica"]
-    replicas: A[I32, "instances of the engine that share the load"]
+    replicas: A[I32, "instances of the engine that share the load, of all roles"]
+    roles: A[str | None, "where replicas differ: prefill, decode; their settings are in settings_json"] = None
+    router: A[str | None, "what stands between clients and replicas"] = None
     tensor_parallel_size: A[I32, "ranks that share each layer"]
     pipeline_parallel_size: A[I32, "ranks that share the layers among them"]
     data_parallel_size: A[I32, "copies of the model in one engine"]
@@ -224,6 +226,7 @@ class EngineMetricsRow(AttemptKey):
     """One reading of a replica's own /metrics."""
 
     replica: A[I16, "replica that told"]
+    role: A[str | None, "its role, where replicas have some"] = None
     unix_ns: A[int, "wall clock of the replica's node at the reading"]
     running: A[float | None, "requests in the batch now"] = None
     waiting: A[float | None, "requests in its queue now"] = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -37,10 +38,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one launch takes: ``bundles`` of a replica, times ``replicas``. No bundles: an endpoint, not placed."""
+    """What one launch takes: the bundles of every replica. No replicas: an endpoint, not placed."""
 
-    bundles: tuple[Bundle, ...]
-    replicas: int = 1
+    replicas: tuple[tuple[Bundle, ...], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     exclusive: bool = True  # no other launch on its hosts
     endpoint: str = ""  # two launches never load the same URL at once
@@ -48,26 +48,56 @@ class Need:
 
     def footprints(self) -> list[Footprint]:
         """What it takes, replica by replica."""
-        return [Footprint(self.bundles, self.labels)] * self.replicas
+        return [Footprint(bundles, self.labels) for bundles in self.replicas]
+
+    def by_size(self) -> list[int]:
+        """Indices of the replicas, those first that are hardest to place."""
+        return sorted(range(len(self.replicas)), key=lambda at: (-len(self.replicas[at]), -self.replicas[at][0].gpus))
+
+    @property
+    def gang(self) -> bool:
+        """Some replica spans several nodes."""
+        return any(len(bundles) > 1 for bundles in self.replicas)
+
+    @property
+    def gpus(self) -> int:
+        """The most that a replica takes of one node."""
+        return max((bundle.gpus for bundles in self.replicas for bundle in bundles), default=0)
+
+    @property
+    def cpus(self) -> float:
+        """The most that a replica takes of one node."""
+        return max((bundle.cpus for bundles in self.replicas for bundle in bundles), default=0.0)
+
+    def __str__(self) -> str:
+        """In words, equal replicas once."""
+        counted = Counter(map(str, self.footprints()))
+        return " + ".join(one if times == 1 else f"{times} x {one}" for one, times in counted.items())
 
     def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
         """The same as whole nodes for a launch that shares none: an autoscaler would put several on one."""
-        return self._whole_nodes(machines) if self.exclusive and self.bundles[0].gpus else self.footprints()
+        return self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
 
     def least_nodes(self, machines: Sequence[Machine]) -> int:
         """How many nodes it takes that nobody else is on, as far as their size is known."""
-        if not self.bundles or not self.bundles[0].gpus:
-            return len(self.bundles)
+        if not self.gpus:
+            return max(map(len, self.replicas), default=0)
         return sum(len(one.bundles) for one in self._whole_nodes(machines))
 
     def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
         """As large as its hardware says, else as the smallest of ``machines`` that hold it; replicas share them."""
-        bundle = self.bundles[0]
-        seen = [one.gpus for one in machines if one.gpus >= bundle.gpus and _labelled(one, self)]
-        gpus = max(bundle.gpus, self.gpus_per_node or min(seen, default=0))
-        together = min(self.replicas, gpus // bundle.gpus)
-        node = Bundle(gpus, bundle.cpus * together)
-        return [Footprint((node,) * len(self.bundles), self.labels)] * -(-self.replicas // together)
+        seen = [one.gpus for one in machines if one.gpus >= self.gpus and _labelled(one, self)]
+        gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0))
+        shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
+        for bundles in (self.replicas[at] for at in self.by_size()):
+            width, each = len(bundles), bundles[0]
+            fitting = (at for at, (nodes, left, _) in enumerate(shelves) if nodes >= width and left >= each.gpus)
+            if (at := next(fitting, None)) is None:
+                at = len(shelves)
+                shelves.append((width, gpus, 0.0))
+            nodes, left, cpus = shelves[at]
+            shelves[at] = nodes, left - each.gpus, cpus + each.cpus
+        return [Footprint((Bundle(gpus, cpus),) * nodes, self.labels) for nodes, _, cpus in shelves]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +115,7 @@ class Waiting:
     @property
     def order(self) -> tuple[bool, bool, float, float, str]:
         """Of admission: the smallest first."""
-        return self.last, len(self.need.bundles) <= 1, -self.promise, -self.estimate_s, self.key
+        return self.last, not self.need.gang, -self.promise, -self.estimate_s, self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +168,22 @@ def fit(
     most_nodes: float = math.inf,
 ) -> Nodes | None:
     """Nodes for every replica on what is free, best fit first, ``avoid`` last; None when it does not fit now."""
-    if not need.bundles:
+    if not need.replicas:
         return None if any(other.need.endpoint == need.endpoint and need.endpoint for other in running) else ()
     free = _free(need, machines, running)
-    chosen: list[tuple[str, ...]] = []
-    for _ in range(need.replicas):
-        nodes = _replica(need.bundles, free, avoid)
+    chosen: dict[int, tuple[str, ...]] = {}
+    for at in need.by_size():
+        bundles = need.replicas[at]
+        nodes = _replica(bundles, free, avoid)
         if nodes is None:
             return None
-        for node, bundle in zip(nodes, need.bundles, strict=True):
+        for node, bundle in zip(nodes, bundles, strict=True):
             gpus, cpus = free[node]
             free[node] = (gpus - bundle.gpus, cpus - bundle.cpus)
-        chosen.append(nodes)
-    if most_nodes < math.inf and len(held(running).union(*chosen)) > most_nodes:
+        chosen[at] = nodes
+    if most_nodes < math.inf and len(held(running).union(*chosen.values())) > most_nodes:
         return None
-    return tuple(chosen)
+    return tuple(chosen[at] for at in range(len(chosen)))
 
 
 def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -> dict[str, tuple[int, float]]:
@@ -161,8 +192,8 @@ def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -
     used: dict[str, tuple[int, float]] = {}
     closed: set[str] = set()
     for launch in running:
-        for replica in launch.nodes:
-            for node, bundle in zip(replica, launch.need.bundles, strict=True):
+        for replica, bundles in zip(launch.nodes, launch.need.replicas, strict=True):
+            for node, bundle in zip(replica, bundles, strict=True):
                 gpus, cpus = used.get(node, (0, 0.0))
                 used[node] = (gpus + bundle.gpus, cpus + bundle.cpus)
                 if need.exclusive or launch.need.exclusive:
@@ -245,7 +276,7 @@ def worth_adding(
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break  # as no launch begins on a budget that is used up
         left -= job.cost
-        if not job.need.bundles:
+        if not job.need.replicas:
             continue
         if (job.need, job.avoid) not in full:
             nodes = fit(job.need, machines, started, job.avoid, most_nodes)

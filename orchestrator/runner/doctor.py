@@ -363,12 +363,12 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
     for one in (one for wanted in kinds.values() for one in wanted):
         need = need_of(one, exclusive=False)
+        widest = max(map(len, need.replicas), default=0)
         places = sum(_holds(node.machine, one) for node in nodes)
         for resources, most in types:
-            gpus, cpus = resources.get("GPU", 0), resources.get("CPU", 0)
-            places += most * all(gpus >= bundle.gpus and cpus >= bundle.cpus for bundle in need.bundles)
-        if places < len(need.bundles):
-            what = f"{len(need.bundles)} node(s) for {one.label} are needed, {places} can ever hold it"
+            places += most * (resources.get("GPU", 0) >= need.gpus and resources.get("CPU", 0) >= need.cpus)
+        if places < widest:
+            what = f"{widest} node(s) for {one.label} are needed, {places} can ever hold it"
             do = "add such nodes, a node type, or leave it out"
             told = "; what its autoscaler may add is not told" if not types and grows else ""
             level: Level = "warning" if told else "fail"
@@ -377,7 +377,7 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
 
 def _holds(machine: Machine, one: Deployment) -> bool:
     need = need_of(one, exclusive=False)
-    fits = all(machine.gpus >= bundle.gpus and machine.cpus >= bundle.cpus for bundle in need.bundles)
+    fits = machine.gpus >= need.gpus and machine.cpus >= need.cpus
     return fits and all(machine.labels.get(name) == value for name, value in need.labels)
 
 

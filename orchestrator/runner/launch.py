@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
 from orchestrator.emulator import is_emulator
-from orchestrator.engines import ENGINES
-from orchestrator.engines.command import Node, random_key
+from orchestrator.engines import ENGINES, program_of
+from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.readiness import Expected, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import Target
@@ -25,9 +25,9 @@ from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.context import SweepContext
-from orchestrator.runner.replicas import Replicas, agent_lost, agents_of
+from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
 from orchestrator.runner.rows import commit_launch, how_it_ended, launch_row
-from orchestrator.spec.settings import EngineSettings, Hardware, is_version
+from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -38,17 +38,23 @@ SAYS_S = 5.0  # how often an engine that starts is asked for the last line of it
 
 
 def need_of(deployment: Deployment, exclusive: bool) -> Need:
-    """The footprint of a deployment: nodes x devices of a replica, times its replicas."""
+    """The footprint of a deployment: nodes x devices of every replica; a router is a guest, as clients are."""
     settings, hardware = deployment.settings, deployment.hardware
     if not ENGINES[settings.engine].launches:
-        return Need((), endpoint=settings.url or "")
-    devices = settings.devices_per_node
+        return Need(endpoint=settings.url or "")
     each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
-    bundle = Bundle(0 if hardware.is_cpu else devices, devices * each)
+    replicas = []
+    for role, part in units_of(settings):
+        devices = part.devices_per_node
+        bundle = Bundle(0, 0.0) if role == ROUTER else Bundle(0 if hardware.is_cpu else devices, devices * each)
+        replicas.append((bundle,) * part.nnodes)
     labels = tuple(sorted(hardware.labels.items()))
-    return Need(
-        (bundle,) * settings.nnodes, settings.replicas, labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0
-    )
+    return Need(tuple(replicas), labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0)
+
+
+def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:
+    """Role and settings of everything that a launch places, in the order in which it is started."""
+    return [(role, part) for role, part in settings.parts.items() for _ in range(part.replicas)]
 
 
 class Launch:
@@ -61,6 +67,10 @@ class Launch:
         self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
         self._context, self._deployment, self._nodes = context, deployment, nodes
         self._clock = context.clock
+        self._units = units_of(deployment.settings)
+        self._key = random_key()  # one for all parts: a router passes on what it is asked
+        self._workers: list[Worker] = []
+        self._reported: dict[str, Any] = {}
         self._placements: list[Placement] = []
         self._argv: list[tuple[str, ...]] = []
         self._allocations: list[dict[str, Any]] = []
@@ -121,25 +131,36 @@ class Launch:
         self._fetch_dead_logs()
         began_s, began_unix_ns, state = self._clock.now_s(), self._clock.unix_ns(), self._context.state
         try:
-            targets = [self._start_replica(at, placement, cores[at]) for at, placement in enumerate(self._placements)]
-            if not self._await_ready(began_s):
-                return None
+            engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
+            routers = range(len(engines), len(self._units))
+            targets: list[Target] = []
+            for wave in filter(None, (engines, routers)):  # a router is told of replicas that serve
+                targets = [self._start_replica(at, cores[at]) for at in wave]
+                if not self._await_ready(wave, began_s):
+                    return None
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
         self._note(ready_s=self._clock.now_s() - began_s)
-        return Replicas(self._placements, targets, cache_of(self._deployment.settings), self._vocab_size())
+        roles = [role for role, _ in self._units]
+        settings = self._deployment.settings
+        return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
         """Its hosts, for every driver to see, and on `cpu` hardware cores for every rank of every replica; on GPUs
         engines are not bound. In order of address: of two launches that want the same hosts one gets them all."""
         context, hardware = self._context, self._deployment.hardware
-        each = max(1, int(hardware.cpus_per_device or 1)) * self._deployment.settings.devices_per_node
+        each = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
+        wanted = {
+            id(agent): 0 if role == ROUTER else each * part.devices_per_node
+            for placement, (role, part) in zip(self._placements, self._units, strict=True)
+            for agent in placement.agents
+        }
         exclusive = context.plan.isolation == "exclusive_node"
         cores: dict[int, tuple[int, ...]] = {}
         for agent in sorted(agents_of(self._placements), key=lambda one: one.allocation.address):
             address = agent.allocation.address
             try:
-                cores[id(agent)] = agent.lease(context.tag, exclusive, each if hardware.is_cpu else 0)
+                cores[id(agent)] = agent.lease(context.tag, exclusive, wanted[id(agent)])
             except Occupied:
                 context.state.rest(address, self._clock.now_s())
                 raise
@@ -155,11 +176,12 @@ class Launch:
                     agent.drop_dead(folder)
 
     def _vocab_size(self) -> int | None:
-        size = json.loads(self.row.engine_reported_json or "{}").get("vocab_size")
+        size = self._reported.get("vocab_size")
         return size if isinstance(size, int) else None
 
-    def _start_replica(self, index: int, placement: Placement, cores: Sequence[tuple[int, ...]]) -> Target:
-        settings, hardware = self._deployment.settings, self._deployment.hardware
+    def _start_replica(self, index: int, cores: Sequence[tuple[int, ...]]) -> Target:
+        (role, settings), placement = self._units[index], self._placements[index]
+        hardware = self._deployment.hardware
         first = placement.agents[0]
         port, master_port, rpc_port, *extra = first.reserve_ports(7)
         address, cluster = first.allocation.address, self._context.cluster
@@ -172,8 +194,11 @@ class Launch:
             bind=LOOPBACK if one_host else address,  # clients may come from any node, later ones too
             launch_id=self.row.launch_id,
             model_path=settings.model,
+            role="" if role == ROUTER else role,
+            workers=tuple(self._workers) if role == ROUTER else (),
         )
-        key = random_key()
+        url = f"http://{base.bind}:{port}"
+        self._workers.append(Worker(role, url))
         for rank, agent in enumerate(placement.agents):
             extra_ports = tuple(extra if rank == 0 else agent.reserve_ports(4))
             allocation = agent.allocation
@@ -186,45 +211,48 @@ class Launch:
                 cores=cores[rank],
                 extra_ports=extra_ports,
             )
-            self._argv.append(agent.start(settings, hardware, node, key))
-            self._allocations.append(
-                asdict(allocation) | {"rank": rank, "replica": index, "engine_cores": list(cores[rank])}
-            )
+            self._argv.append(agent.start(settings, hardware, node, self._key))
+            where = {"rank": rank, "replica": index, "role": role, "engine_cores": list(cores[rank])}
+            self._allocations.append(asdict(allocation) | where)
             self._note(argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations))
         first.begin_ready(settings.startup_timeout_s)
-        name = ENGINES[settings.engine].served_name(settings, base)
-        return Target(f"http://{base.bind}:{port}", name, index, key)
+        name = program_of(settings.engine).served_name(settings, base)
+        return Target(url, name, index, self._key)
 
-    def _await_ready(self, began_s: float) -> bool:
+    def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
         """False when the user stopped the sweep. Raises EngineFailure when a rank ended or never served."""
-        waiting, said_s, says = list(self._placements), began_s, ""
+        waiting, said_s, says = list(wave), began_s, ""
         while waiting:
             now_s = self._clock.now_s()
             if now_s - said_s >= SAYS_S:
-                said_s, says = now_s, waiting[0].agents[0].saying()
+                said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
             limit_s = float(self._deployment.settings.startup_timeout_s)
             self._phase("start", elapsed_s=now_s - began_s, total_s=limit_s, says=says)
             if self._context.stop.is_set():
                 return False
             if (failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)) is not None:
                 raise EngineFailure(failure)
-            for placement in list(waiting):
+            for at in list(waiting):
+                placement, (role, _) = self._placements[at], self._units[at]
                 outcome = placement.agents[0].poll_ready(1.0 / len(waiting))
                 if isinstance(outcome, Failure):
-                    raise EngineFailure(outcome)
+                    raise EngineFailure(of_role(role, outcome))
                 if isinstance(outcome, Ready):
-                    self._heard(outcome)
-                    waiting.remove(placement)
+                    self._heard(role, outcome)
+                    waiting.remove(at)
                     continue
                 for agent in placement.agents[1:]:  # without it rank 0 would wait for its rendezvous
                     if (failure := agent.failure()) is not None:
-                        raise EngineFailure(failure)
+                        raise EngineFailure(of_role(role, failure))
         return True
 
-    def _heard(self, ready: Ready) -> None:
-        """What a replica said of itself once it served; what is not as it was taken for is told, too."""
-        settings, reported = self._deployment.settings, dict(ready.reported)
-        engine = ENGINES[settings.engine]
+    def _heard(self, role: str, ready: Ready) -> None:
+        """What a replica said of itself once it served; what is not as it was taken for is told, too.
+
+        Kept of a role under names that begin with the role's.
+        """
+        settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
+        engine = program_of(settings.engine)
         known = engine.version
         if known and ready.version and known not in ready.version and not is_version(known, ready.version):
             reported["flags_known_as_of"] = known
@@ -237,7 +265,12 @@ class Launch:
         if network == "Socket" or (network == "not said" and not self._deployment.hardware.is_cpu):
             what = "over TCP (NCCL says Socket)" if network == "Socket" else "over a network that its log does not name"
             self._tell("network", f"its {settings.nnodes} nodes speak {what}: what is measured is that network's, too")
-        self._note(engine_reported_json=json.dumps(reported), engine_version=ready.version)
+        if role == ROUTER:
+            reported |= {"version": ready.version} if ready.version else {}
+        else:
+            self._note(engine_version=ready.version)
+        self._reported |= {f"{role}.{name}" if role else name: value for name, value in reported.items()}
+        self._note(engine_reported_json=json.dumps(self._reported))
 
     def stop(self) -> None:
         """End every rank, give everything back, keep the logs; whatever had been started until now."""

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import HostLost, Placement
@@ -13,6 +14,7 @@ from orchestrator.errors import Failure, FailureKind, PlacementError
 from orchestrator.load.point import HostLoad, Target
 from orchestrator.results.outcomes import CacheState
 from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.settings import ROUTER
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 class Replicas:
     """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it.
 
+    ``roles``: of each placement; a router is watched, and has neither cache nor figures.
     ``cache``: what holds of its prefix caches without anybody's doing; ``vocab_size``: tokens of its model, where the
     servers say it.
     """
@@ -32,9 +35,12 @@ class Replicas:
         targets: Sequence[Target],
         cache: CacheState = "unknown",
         vocab_size: int | None = None,
+        roles: Sequence[str] = (),
     ) -> None:
         self.targets, self.vocab_size = tuple(targets), vocab_size
         self._placements, self._cache = placements, cache
+        self._roles = tuple(roles) or ("",) * len(placements)
+        self._engines = [one for one, role in zip(placements, self._roles, strict=True) if role != ROUTER]
 
     @property
     def launched(self) -> bool:
@@ -43,12 +49,13 @@ class Replicas:
 
     def failure(self) -> Failure | None:
         """Why a rank ended, None while all live. A lost agent or node is infrastructure."""
-        for agent in agents_of(self._placements):
-            try:
-                if (failure := agent.failure()) is not None:
-                    return failure
-            except HostLost as error:
-                return agent_lost("was lost", error, [agent])
+        for placement, role in zip(self._placements, self._roles, strict=True):
+            for agent in placement.agents:
+                try:
+                    if (failure := agent.failure()) is not None:
+                        return of_role(role, failure)
+                except HostLost as error:
+                    return of_role(role, agent_lost("was lost", error, [agent]))
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
@@ -58,10 +65,10 @@ class Replicas:
         if dialect.cache_salt and "cache_salt" in dialect.extra_body:  # one that the user sends is the same every time
             return "salted"
         emptied = []
-        for placement in self._placements:
+        for placement in self._engines:
             with suppress(HostLost):
                 emptied.append(placement.agents[0].empty_cache())
-        return "emptied" if emptied and all(emptied) and len(emptied) == len(self._placements) else "unknown"
+        return "emptied" if emptied and all(emptied) and len(emptied) == len(self._engines) else "unknown"
 
     def have_work(self) -> bool:
         """Whether one of them still works on requests that nobody waits for, as far as they tell."""
@@ -88,23 +95,29 @@ class Replicas:
         for agent in self._agent_per_host():
             with suppress(HostLost, PlacementError):
                 agent.begin_host()
-        for placement in self._placements:
+        for placement in self._engines:
             with suppress(HostLost):
                 placement.agents[0].begin_metrics()
 
     def end_metrics(self) -> dict[int, list[Sample]]:
         """By replica; of a lost one there are none."""
         samples: dict[int, list[Sample]] = {}
-        for index, placement in enumerate(self._placements):
+        for index, placement in enumerate(self._engines):
             samples[index] = []
             with suppress(HostLost):
-                samples[index] = placement.agents[0].end_metrics()
+                taken = placement.agents[0].end_metrics()
+                samples[index] = [replace(sample, role=self._roles[index] or None) for sample in taken]
         return samples
 
 
 def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
     """Of all replicas, rank 0 of each first."""
     return [agent for placement in placements for agent in placement.agents]
+
+
+def of_role(role: str, failure: Failure) -> Failure:
+    """A failure that says which part of its launch it is of."""
+    return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure
 
 
 def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:

@@ -111,9 +111,10 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
 def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
     """The deployment's row: a column with the name of a setting holds it. Settings hold no secret."""
     settings, hardware = deployment.settings, deployment.hardware
-    devices = settings.world_size * settings.replicas if ENGINES[settings.engine].launches else 0
+    devices = deployment.devices
     price = hardware.usd_per_gpu_hour
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
+    columns -= {"roles", "router", "replicas"}
     return DeploymentRow(
         **{name: getattr(settings, name) for name in columns},
         deployment_id=deployment.id,
@@ -122,7 +123,10 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         hardware=hardware.name,
         accelerator=hardware.accelerator,
         devices=devices,
-        nodes=settings.nnodes,
+        replicas=sum(part.replicas for part in settings.engines.values()),
+        roles=", ".join(settings.roles) if settings.roles else None,
+        router=settings.router.engine if settings.router else None,
+        nodes=max(part.nnodes for part in settings.engines.values()),
         usd_per_hour=price * devices if price is not None else None,
         settings_json=json.dumps(settings.given(), sort_keys=True),
         predicted_json=json.dumps(deployment.predicted) if deployment.predicted else None,
@@ -196,7 +200,7 @@ def write_engine_metrics(
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     silent = Sample(time.time_ns(), {})
     rows = [
-        {**keys, "replica": replica, "unix_ns": sample.unix_ns, **sample.values}
+        {**keys, "replica": replica, "role": sample.role, "unix_ns": sample.unix_ns, **sample.values}
         for replica, taken in samples.items()
         for sample in taken or [silent]
     ]

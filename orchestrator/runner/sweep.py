@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
-from orchestrator.cluster.base import Footprint, Growth, Machine
+from orchestrator.cluster.base import Growth, Machine
 from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind
 from orchestrator.plan.predict import promise
 from orchestrator.results.events import Event, Phase
@@ -269,7 +269,7 @@ class Sweep:
         homeless, before = dict[Need, float](), self._homeless
         waits = before.keys() if not self._context.breakers.paused() else ()  # then nodes are asked for anew
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
-            if not need.bundles or fit(need, machines, (), most_nodes=most) is not None:
+            if not need.replicas or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
             elif asked is None or need in asked or need in waits or need.least_nodes(machines) > most:
                 homeless[need] = before.get(need, now_s)
@@ -281,8 +281,7 @@ class Sweep:
         now_s, first = self._clock.now_s(), True
         for need, since_s in list(self._homeless.items()):
             limit_s, why = self._limit(need, machines, growth)
-            one = str(Footprint(need.bundles))
-            what = one if need.replicas == 1 else f"{need.replicas} x {one}"
+            what = str(need)
             jobs = [job for kind in self._waiting.kinds() if kind[0].need == need for job in kind]
             if first:  # of many one
                 set_up = ", ".join(f"{number} x {kind} being set up" for kind, number in growth.coming.items())

@@ -1,7 +1,8 @@
 """``deployments`` of an experiment file, expanded: every combination of its blocks as one validated EngineSettings.
 
 Blocks of ``vary`` multiply; each is a list of choices. ``grid``: every combination of its values; ``zip``: first with
-first, second with second; ``cases``: as they stand.
+first, second with second; ``cases``: as they stand. Settings of a role stand in for those of all; everywhere they may
+be named with dots, so that ``vary`` and ``exclude`` reach them: ``roles.prefill.replicas``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -18,13 +19,33 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from orchestrator.spec.document import Place, Problems
 from orchestrator.spec.expressions import Expression, parse_expression
 from orchestrator.spec.problems import add_errors, nearest, unknown_key, wrong
-from orchestrator.spec.settings import LOCATION, EngineSettings, Environments, Strict
+from orchestrator.spec.settings import LOCATION, ROLES, ROUTER, EngineSettings, Environments, Strict
 
 MOST_COMBINATIONS = 100_000
 CONTROLS = ("vary", "derive", "exclude")
-ADDED = ("env", "extra_args")  # a choice adds to these; it replaces every other setting
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
+ADDED = ("env", "extra_args")  # a choice, and a role, adds to these; it replaces every other setting
+_OF_ALL = {"engine", "engine_version", *LOCATION, "model", "revision", "tokenizer", "served_model_name", "url"}
+_OF_ALL |= {
+    "container_args",
+    "trust_remote_code",
+    "hf_overrides",
+    "api_key_env",
+    "profile",
+    "startup_timeout_s",
+    "roles",
+    ROUTER,
+}
+PER_ROLE = tuple(name for name in EngineSettings.model_fields if name not in _OF_ALL)
+OF_ROUTER = ("engine", "engine_version", *LOCATION, "container_args", *ADDED)
+PARTS = tuple(f"roles.{role}" for role in ROLES)
+PART_FIELDS = (
+    *(f"{part}.{name}" for part in PARTS for name in PER_ROLE),
+    *(f"{ROUTER}.{name}" for name in OF_ROUTER),
+)
+NAMED = (*FIELDS, *PART_FIELDS)  # in expressions
+KNOWN = (*NAMED, *PARTS)
 
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
 
@@ -128,17 +149,17 @@ class _Deployments:
 
     def expand(self, raw: dict[str, Any], most: int) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
-        base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*FIELDS, *CONTROLS))
+        base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS))
         read = self._blocks(raw.get("vary"))
         if (count := math.prod(block.size for _, block in read)) > most:
             message = f"makes {count:,} combinations; {MOST_COMBINATIONS:,} are the most"
             self.problems.add((*self.place, "vary"), message)
             return []
-        blocks = [[self._checked(choice, FIELDS) for choice in block.choices(place)] for place, block in read]
+        blocks = [[self._checked(choice, KNOWN) for choice in block.choices(place)] for place, block in read]
         self._check_overlap(blocks)
         varied = {name for block in blocks for choice in block for name in choice.values}
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
-        exclude = self._exclude(raw.get("exclude"), {*FIELDS, *derive})
+        exclude = self._exclude(raw.get("exclude"), {*NAMED, *derive})
         made = (self._combine(base, choices, derive, exclude) for choices in itertools.product(*blocks))
         return [one for one in made if one is not None]
 
@@ -158,8 +179,10 @@ class _Deployments:
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
         """Reports names that are not settings and hardware that does not exist, and leaves them out."""
-        values = dict(choice.values)
-        for name in [name for name in values if name not in FIELDS]:
+        written = [one for name, value in choice.values.items() for one in _flat(name, value, choice.places[name])]
+        values = {name: value for name, value, _ in written}
+        choice = Choice(values, {name: place for name, _, place in written})
+        for name in [name for name in values if name not in KNOWN]:
             self.problems.add(choice.places[name], *unknown_key(name, known))
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as written: 0.30 is not 0.3
@@ -176,7 +199,7 @@ class _Deployments:
         for index, block in enumerate(blocks):
             for choice in block:
                 for name in choice.values:
-                    if name not in ADDED and first.setdefault(name, index) != index:
+                    if name.rpartition(".")[2] not in ADDED and first.setdefault(name, index) != index:
                         self.problems.add(choice.places[name], f"{name!r} is varied in an earlier block already")
 
     def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
@@ -185,7 +208,7 @@ class _Deployments:
             if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.problems.add((*self.place, "derive", name), f"{name!r} {why}")
-            elif (parsed := self._parse(text, {*FIELDS, *out}, "derive", name)) is not None:
+            elif (parsed := self._parse(text, {*NAMED, *out}, "derive", name)) is not None:
                 out[name] = parsed
         return out
 
@@ -220,7 +243,9 @@ class _Deployments:
         settings = self._settings(values, choices)  # expressions read checked values, and defaults
         if settings is None:
             return None
-        names = settings.__dict__ | {"hardware": hardware}
+        names = dict.fromkeys(PART_FIELDS) | settings.__dict__ | {"hardware": hardware}
+        for role, part in settings.parts.items() if settings.roles or settings.router else ():
+            names |= {f"{'' if role == ROUTER else 'roles.'}{role}.{name}": value for name, value in part}
         derived: dict[str, Any] = {}
         for name, expression in derive.items():
             value = self._evaluate(expression, names, (*self.place, "derive", name))
@@ -265,16 +290,26 @@ class _Deployments:
         return {**self.given.model, **values}
 
     def _settings(self, values: dict[str, Any], choices: tuple[Choice, ...]) -> EngineSettings | None:
+        wrong_parts = list(_part_problems(values))
+        for name, message, hint in wrong_parts:
+            self.problems.add(self._locate((name,), choices), message, hint)
         try:
-            return EngineSettings.model_validate(values, strict=True)
+            found = EngineSettings.model_validate(_nested(values), strict=True)
+            return None if wrong_parts else found
         except ValidationError as error:
             add_errors(error, EngineSettings, self.problems, partial(self._locate, choices=choices))
             return None
 
     def _locate(self, loc: Place, choices: tuple[Choice, ...]) -> Place:
         """Where the value is written that pydantic found wrong at ``loc`` of a settings object."""
-        name = str(loc[0]) if loc else ""
-        places = [(*place, *loc[1:]) for place in (*_places(name, choices, self.place), (*self.place, "derive", name))]
+        name, rest = str(loc[0]) if loc else "", loc[1:]
+        if name in ("roles", ROUTER) and rest:  # of a part: its own setting, or that of all
+            depth = 3 if name == "roles" else 2
+            dotted, rest = ".".join(map(str, loc[:depth])), loc[depth:]
+            own = any(dotted in choice.places for choice in choices)
+            name = dotted if own or (*self.place, *loc[:depth]) in self.problems.document.lines else str(loc[depth - 1])
+        roots = (*_places(name, choices, self.place), (*self.place, *name.split(".")), (*self.place, "derive", name))
+        places = [(*place, *rest) for place in roots]
         return next((place for place in places if place in self.problems.document.lines), places[0])
 
     def _evaluate(self, expression: Expression, names: Mapping[str, Any], place: Place) -> Any:
@@ -292,10 +327,61 @@ def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Plac
 
 
 def _merge(choices: Sequence[Choice]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for choice in choices:
-        for name, value in choice.values.items():
-            before: Any = out.get(name)
-            both = name in ADDED and isinstance(before, dict) and isinstance(value, dict)
-            out[name] = {**before, **value} if both else value
+    return reduce(_merged, (choice.values for choice in choices), {})
+
+
+def _flat(name: str, value: Any, place: Place) -> Iterator[tuple[str, Any, Place]]:
+    """A setting as it is, or those below ``roles`` and ``router`` by their dotted names, and where each is written."""
+    inside = (name == "roles" or name in PARTS or name == ROUTER) and isinstance(value, dict)
+    if not inside:
+        yield name, value, place
+        return
+    if name in PARTS:
+        yield f"{name}.replicas", 1, place  # a role that sets nothing is one too
+    for key, inner in value.items():
+        yield from _flat(f"{name}.{key}", inner, (*place, key))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one deployment with those of its roles and its router whole, from dotted names."""
+    shared = {name: value for name, value in values.items() if "." not in name and name not in ("roles", ROUTER)}
+    out = dict(shared)
+    roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
+    if roles:
+        out["roles"] = {role: _merged(shared, own) for role, own in roles.items()}
+    if router := _below(ROUTER, values):
+        passed = ("model", "served_model_name", "startup_timeout_s")
+        out[ROUTER] = {name: shared[name] for name in passed if name in shared} | router
     return out
+
+
+def _merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``own`` in place of ``before``; an environment and more arguments are added. None of a part: it has none."""
+    gone = tuple(f"{name}." for name, value in own.items() if value is None and name in ("roles", *PARTS, ROUTER))
+    out = {name: value for name, value in before.items() if not name.startswith(gone)} if gone else dict(before)
+    for name, value in own.items():
+        both = name.rpartition(".")[2] in ADDED and isinstance(value, dict) and isinstance(out.get(name), dict)
+        out[name] = {**out[name], **value} if both else value
+    return out
+
+
+def _part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with the parts of one deployment as a whole: the setting, a message and a hint."""
+    for name in ("roles", *PARTS, ROUTER):
+        if values.get(name) is not None:
+            yield name, f"{name!r} must be a mapping of settings", "write roles: {prefill: {replicas: 2}, decode: {}}"
+    roles = [part for part in PARTS if _below(part, values)]
+    if len(roles) == 1:
+        other = next(part for part in PARTS if part not in roles)
+        yield roles[0], f"{roles[0]!r} stands alone: it needs {other!r} beside it", f"give {other}, or no roles"
+    if roles and values.get("replicas") is not None:
+        yield "replicas", "'replicas' is said of each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
+    router = _below(ROUTER, values)
+    if roles and not router:
+        yield "roles", "'roles' need a 'router' in front of them", "write router: {engine: vllm_router}"
+    if router and "engine" not in router:
+        yield ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
+
+
+def _below(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(f"{part}."): value for name, value in values.items() if name.startswith(f"{part}.")}

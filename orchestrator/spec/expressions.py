@@ -1,7 +1,8 @@
 """Expressions of ``derive`` and ``exclude``: a small part of Python, read as a tree and never executed.
 
-Allowed: names of settings, numbers, text, ``None True False`` (also ``null true false``), lists, tuples, comparisons,
-``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else b``. They mean what they mean in Python.
+Allowed: names of settings, those of a role with dots, numbers, text, ``None True False`` (also ``null true false``),
+lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else b``. They
+mean what they mean in Python.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 MOST_CHARACTERS = 1000
 MOST_DEPTH = 50
 LARGEST = 2**63
+PARTS = ("roles.", "router.")  # what names with dots begin with
 
 _CONSTANTS = {"null": None, "true": True, "false": False}
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -74,6 +76,7 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     try:
         with warnings.catch_warnings(action="ignore"):  # such as "1if x": odd, but harmless here
             tree = ast.parse(text.strip(), mode="eval").body
+        tree = _Dotted().visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
@@ -85,6 +88,14 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
             hint = f"; did you mean {close[0]!r}?" if close else ": it is no setting and is not derived"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
     return Expression(text, read, names)
+
+
+class _Dotted(ast.NodeTransformer):
+    """``roles.prefill.replicas`` is one name: that of a role's setting."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        text = ast.unparse(node)
+        return ast.Name(text) if text.startswith(PARTS) and text.replace(".", "_").isidentifier() else node
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ file is expanded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, model_validator
 
@@ -55,6 +55,11 @@ Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
 ContainerArgs = Annotated[tuple[Line, ...], AfterValidator(_runtime_words)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
+
+
+Role = Literal["prefill", "decode"]
+ROLES: tuple[Role, ...] = get_args(Role)
+ROUTER = "router"  # the role of what stands in front of the others
 
 
 class Strict(BaseModel):
@@ -146,6 +151,47 @@ class EngineSettings(Strict):
     extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)  # {rank}, {host}, … in a value: command.py, PLACES
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
+
+    # several programs: settings of the replicas that prefill and of those that decode, and what clients then talk to
+    roles: dict[Role, EngineSettings] | None = None
+    router: EngineSettings | None = None  # its engine is one of ROUTERS
+
+    @property
+    def parts(self) -> dict[str, EngineSettings]:
+        """What a launch starts, by role, each `replicas` times: engines ("" without roles), then their router."""
+        engines = {str(role): part for role, part in self.roles.items()} if self.roles else {"": self}
+        return engines | ({ROUTER: self.router} if self.router else {})
+
+    @property
+    def engines(self) -> dict[str, EngineSettings]:
+        """``parts`` without the router."""
+        return {role: part for role, part in self.parts.items() if role != ROUTER}
+
+    def each(self, change: Callable[[EngineSettings], EngineSettings]) -> EngineSettings:
+        """The same with these settings and those of every role changed."""
+        changed = change(self)
+        roles = {role: change(part) for role, part in self.roles.items()} if self.roles else None
+        router = change(self.router) if self.router else None
+        return changed.model_copy(update={"roles": roles, "router": router})
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas of all roles; a router has none."""
+        return sum(part.world_size * part.replicas for part in self.engines.values())
+
+    def least_nodes(self, room: int | None) -> int:
+        """Nodes that hold all replicas, at least; 0 for an endpoint. ``room``: devices of one, None when not known.
+
+        Several replicas share a node as far as it is known.
+        """
+        if self.url:
+            return 0
+        parts = self.engines.values()
+        widest = max(part.nnodes for part in parts)
+        if not room or any(part.devices_per_node > room for part in parts):
+            return widest
+        of_one_role = (-(-part.replicas * part.nnodes // (room // part.devices_per_node)) for part in parts)
+        return max(widest, -(-self.devices // room), *of_one_role)
 
     @property
     def world_size(self) -> int:

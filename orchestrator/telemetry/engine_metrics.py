@@ -24,10 +24,11 @@ RATIOS = frozenset({"kv_usage"})  # of several series (one per data-parallel ran
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading. ``values``: column -> value, without those that the engine did not tell."""
+    """One reading. ``values``: column -> value, without those that the engine did not tell. ``role``: whose it is."""
 
     unix_ns: int
     values: Mapping[str, float]
+    role: str | None = None
 
 
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:

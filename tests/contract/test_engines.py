@@ -39,7 +39,7 @@ SAMPLES: dict[str, Any] = {
 }  # fmt: skip
 # These say where and how often, not what the engine is told.
 ELSEWHERE = {"engine", "engine_version", "executable", "image", "container_runtime", "container_args", "model"}
-ELSEWHERE |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer"}
+ELSEWHERE |= {"nnodes", "replicas", "startup_timeout_s", "tokenizer", "roles", "router"}
 
 
 def engine(name: str) -> Engine:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-import orchestrator.plan.make as make
+import orchestrator.plan.verdict as made
 from orchestrator.plan.feasibility import Feasibility, Status
 
 settings.register_profile("no_deadline", deadline=None)
@@ -31,7 +31,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Judge], None]:
     """Replaces the feasibility check: planning itself is under test, feasibility has tests of its own."""
 
     def use(judge: Judge) -> None:
-        monkeypatch.setattr(make, "assess", lambda settings, facts, hardware, draft: judge(settings))
+        monkeypatch.setattr(made, "assess", lambda settings, facts, hardware, draft: judge(settings))
 
     use(lambda settings: verdict("fits"))
     return use

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.plan.cost import placement_problems, spread
-from orchestrator.plan.make import workload_mismatch
+from orchestrator.plan.verdict import workload_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings, Hardware
 

@@ -11,8 +11,8 @@ from orchestrator.runner.admission import Cost, Need, Queue, Running, Waiting, c
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
 
-def gpu_need(gpus: int, nodes: int = 1, **more: object) -> Need:
-    return Need((Bundle(gpus, float(gpus)),) * nodes, **more)  # type: ignore[arg-type]
+def gpu_need(gpus: int, nodes: int = 1, replicas: int = 1, **more: object) -> Need:
+    return Need(((Bundle(gpus, float(gpus)),) * nodes,) * replicas, **more)  # type: ignore[arg-type]
 
 
 def test_gangs_go_first_then_the_longest_and_risky_ones_last() -> None:
@@ -58,7 +58,7 @@ def test_nothing_joins_a_host_that_an_exclusive_launch_holds() -> None:
 
 def test_two_raylets_on_one_machine_count_as_one_host() -> None:
     machines = [Machine("a", "10.0.0.1", cpus=4), Machine("b", "10.0.0.1", cpus=4)]
-    need = Need((Bundle(0, 1.0),), exclusive=True)
+    need = Need(((Bundle(0, 1.0),),), exclusive=True)
     running = [Running(need, (("a",),), 10.0)]
     assert fit(need, machines, running) is None
 
@@ -103,9 +103,10 @@ def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
     assert picked[0].key == "small"
 
 
+replicas = st.builds(lambda gpus, nodes: (Bundle(gpus, float(gpus)),) * nodes, st.integers(0, 8), st.integers(1, 3))
 needs = st.builds(
-    lambda gpus, nodes, replicas, exclusive: Need((Bundle(gpus, float(gpus)),) * nodes, replicas, (), exclusive),
-    st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.booleans(),
+    lambda different, exclusive: Need(tuple(different), exclusive=exclusive),
+    st.lists(replicas, min_size=1, max_size=3), st.booleans(),
 )  # fmt: skip
 
 
@@ -132,12 +133,12 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
         running.append(Running(job.need, nodes, now + job.estimate_s))
         used: dict[str, int] = {}
         for launch in running:
-            for replica in launch.nodes:
+            for replica, bundles in zip(launch.nodes, launch.need.replicas, strict=True):
                 assert len(set(replica)) == len(replica), "ranks of one replica sit on distinct nodes"
-                for node, bundle in zip(replica, launch.need.bundles, strict=True):
+                for node, bundle in zip(replica, bundles, strict=True):
                     used[node] = used.get(node, 0) + bundle.gpus
         assert all(gpus <= 8 for gpus in used.values())
-    assert started == possible
+    assert started >= possible  # of replicas of several sizes more may fit beside others than alone
 
 
 def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
@@ -185,3 +186,20 @@ def test_a_launch_that_shares_no_node_asks_for_whole_nodes_as_large_as_they_are_
 
 def test_launches_that_share_nodes_ask_for_what_they_take() -> None:
     assert gpu_need(2, exclusive=False, gpus_per_node=8).nodes_worth_adding(GPU8) == [Footprint((Bundle(2, 2.0),))]
+
+
+def test_replicas_of_several_sizes_and_their_router_take_together_what_each_takes() -> None:
+    prefill, decode, router = (Bundle(2, 2.0),), (Bundle(4, 4.0),), (Bundle(0, 0.0),)
+    need = Need((prefill, prefill, decode, router))
+    assert fit(need, GPU8[:1], ()) == (("n0",),) * 4
+    assert fit(Need((prefill, prefill, prefill, decode, router)), GPU8[:1], ()) is None
+    assert str(need) == "2 x one node with 2 GPUs + one node with 4 GPUs + one node for a router"
+    assert [one.bundles[0].gpus for one in need.nodes_worth_adding(GPU8)] == [8], "one node holds all"
+    assert need.least_nodes(GPU8) == 1
+    gang = Need(((Bundle(8, 8.0),) * 2, (Bundle(0, 0.0),)))
+    assert [len(one.bundles) for one in gang.nodes_worth_adding(GPU8)] == [2], "a router asks for no node of its own"
+
+
+def test_a_router_joins_the_fullest_node_of_its_launch() -> None:
+    need = Need(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
+    assert fit(need, GPU8, ()) == (("n0",), ("n0",))

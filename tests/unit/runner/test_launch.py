@@ -92,6 +92,7 @@ class Heard:
     """What of a launch `_heard` needs."""
 
     _deployment: Deployment
+    _reported: dict[str, Any] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
     noted: dict[str, Any] = field(default_factory=dict)
 
@@ -117,7 +118,7 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
     heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
-    Launch._heard(heard, Ready(1.0, {"network": network}, version))  # type: ignore[arg-type]
+    Launch._heard(heard, "", Ready(1.0, {"network": network}, version))  # type: ignore[arg-type]
     assert [kind for kind, _ in heard.told] == kinds
     reported = json.loads(heard.noted["engine_reported_json"])
     assert reported["network"] == network
@@ -132,7 +133,7 @@ def test_a_replica_over_two_nodes_needs_a_bundle_on_each() -> None:
     settings = EngineSettings(engine="vllm", model="m", tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=2)
     deployment = Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
     need = need_of(deployment, exclusive=True)
-    assert need.bundles == (Bundle(8, 8.0),) * 2
+    assert need.replicas == ((Bundle(8, 8.0),) * 2,)
     assert need.labels == (("pool", "a"),)
 
 

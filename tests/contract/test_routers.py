@@ -1,0 +1,76 @@
+"""What every router of the registry promises: its command is one its own parser takes, its key stays out of it.
+
+``routers/<name>/flags.json`` is made from the router's own parser, in the form of ``engines/README.md``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engines import ENGINES, ROUTERS, program_of
+from orchestrator.engines.command import Worker
+from orchestrator.errors import InputError
+from orchestrator.spec.settings import ROLES, EngineSettings
+from tests.contract.test_engine_flags import complaints
+from tests.contract.test_engines import CPU, GPU, KEY, NODE
+
+WORKERS = (Worker("prefill", "http://a:1"), Worker("prefill", "http://b:2"), Worker("decode", "http://c:3"))
+EQUAL = tuple(replace(worker, role="") for worker in WORKERS)
+
+
+def settings(name: str, **given: Any) -> EngineSettings:
+    return EngineSettings.model_validate({"engine": name, "model": "acme/tiny"} | given)
+
+
+@pytest.mark.parametrize("workers", [WORKERS, EQUAL], ids=["roles", "equal replicas"])
+@pytest.mark.parametrize("name", ROUTERS.names())
+def test_it_is_told_of_every_replica_in_flags_that_it_has(name: str, workers: tuple[Worker, ...]) -> None:
+    flags = json.loads((Path(__file__).parent / "routers" / name / "flags.json").read_text())["flags"]
+    made = program_of(name).command(settings(name), GPU, replace(NODE, workers=workers), KEY)
+    first = next(at for at, word in enumerate(made.argv) if word.startswith("--"))
+    assert complaints(list(made.argv[first:]), flags) == []
+    assert all(worker.url in made.argv for worker in workers)
+    assert str(NODE.port) in made.argv
+    assert KEY not in " ".join(made.argv)
+    assert KEY in made.secrets.values()
+    assert not made.env["CUDA_VISIBLE_DEVICES"], "it takes no GPU"
+
+
+@pytest.mark.parametrize("name", ROUTERS.names())
+def test_it_runs_anywhere_and_refuses_what_it_would_not_heed(name: str) -> None:
+    router = program_of(name)
+    assert router.problems(settings(name), GPU) == router.problems(settings(name), CPU) == []
+    assert router.problems(settings(name, max_num_seqs=3), GPU)
+    assert [router.problems(settings(name, extra_args={flag: "x"}), GPU) == [] for flag in router.reserved].count(
+        True
+    ) == 0
+
+
+def test_a_name_that_is_neither_engine_nor_router_is_unknown() -> None:
+    with pytest.raises(InputError, match="unknown engine 'nothing'"):
+        program_of("nothing")
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES.names() if ENGINES[name].routers])
+def test_an_engine_that_has_roles_is_told_which_it_has(name: str) -> None:
+    engine = ENGINES[name]
+    assert set(engine.routers) <= set(ROUTERS.names())
+    told = [engine.command(settings(name), GPU, replace(NODE, role=role), KEY) for role in ("", *ROLES)]
+    assert len({made.argv for made in told}) == 3
+    ours = engine.command(
+        settings(name, kv_transfer_config={"kv_connector": "Mine"}), GPU, replace(NODE, role="decode"), KEY
+    )
+    assert ours.argv.count("--kv-transfer-config") == 1, "what the file says stands"
+
+
+def test_the_kv_cache_of_vllm_goes_from_producer_to_consumer_over_a_port_of_its_own() -> None:
+    made = ENGINES["vllm"].command(settings("vllm"), GPU, replace(NODE, role="prefill", host="10.0.0.7"), KEY)
+    config = json.loads(made.argv[made.argv.index("--kv-transfer-config") + 1])
+    assert config == {"kv_connector": "NixlConnector", "kv_role": "kv_producer"}
+    assert made.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
+    assert made.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == str(NODE.extra_ports[1])

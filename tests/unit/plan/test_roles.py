@@ -1,0 +1,187 @@
+"""Prefill and decode replicas behind a router: how a file says them, and what a plan makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ProblemsError
+from orchestrator.plan.model import Plan
+from orchestrator.plan.predict import predicted
+from orchestrator.spec.settings import EngineSettings
+from tests.unit.plan.conftest import verdict
+from tests.unit.plan.files import planned, statuses
+from tests.unit.spec.files import parsed, problem, problems_in
+
+pytestmark = pytest.mark.usefixtures("judged")
+
+H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 3.0}}
+TWO: dict[str, Any] = {
+    "engine": "vllm",
+    "hardware": "h100",
+    "max_model_len": 4096,
+    "env": {"A": "1"},
+    "roles": {"prefill": {"replicas": 2, "tensor_parallel_size": 2}, "decode": {"env": {"B": "2"}}},
+    "router": {"engine": "vllm_router", "executable": "/opt/router"},
+}
+
+
+def plan(cluster_nodes: int | None = None, **changes: Any) -> Plan:
+    top = {name: changes.pop(name) for name in ("slos",) if name in changes}
+    return planned(hardware=H100, deployments=TWO | changes, cluster_nodes=cluster_nodes, **top)
+
+
+def parts(**changes: Any) -> dict[str, EngineSettings]:
+    (one,) = plan(**changes).deployments
+    return one.settings.parts
+
+
+def test_a_role_has_the_settings_of_all_and_its_own_and_the_router_serves_the_same_model() -> None:
+    made = parts()
+    assert list(made) == ["prefill", "decode", "router"]
+    assert (made["prefill"].replicas, made["prefill"].tensor_parallel_size) == (2, 2)
+    assert (made["decode"].replicas, made["decode"].tensor_parallel_size) == (1, 1)
+    assert {part.max_model_len for part in (made["prefill"], made["decode"])} == {4096}
+    assert made["decode"].env == {"A": "1", "B": "2"}
+    assert (made["router"].engine, made["router"].model, made["router"].env) == ("vllm_router", "org/model", {})
+
+
+def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -> None:
+    (one,) = plan().deployments
+    assert one.devices == 2 * 2 + 1
+    assert one.settings.least_nodes(8) == 1
+    assert one.settings.least_nodes(4) == 2
+    assert one.settings.least_nodes(None) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"router": None}, "'roles' need a 'router' in front of them (write router: {engine: vllm_router})"),
+        ({"router": {"executable": "/x"}}, "'router' names no engine (write router: {engine: vllm_router})"),
+        ({"router": {"engine": "vllm_ruter"}}, "unknown router 'vllm_ruter' (did you mean 'vllm_router'?)"),
+        ({"router": {"engine": "vllm_router", "max_num_seqs": 3}}, "unknown key 'router.max_num_seqs' ("),
+        ({"roles": {"prefill": {}}}, "'roles.prefill' stands alone: it needs 'roles.decode' beside it"),
+        ({"roles": {"prefill": {}, "decode": {}, "draft": {}}}, "unknown key 'roles.draft' ("),
+        ({"roles": {"prefill": {}, "decode": {"model": "m"}}}, "unknown key 'roles.decode.model' ("),
+        ({"roles": {"prefill": {}, "decode": 3}}, "'roles.decode' must be a mapping of settings"),
+        ({"roles": 3, "router": None}, "'roles' must be a mapping of settings"),
+        ({"replicas": 2}, "'replicas' is said of each role"),
+        ({"roles": {"prefill": {}, "decode": {"replicas": 0}}}, "'replicas' must be greater than or equal to 1, not 0"),
+        ({"exclude": ["roles.prefil.replicas > 1"]}, "in 'roles.prefil.replicas > 1': unknown field 'roles.prefil."),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_wrong_with_roles_is_said_before_anything_starts(changes: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        plan(**changes)
+    said = [one.message + (f" ({one.hint})" if one.hint else "") for one in caught.value.problems]
+    assert any(text.startswith(wanted) for text in said), said
+
+
+def test_a_problem_inside_a_role_names_its_line() -> None:
+    text = """version: 1
+name: x
+model: m
+deployments:
+  engine: vllm
+  roles:
+    prefill:
+      tensor_parallel_size: none
+    decode: {}
+  router: {engine: vllm_router}
+  vary:
+    - grid:
+        roles.decode.max_num_seqs: [1, -1]
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [1]}}
+"""
+    assert [line for line, _ in problems_in(text)] == [8, 13]
+
+
+def test_settings_of_roles_vary_are_excluded_by_and_shown_under_their_dotted_names() -> None:
+    grid = {"roles.prefill.replicas": [1, 2], "roles.decode.tensor_parallel_size": [1, 4]}
+    made = plan(vary=[{"grid": grid}], exclude=["roles.prefill.replicas > roles.decode.tensor_parallel_size"])
+    assert statuses(made) == {
+        "vllm prefill.replicas=1 decode.tp=1": "planned",
+        "vllm prefill.replicas=1 decode.tp=4": "planned",
+        "vllm prefill.replicas=2 decode.tp=1": "excluded",
+        "vllm prefill.replicas=2 decode.tp=4": "planned",
+    }
+    assert len({one.id for one in made.deployments}) == 4
+
+
+def test_one_file_compares_roles_with_equal_replicas_behind_a_router_and_without() -> None:
+    none = {"roles": None, "replicas": 3}
+    made = plan(vary=[{"cases": [{"max_num_seqs": 64}, none, none | {"router": None}]}])
+    started = [list(one.settings.parts) for one in made.deployments]
+    assert started == [["prefill", "decode", "router"], ["", "router"], [""]]
+    assert [one.devices for one in made.deployments] == [5, 3, 3]
+    assert len({one.label for one in made.deployments}) == 3
+
+
+def test_a_deployment_without_roles_has_the_id_it_always_had() -> None:
+    (plain,) = planned(hardware=H100, deployments={"engine": "vllm", "hardware": "h100"}).deployments
+    assert plain.id == "9f1607f7e61b92f5"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"router": TWO["router"] | {"executable": "/opt/other"}},
+        {"router": TWO["router"] | {"extra_args": {"--policy": "random"}}},
+        {"roles": TWO["roles"] | {"decode": {"env": {"B": "3"}}}},
+    ],
+    ids=["router's place", "router's policy", "a role's environment"],
+)
+def test_what_any_part_is_told_changes_the_id(changes: dict[str, Any]) -> None:
+    assert plan(**changes).deployments[0].id != plan().deployments[0].id
+
+
+def test_the_verdict_is_the_worst_of_the_roles_and_names_them(judged: Any) -> None:
+    judged(lambda settings: verdict("fits", kv_cache_tokens=settings.tensor_parallel_size))
+    (one,) = plan().deployments
+    assert one.status == "planned"
+    assert one.predicted == {"prefill.kv_cache_tokens": 2, "decode.kv_cache_tokens": 1}
+    judged(lambda settings: verdict("risky" if settings.tensor_parallel_size == 1 else "fits", "tight"))
+    (one,) = plan().deployments
+    assert (one.status, one.reasons) == ("risky", ("prefill: tight", "decode: tight"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"engine": "tgi"}, "roles: TGI has no prefill and decode replicas here"),
+        ({"roles": {"prefill": {"tensor_parallel_size": 16}, "decode": {}}}, "prefill: needs 16 GPUs on one node"),
+        ({"roles": {"prefill": {"stream_interval": 2, "nnodes": 3}, "decode": {}}}, "prefill: 1 GPU cannot be spread"),
+        ({"router": {"engine": "vllm_router", "extra_args": {"--port": 1}}}, "router: extra_args: --port is set by"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_a_part_cannot_do_makes_the_deployment_impossible(changes: dict[str, Any], reason: str) -> None:
+    (one,) = plan(**changes).deployments
+    assert one.status == "impossible"
+    assert any(text.startswith(reason) for text in one.reasons), one.reasons
+
+
+def test_more_nodes_than_the_cluster_has_are_too_many_for_all_roles_together() -> None:
+    roles = {"prefill": {"tensor_parallel_size": 8}, "decode": {"tensor_parallel_size": 8}}
+    assert plan(cluster_nodes=1, roles=roles).deployments[0].status == "impossible"
+    assert plan(cluster_nodes=2, roles=roles).deployments[0].status == "planned"
+
+
+def test_a_plan_with_roles_is_the_same_after_it_was_written() -> None:
+    made = plan()
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_an_endpoint_has_no_roles() -> None:
+    message = problem(deployments={"engine": "endpoint", "url": "http://x", "roles": {"prefill": {}, "decode": {}}})
+    assert message.startswith("'roles' need a 'router'")
+    assert parsed().combinations[0].settings.parts == {"": parsed().combinations[0].settings}
+
+
+def test_what_roles_hold_is_not_predicted_and_the_plan_says_so() -> None:
+    (one,) = predicted(plan(slos={"x": {"ttft": "1s"}})).deployments
+    assert (one.predicted or {})["not_predicted"] == "the model has no term for replicas with roles"
