@@ -27,10 +27,10 @@ from orchestrator.analysis.probe import (
     together,
 )
 from orchestrator.analysis.requests import Bools
-from orchestrator.analysis.slo import LimitValues, tests
+from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.spec.load import LIMITS, Slo
+from orchestrator.spec.load import Slo
 
 TOLERANCE = 1.1  # high over claim, at which nobody looks closer
 COLLAPSED = 0.5  # times the target: below it nothing is near; within that tolerance it is a cliff
@@ -108,12 +108,12 @@ def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True) ->
     point = attempt.point
     if point.validity == "client_bound" or attempt.failure_class == FailureClass.CLIENT_BOUND:
         return Probed(level, shows="client_bound")
-    if point.validity == BROKEN or attempt.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT):
+    died = attempt.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
+    if point.validity == BROKEN or (died and point.clients):  # under load, and not before
         return Probed(level, shows="fails")
     if attempt.status != "ok" or point.validity not in ("valid", BACKLOG, "interrupted"):
         return Probed(level, shows="nothing")
-    seconds = {name: values for name in LIMITS if (values := getattr(attempt, f"request_{name}_s")) is not None}
-    met = tuple(one.met for one in tests(LimitValues(attempt.request_ok, seconds), slo))
+    met = tuple(one.met for one in tests(stored_values(attempt), slo))
     ended = point.ended_early
     if ended == "fails" and not searched:
         return Probed(level, shows="nothing")

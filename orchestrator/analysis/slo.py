@@ -157,9 +157,10 @@ def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: W
 
 
 def stored_values(data: AttemptData) -> LimitValues:
-    """What any limit can be checked with, of an attempt as it was kept."""
-    found = {name: getattr(data, f"request_{name}_s") for name in LIMITS}
-    return LimitValues(data.request_ok, {name: values for name, values in found.items() if values is not None})
+    """The same of a stored attempt."""
+    known = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
+    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}  # as read they are tuples
+    return LimitValues(np.asarray(data.request_ok, np.bool_), seconds)
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.runner.endpoint import EndpointRun
     from orchestrator.runner.measure import Attempt
+    from orchestrator.runner.probe import Probed
     from orchestrator.spec.load import Workload
 
 _CLIENTS, _REQUESTS = click.IntRange(1, MOST_CLIENTS), click.IntRange(1, MOST_REQUESTS)
@@ -49,6 +50,8 @@ Examples:
   orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 --think-time 2s --prefix-tokens 500
       --prefix-count 8 --input-tokens 100+-60 --output-tokens 50:300
   orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 1000 --max-errors 50
+  orchestrator load http://127.0.0.1:8000 --find-capacity --slo "ttft<=500ms,attainment>=0.95" --duration 2m
+      --input-tokens 512 --output-tokens 128 --results ./capacities
 
 \b
 A prompt file is text, a prompt per line, or JSON, an object per line or all in one array, with "prompt", OpenAI's
@@ -99,6 +102,10 @@ class Sectioned(click.Command):
 @click.option(
     "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
 )
+@click.option("--find-capacity", is_flag=True, help="Look for the highest load that holds --slo, probe after probe.")
+@click.option(
+    "--control", type=click.Choice(["request_rate", "concurrency"]), help="Of --find-capacity. Default: request_rate."
+)
 @click.option("--trace", metavar="FILE", help="Open loop: at its times, JSONL with timestamp in seconds (see below).")
 @click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 where it is in milliseconds.")
 @click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
@@ -138,7 +145,15 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.report.text import echo
     from orchestrator.results.store import Store
 
-    runs, notes = _runs(url, options)
+    plan, target, probed = _planned(url, options)
+    notes = [*probed.notes, *_to_know(plan, target)]
+    if options["find_capacity"]:
+        from orchestrator.cli.find_capacity import show_capacity
+
+        return show_capacity(plan, target, probed, notes, results, form, clients)
+    from orchestrator.runner.endpoint import runs_of
+
+    runs = runs_of(plan, target, probed)
     store = None
     if results is not None:
         store = Store.open(results, runs[0].plan.name)
@@ -219,13 +234,12 @@ def _document(run: EndpointRun, clients: int, attempt: Attempt) -> dict[str, obj
     return found | {"seed": run.plan.seed, "emulated": run.emulated, "cache_state": loaded.cache}
 
 
-def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[str]]:
-    """What these options ask for, level by level, and what the user should know of the endpoint.
+def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
+    """What these options ask for, and how to talk to the endpoint.
 
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
-    from orchestrator.runner.endpoint import runs_of
     from orchestrator.runner.probe import list_models, probe
 
     problems: list[Problem] = []
@@ -249,7 +263,7 @@ def _runs(url: str, options: dict[str, Any]) -> tuple[list[EndpointRun], list[st
         probed = probe(target, candidates, plan.deployments[0].settings.tokenizer, plan.loads[0].request_timeout_s)
     finally:
         slow.cancel()
-    return runs_of(plan, target, probed), [*probed.notes, *_to_know(plan, target)]
+    return plan, target, probed
 
 
 def _to_know(plan: Plan, target: Target) -> Iterator[str]:
@@ -297,7 +311,7 @@ def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Pl
     """The plan of one point, where the options are good enough for one."""
     from orchestrator.runner.endpoint import plan_of
 
-    if "levels" not in experiment["load"] or not experiment["workloads"]:
+    if not {"levels", "search"} & experiment["load"].keys() or not experiment["workloads"]:
         return None
     experiment["model"]["id"] = model
     try:

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
+_NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
     "prefix_count": "prefix_tokens",
     "think_time": "turns",
     "speed_up": "trace",
-    "arrivals": "rate",
+    "control": "find_capacity",
 }.items()
 
 
@@ -42,12 +43,12 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         request_timeout=_duration("timeout", options["timeout"], problems),
     )
     lengths = [name for name in ("requests", "duration") if options[name] is not None]
-    if len(lengths) > 1 or not (lengths or options["trace"]):
+    if len(lengths) > 1 or not (lengths or options["trace"] or options["find_capacity"]):
         problems.append(Problem("give one of --requests and --duration"))
     elif options["requests"] is not None:
         load["requests"] = options["requests"]
     endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
-    return {
+    found = {
         "version": 1,
         "name": f"load-{new_ulid()}",
         "model": _given(tokenizer=_tokenizer(options["tokenizer"], problems)),
@@ -57,6 +58,15 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         "slos": _slos(options["slo_text"], problems),
         "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
     }
+    return found | _resumable(found, options["seed"]) if options["find_capacity"] else found
+
+
+def _resumable(found: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    """The same options name the same search, which then goes on with the probes that are stored."""
+    from orchestrator.results.ids import digest
+
+    same = found | {"name": "", "seed": seed or 0}
+    return {"name": f"capacity-{digest(same)[:12]}", "seed": seed or 0}
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -65,6 +75,8 @@ def _given(**values: Any) -> dict[str, Any]:
 
 def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """Levels, and what an open loop needs besides."""
+    if options["find_capacity"]:
+        return _search(options, problems)
     ways = [name for name in ("rate", "concurrency", "trace") if options[name] is not None]
     if len(ways) != 1:
         said = "give one of --rate (open loop), --concurrency (closed loop) and --trace (recorded times)"
@@ -89,6 +101,19 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     arrivals = _given(process=options["arrivals"], burstiness=options["burstiness"])
     words = ["inf" if rate == math.inf else rate for rate in rates]  # JSON has no infinity
     return given | {"levels": {"request_rate": words}, "arrivals": arrivals} if rates else {}
+
+
+def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    given = [_flag(name) for name in _NO_SEARCH if options[name] is not None]
+    problems += [Problem(f"--find-capacity looks for the level itself: leave out {name}") for name in given]
+    if options["slo_text"] is None:
+        problems.append(Problem('--find-capacity needs limits: --slo "ttft<=500ms,attainment>=0.95"'))
+    control = options["control"] or "request_rate"
+    if options["arrivals"] and control == "concurrency":
+        problems.append(Problem("--arrivals is for --control request_rate"))
+    arrivals = {"arrivals": _given(process=options["arrivals"], burstiness=options["burstiness"])}
+    rules = _given(max_in_flight=options["max_in_flight"])
+    return {"search": "capacity", "control": control} | rules | (arrivals if control == "request_rate" else {})
 
 
 def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
@@ -147,8 +172,10 @@ def _slos(text: str | None, problems: list[Problem]) -> dict[str, Any]:
 
 def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[str, Any]]:
     asked, answered = (_lengths(name, options[name], problems) for name in ("input_tokens", "output_tokens"))
+    if options["arrivals"] is not None and options["rate"] is None and not options["find_capacity"]:
+        problems.append(Problem("--arrivals is for --rate"))
     for name, needed in _NEEDS:
-        if options[name] is not None and options[needed] is None:
+        if options[name] is not None and not options[needed]:
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
     if options["burstiness"] is not None and options["arrivals"] != "gamma":
         problems.append(Problem("--burstiness is for --arrivals gamma"))

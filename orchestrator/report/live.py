@@ -99,6 +99,7 @@ class LiveSweep:
         if event.kind in ("measured", "failed"):
             self._ended += 1
             self._failed += event.kind == "failed"
+            self._total = max(self._total, self._ended + int(event.data.get("left", 0)))  # a search asks for more
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
         if event.kind in QUIET_KINDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -10,7 +9,7 @@ from orchestrator.analysis.outcomes import outcomes, targets
 from orchestrator.analysis.probe import Probe
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import tables
-from orchestrator.spec.load import Slo
+from orchestrator.search.base import Watch
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun
@@ -30,9 +29,9 @@ class Early:
 class EarlyEnd:
     """Watches one probe."""
 
-    def __init__(self, point: LoadPoint, slos: Sequence[Slo]) -> None:
-        self._point, self._slos = point, slos
-        self._probe = Probe(targets(slos))
+    def __init__(self, point: LoadPoint, watch: Watch) -> None:
+        self._point, self._slos = point, watch.slos
+        self._probe = Probe(targets(watch.slos), watch.prior_effect)
         self.end: Early | None = None
 
     def look(self, run: ClientRun, progress: Progress) -> Early | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,14 @@ from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan, Point
 from orchestrator.results.events import Listener
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
 from orchestrator.runner.measure import Attempt, Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
+from orchestrator.search.base import Watch
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.spec.load import Level, Slo
+from orchestrator.spec.load import Level
 
 START_LEAD_S = 0.05  # to the common start: clients are processes of this machine
 WARM_UP_IN_FLIGHT = 8  # where the level says no rate
@@ -36,15 +38,15 @@ def measure_here(
     tell: Listener = lambda item: None,
     stopped: Callable[[], bool] = lambda: False,
     watched: bool = False,
-    probed: Sequence[Slo] = (),
+    watch: Watch | None = None,
 ) -> Attempt:
     """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are, and
-    takes long to show it where the point is ``watched``. ``probed``: see ``Measurer.measure``.
+    takes long to show it where the point is ``watched``. ``watch``: see ``Measurer.measure``.
 
     Once ``stopped`` says so it ends early, with what was measured until then. Raises InputError when it cannot be run,
     OrchestratorError when every client died.
     """
-    cluster = LocalCluster(None, clients, watched or bool(probed))
+    cluster = LocalCluster(None, clients, watched or watch is not None)
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
@@ -55,7 +57,7 @@ def measure_here(
             lead_s=START_LEAD_S,
             keeps=True,
         )
-        attempt = measurer.measure(point, probed=probed)
+        attempt = measurer.measure(point, watch=watch)
     finally:
         cluster.close()
     why = attempt.failure.sentence if attempt.failure else ""
@@ -75,12 +77,12 @@ def runs_of(plan: Plan, target: Target, probed: Probed) -> list[EndpointRun]:
 
 
 class EndpointRun:
-    """One point of a plan for an endpoint. ``probed``: how to talk to it."""
+    """One repeat of a point of a plan for an endpoint. ``probed``: how to talk to it."""
 
-    def __init__(self, plan: Plan, point: Point, target: Target, probed: Probed) -> None:
+    def __init__(self, plan: Plan, point: Point, target: Target, probed: Probed, repeat: int = 0) -> None:
         (self.deployment,) = plan.deployments
         self.plan, self.point = plan, point
-        self.measurement = plan.measurement(point, 0)
+        self.measurement = plan.measurement(point, repeat)
         self.emulated = probed.emulated
         tokenizer = self.deployment.settings.tokenizer
         self.load = LoadPoint(
@@ -109,7 +111,7 @@ class EndpointRun:
         loaded = measure_here(other, clients, stopped=stopped).loaded
         return loaded.requests.num_rows if loaded else 0
 
-    def commit(self, store: Store, attempt: Attempt) -> None:
+    def commit(self, store: Store, attempt: Attempt) -> Committed:
         """Its rows, its launch (the server was up already), its plan."""
         # engines' code, which loading needs none of
         from orchestrator.runner.rows import AttemptRecord, commit_attempt, commit_launch, launch_row
@@ -120,4 +122,4 @@ class EndpointRun:
         launch = replace(launch, emulated=self.emulated)
         commit_launch(store, self.deployment, launch)
         record = AttemptRecord(self.deployment, self.point, self.measurement, attempt, self.load.attempt_id, launch)
-        commit_attempt(store, record)
+        return commit_attempt(store, record)

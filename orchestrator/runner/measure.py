@@ -20,7 +20,7 @@ from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
-from orchestrator.spec.load import Lengths, Level, Slo
+from orchestrator.spec.load import Lengths, Level
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun, Clients
     from orchestrator.results.spool import Part
     from orchestrator.runner.early_end import Early, EarlyEnd
+    from orchestrator.search.base import Watch
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
@@ -220,16 +221,16 @@ class Measurer:
     notes: Sequence[str] = ()
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # that its nodes go before so many seconds
 
-    def measure(self, point: LoadPoint, more_clients: bool = False, probed: Sequence[Slo] = ()) -> Attempt:
-        """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``. ``probed``: it ends as
-        soon as it is known whether it holds these."""
+    def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
+        """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``. ``watch``: it is a
+        probe, and ends as soon as that is known."""
         early_end: EarlyEnd | None = None
-        if probed:
+        if watch is not None:
             from orchestrator.runner.early_end import EarlyEnd  # and scipy, which most points need none of
 
-            early_end = EarlyEnd(point, probed)
+            early_end = EarlyEnd(point, watch)
         try:
-            loaded = self.load_once(replace(point, watched=bool(probed)), early_end=early_end)
+            loaded = self.load_once(replace(point, watched=watch is not None), early_end=early_end)
         except InputError as error:
             return Attempt(failure=Failure(FailureKind.BAD_POINT, f"The point cannot be run: {error}."))
         except ClientLost as error:

@@ -33,7 +33,8 @@ from orchestrator.runner.measure import Attempt, Loaded, Measurer
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.rows import AttemptRecord, commit_attempt
 from orchestrator.runner.todo import START, Todo, expected_s
-from orchestrator.runner.words import level_words, measured_words
+from orchestrator.runner.words import claim_words, level_words, measured_words
+from orchestrator.search.base import claim_document
 
 RETRY_SEED_STEP = 1_000_003
 NOT_KNOWN = "whether this is output is not known: none of the fixed prompts was answered"
@@ -144,7 +145,7 @@ class LaunchRun:
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
             load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
-            attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.probed)
+            attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
             self._context.tell(Phase(self._deployment.label, "store", level_words(load)))
@@ -235,12 +236,17 @@ class LaunchRun:
 
 
 def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
-    """Its engine does not come to serve: every open measurement is a failed row. What cannot be stored is left out."""
+    """Its engine does not come to serve: every open measurement is a failed row, of a search the one it asks for. What
+    cannot be stored is left out."""
     try:
-        while (found := todo.next()) is not None:
+        for _ in range(todo.left):
+            found = todo.next()
+            if found is None:
+                break
             point, measurement = found
             record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
             close(context, todo, commit_attempt(context.store, record), failure)
+        todo.drop()
     except ResultsError as error:
         left_out(context, todo, f"rows that say why cannot be stored ({error})", "row_lost")
 
@@ -262,5 +268,10 @@ def close(context: SweepContext, todo: Todo, committed: Committed, failure: Fail
     kind = "measured" if failure is None else "failed"
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
+    point, label = found[0], todo.deployment.label
     data = {"left_s": round(context.left_s()), "left": todo.left}
-    context.tell(Event(kind, text, todo.deployment.label, measurement_id=committed.measurement_id, data=data))
+    context.tell(Event(kind, text, label, measurement_id=committed.measurement_id, data=data))
+    if claims := todo.claims(point.workload.name):
+        text = f"{point.workload.name}: {claim_words(point.level.control, claims)}"
+        known = {name: claim_document(one) for name, one in claims.items()}
+        context.tell(Event("search", text, label, measurement_id=committed.measurement_id, data=known))

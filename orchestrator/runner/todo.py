@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.search.base import Strategy
-from orchestrator.spec.load import Control, Level, Slo
+from orchestrator.search.base import FindsCapacity, Strategy, Watch
+from orchestrator.spec.load import Control, Level
+
+if TYPE_CHECKING:
+    from orchestrator.analysis.claim import Claim
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # what failures of a start are counted under; those of a measurement under its id
@@ -83,9 +86,15 @@ class Todo:
         self._searches, self._next, self._left = [], None, []
 
     @property
-    def probed(self) -> Sequence[Slo]:
-        """What the next one is a probe of: it may end as soon as it is known whether it holds these."""
-        return self._plan.slos if self._next is not None and self._next[0].strategy.probes else ()
+    def watch(self) -> Watch | None:
+        """What the next one is watched for, if it is a probe: it may end as soon as that is known."""
+        strategy = self._next[0].strategy if self._next is not None else None
+        return Watch(self._plan.slos, strategy.prior_effect) if isinstance(strategy, FindsCapacity) else None
+
+    def claims(self, workload: str) -> Mapping[str, Claim]:
+        """What is known of its capacity under a workload, by name of SLO; nothing where nobody looks for it."""
+        found = (one.strategy for one in self._searches if one.load.workload.name == workload)
+        return next((one.claims() for one in found if isinstance(one, FindsCapacity)), {})
 
     @property
     def start(self) -> int:

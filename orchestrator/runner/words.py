@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.spec.load import Level, Slo, Workload
+from orchestrator.spec.load import Level, Slo, Workload, load_text
 
 if TYPE_CHECKING:
+    from orchestrator.analysis.claim import Claim
     from orchestrator.load.point import LoadPoint
     from orchestrator.plan.model import Point
 
@@ -19,7 +21,19 @@ def level_words(point: LoadPoint | Point) -> str:
     """``chat 4 req/s``, ``chat 8 in flight``."""
     workload: Workload = point.workload
     level: Level = point.level
-    return f"{workload.name} {level.value:g} {'req/s' if level.control == 'request_rate' else 'in flight'}"
+    return f"{workload.name} {load_text(level.control, level.value)}"
+
+
+def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
+    """What a search knows: ``interactive holds 8 req/s, fails 12 req/s``, and what it claims, of each SLO."""
+    return "; ".join(f"{name}: {_claim(control, one)}" for name, one in claims.items())
+
+
+def _claim(control: str, one: Claim) -> str:
+    held = f"holds {load_text(control, one.low)}" if one.low else "no level holds yet"
+    failed = f", fails {load_text(control, one.high)}" if math.isfinite(one.high) else ", none fails yet"
+    claimed = f", claims {load_text(control, one.claim)}" if one.claim is not None else ""
+    return f"{held}{failed}{claimed} ({one.status})" if one.levels else "nothing is known yet"
 
 
 def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:

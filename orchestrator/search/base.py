@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
+from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.spec.load import Control, Level, Slo
 
 if TYPE_CHECKING:
+    from orchestrator.analysis.claim import Claim
     from orchestrator.results.records import Committed
 
 
@@ -33,8 +36,6 @@ class Strategy(Protocol):
 
     # whether what it is told must be AttemptData, wherever rows allow it; those of earlier sweeps are read then
     needs_figures: ClassVar[bool]
-    # whether its points are probes: ended as soon as it is known whether they hold the SLOs
-    probes: ClassVar[bool]
 
     def __init__(self, question: Question) -> None: ...
 
@@ -54,3 +55,31 @@ class Strategy(Protocol):
     def ahead(self) -> Sequence[Level]:
         """What it will ask for as far as is known now, for estimates and progress. First is what ``ask`` says."""
         ...
+
+
+@runtime_checkable
+class FindsCapacity(Protocol):
+    """A strategy whose points are probes: each ends as soon as it is known whether it holds every SLO."""
+
+    @property
+    def prior_effect(self) -> float:
+        """Of the next probe (``analysis/probe.py: Probe``)."""
+        ...
+
+    def claims(self) -> Mapping[str, Claim]:
+        """What is known so far, by name of SLO."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a probe is watched for. ``prior_effect``: see ``analysis/probe.py: Probe``."""
+
+    slos: tuple[Slo, ...]
+    prior_effect: float = PRIOR_EFFECT
+
+
+def claim_document(claim: Claim) -> dict[str, float | str | None]:
+    """In JSON values. ``high`` is null where no level was shown to fail."""
+    high = claim.high if math.isfinite(claim.high) else None
+    return {"claim": claim.claim, "low": claim.low, "high": high, "status": claim.status}

@@ -20,6 +20,7 @@ from scipy.special import expit, logit, rel_entr
 from orchestrator.analysis.claim import AtLevel, Claim, Probed, at_levels, claim_of, probed
 from orchestrator.analysis.outcomes import targets
 from orchestrator.analysis.probe import ALPHA, PRIOR_EFFECT
+from orchestrator.errors import FailureClass
 from orchestrator.search.base import Question
 from orchestrator.spec.load import MOST_IN_FLIGHT, Level, Slo
 
@@ -39,7 +40,7 @@ NEEDED = -math.log(ALPHA) + 2.0  # evidence; what the mixture costs comes on top
 class Capacity:
     """One search, of all tiers."""
 
-    needs_figures, probes = True, True
+    needs_figures = True
 
     def __init__(self, question: Question) -> None:
         assert question.control is not None
@@ -63,7 +64,7 @@ class Capacity:
         return Level(control=self._control, value=max(wanted)[1])  # of the tier that knows least
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        self._told += 1
+        self._told += 1 if attempt.failure_class != FailureClass.BAD_CONFIG else MOST_PROBES  # nothing can come of it
         for tier in self._tiers:
             tier.tell(probed(attempt, level.value, tier.slo))
 

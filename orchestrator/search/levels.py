@@ -16,7 +16,6 @@ class LevelsInOrder:
     """What it is told changes nothing but that it goes on."""
 
     needs_figures = False
-    probes = False
 
     def __init__(self, question: Question) -> None:
         self._left = list(question.levels) * question.repeats

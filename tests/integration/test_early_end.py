@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.runner.endpoint import measure_here
 from orchestrator.runner.measure import Attempt
+from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
 from tests.integration.load_server import END, HEAD, Behaviour, Request, chunk, serving, stream
@@ -23,6 +28,9 @@ def slots(service_s: float) -> Behaviour:
     free = asyncio.Semaphore(SLOTS)
 
     async def answer(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not request.body:  # what else the server can do: nothing
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
         async with free:
             await asyncio.sleep(service_s)
             writer.write(HEAD + b"".join(map(chunk, stream(request))) + END)
@@ -43,7 +51,7 @@ def probe(
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
         )
-        return measure_here(point, probed=slos)
+        return measure_here(point, watch=Watch(slos))
 
 
 def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row() -> None:
@@ -81,3 +89,51 @@ def test_what_holds_only_because_less_is_sent_than_is_due_never_holds() -> None:
     loaded = probe(200, 0.1, slos=(late,), max_in_flight=SLOTS, duration_s=4.0).loaded
     assert loaded is not None
     assert loaded.early is None or loaded.early.outcome == "fails"
+
+
+SEARCH = "--find-capacity --control concurrency --slo ttft<=80ms,attainment>=0.9 --duration 20s --input-tokens 1"
+
+
+def found(port: int, results: Path, dies_after: int | None = None) -> dict[str, Any]:
+    """What a search says; of one that is killed after so many probes nothing."""
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "load",
+        f"http://127.0.0.1:{port}",
+        "--model",
+        "m1",
+        *SEARCH.split(),
+    ]
+    command += ["--output-tokens", "1", "--format", "json", "--results", str(results)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            if dies_after is not None and said.count("; slo: ") == dies_after:
+                process.kill()
+                return {}
+        text = process.stdout.read()
+    assert process.returncode == 0, said
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+@pytest.mark.timeout(300)
+def test_a_search_finds_the_slots_of_a_server_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    with serving(slots(0.05)) as server:
+        assert found(server.port, tmp_path, dies_after=2) == {}
+        before = len(server.requests)
+        document = found(server.port, tmp_path)
+        sent = len(server.requests)
+        assert found(server.port, tmp_path)["probes"] == document["probes"]
+        assert len(server.requests) - sent < 5, "what is known is not measured again"
+    assert before > 0
+    probes = [(one["level"], one["repeat"]) for one in document["probes"]]
+    assert len(set(probes)) == len(probes)
+    assert document["low"] <= SLOTS + 1
+    assert document["claim"] is None or document["claim"] <= SLOTS + 1
+    assert document["high"] is not None and document["high"] > document["low"]
+    assert [one["ended_early"] for one in document["probes"] if one["level"] >= 2 * SLOTS][:1] == ["fails"]

@@ -284,3 +284,35 @@ def test_a_path_of_its_own_is_that_of_every_dialect_and_trust_is_the_targets() -
 def test_times_are_not_rounded(seconds: float) -> None:
     made, _ = experiment(*LENGTHS, "--warmup", f"{seconds!r}s")
     assert math.isclose(float(made["load"]["warmup"].removesuffix("s")), seconds)
+
+
+SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
+
+
+def search(*args: str) -> tuple[dict[str, Any], list[str]]:
+    problems: list[Problem] = []
+    made = experiment_of(URL, parsed(*SEARCH, *args), problems)
+    return made, [problem.message for problem in problems]
+
+
+def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_search() -> None:
+    made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    assert problems == []
+    assert made["load"] == {"duration": "60.0s", "request_timeout": "600.0s", "search": "capacity"} | {
+        "control": "concurrency"
+    }
+    again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
+    assert again == made, "with --results it goes on where it was"
+    others = [search("--slo", "ttft<=400ms"), search("--slo", "ttft<=500ms", "--seed", "7")]
+    assert len({one["name"] for one, _ in others} | {made["name"]}) == 3
+
+
+def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
+    _, problems = search("--rate", "4", "--max-errors", "5")
+    assert [problem.rpartition(" ")[2] for problem in problems[:2]] == ["--rate", "--max-errors"]
+    assert "needs limits" in problems[2]
+    assert "--control is for --find-capacity" in experiment(*LENGTHS, "--control", "concurrency")[1]
+    assert (
+        "--arrivals is for --control request_rate"
+        in search("--slo", "ttft<=1s", "--control", "concurrency", "--arrivals", "constant")[1]
+    )

@@ -23,7 +23,6 @@ class Doubling:
     """Doubles the level as long as every request was ok, as its figures say."""
 
     needs_figures = True
-    probes = False
 
     def __init__(self, question: Question) -> None:
         self._next: float | None = 1

@@ -1,0 +1,59 @@
+"""``orchestrator load --find-capacity``: a search, its progress on stderr, what it found on stdout."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.signals import INTERRUPTED, stops
+from orchestrator.report.documents import json_text
+from orchestrator.report.live import live_load
+from orchestrator.report.search import search_document, search_text
+from orchestrator.report.text import echo
+from orchestrator.results.store import Store
+from orchestrator.runner.find_capacity import CapacitySearch
+
+if TYPE_CHECKING:
+    from orchestrator.load.point import Target
+    from orchestrator.plan.model import Plan
+    from orchestrator.runner.probe import Probed
+
+
+def show_capacity(
+    plan: Plan,
+    target: Target,
+    probed: Probed,
+    notes: Sequence[str],
+    results: str | None,
+    form: str,
+    clients: int,
+) -> int:
+    """Search, and print what is known in the end, also of a search that was interrupted."""
+    stop = threading.Event()
+    with ExitStack() as at_end:
+        uri = results or at_end.enter_context(tempfile.TemporaryDirectory(prefix="capacity-"))
+        store = Store.open(uri, plan.name)
+        store.check_writable()
+        store.write_plan(plan.to_json())
+        for note in notes:
+            echo(f"note: {note}", err=True)
+        at_end.enter_context(stops(stop))
+        with live_load() as shown:
+            search = CapacitySearch(
+                plan=plan, target=target, probed=probed, store=store, clients=clients, tell=shown, stopped=stop.is_set
+            )
+            found = search.run()
+        about = {"url": target.url, "model": target.model, "clients": clients, "emulated": probed.emulated}
+        document = {**about, **search_document(plan, found.claim, found.probes), "notes": [*notes], "results": results}
+    if found.failure is not None:
+        echo(f"note: the search ended: {found.failure.sentence}", err=True)
+    if form == "json":
+        click.echo(json_text(document))
+    else:
+        echo("\n".join(search_text(document)))
+    return INTERRUPTED if found.interrupted else 3 if found.failure is not None else 0

@@ -1,0 +1,92 @@
+"""What a search for one capacity found: what ``orchestrator load --find-capacity`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.analysis.claim import TOLERANCE
+from orchestrator.analysis.slo import format_slo, stored_values, tests
+from orchestrator.report.documents import Document
+from orchestrator.report.text import EMULATED, Column, plain, say, table
+from orchestrator.search.base import claim_document
+from orchestrator.spec.load import Slo, load_text
+
+if TYPE_CHECKING:
+    from orchestrator.analysis.claim import Claim
+    from orchestrator.plan.model import Plan
+    from orchestrator.results.records import AttemptData
+
+_STATUS = {
+    "converged": f"the claim and the lowest level that fails are within {TOLERANCE - 1:.0%}",
+    "cliff": "just above the claim hardly any request holds the limits",
+    "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
+    "budget": "the search ended before it knew more",
+    "non_monotonic": "a level holds above one that fails: the engine is not the same all the time",
+    "client_bound": "the client was too slow to tell: try more --clients",
+}
+
+
+def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> Document:
+    """The claim, its bounds, and every probe that shows it."""
+    (slo,), (load,) = plan.slos, plan.loads
+    return {
+        "control": load.control,
+        "slo": format_slo(slo),
+        **claim_document(claim),
+        "seed": plan.seed,
+        "probes": [_probe(one, slo) for one in probes],
+    }
+
+
+def _probe(data: AttemptData, slo: Slo) -> Document:
+    head, counted = data.point, data.figures.requests
+    held = [
+        {"name": one.name, "target": one.target, "share": _share(one.met)} for one in tests(stored_values(data), slo)
+    ]
+    return {
+        "level": head.level,
+        "repeat": head.repeat,
+        "seed": head.seed,
+        "ended_early": head.ended_early,
+        "window_s": data.figures.window_s,
+        "requests": {"scheduled": counted.scheduled, "ok": counted.ok, "failed": counted.failed},
+        "tests": held,
+        "validity": head.validity,
+        "validity_reasons": head.validity_reasons,
+    }
+
+
+def _share(met: Any) -> float | None:
+    return float(met.mean()) if met.size else None
+
+
+def search_text(found: Document) -> Iterator[str]:
+    """The document for a person."""
+    one: dict[str, Any] = dict(found)
+    yield say(f"{one['model']} at {one['url']}: capacity under {one['slo']}", "bold")
+    titles = ["probe", "requests", "window s", "attained", "ended early", "validity"]
+    yield from table(
+        [Column(title, fold=title == "probe") for title in titles], [_cells(one, at) for at in one["probes"]]
+    )
+    yield ""
+    claim, low, high = (one[name] for name in ("claim", "low", "high"))
+    said = f"holds {load_text(one['control'], claim)}" if claim is not None else "no load is shown to hold"
+    bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
+    yield say(f"{said}, 95 % bounds {bounds} ({one['status']})", "green" if one["status"] == "converged" else "yellow")
+    yield f"{one['status']}: {_STATUS[one['status']]}"
+    yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
+    if one["emulated"]:
+        yield say(EMULATED, "yellow")
+
+
+def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:
+    shares = [f"{at['share']:.3f}" for at in probe["tests"] if at["share"] is not None]
+    return [
+        load_text(one["control"], probe["level"]) + (f" #{probe['repeat'] + 1}" if probe["repeat"] else ""),
+        f"{probe['requests']['ok']}/{probe['requests']['scheduled']}",
+        f"{probe['window_s']:.1f}",
+        ", ".join(shares) or "-",
+        probe["ended_early"] or "",
+        probe["validity"],
+    ]

@@ -1,0 +1,89 @@
+"""The highest load at which one endpoint holds limits: the search of a sweep, with clients of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.analysis.attempts import attempt_data
+from orchestrator.analysis.claim import Claim
+from orchestrator.cluster.local import LocalCluster
+from orchestrator.errors import Failure, FailureKind, InputError
+from orchestrator.load.point import Target
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event, Listener
+from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.store import Store, first_ok
+from orchestrator.runner.endpoint import START_LEAD_S, EndpointRun
+from orchestrator.runner.measure import Attempt, Measurer
+from orchestrator.runner.probe import Probed
+from orchestrator.runner.replicas import Replicas
+from orchestrator.runner.todo import Todo
+from orchestrator.runner.words import claim_words, level_words, measured_words
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``probes``: all that are committed, the oldest first. ``failure``: of the one that could not be measured, which
+    ended it; ``interrupted``: the user did not wait for the end."""
+
+    claim: Claim
+    probes: list[AttemptData]
+    failure: Failure | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacitySearch:
+    """Probe after probe until the plan's strategy knows enough; those that ``store`` has are not repeated. One that
+    ``clients`` slowed down is repeated with twice as many, which then stay. ``tell`` hears how far it is.
+    """
+
+    plan: Plan  # of one endpoint, one workload and one SLO
+    target: Target
+    probed: Probed  # how to talk to it
+    store: Store
+    clients: int = 1
+    tell: Listener = lambda item: None
+    stopped: Callable[[], bool] = lambda: False
+
+    def run(self) -> Found:
+        """To its end. Raises InputError where the endpoint can serve no such requests."""
+        (deployment,), (load,), (slo,) = self.plan.deployments, self.plan.loads, self.plan.slos
+        if not deployment.runs:
+            raise InputError("; ".join(deployment.reasons))
+        committed: Mapping[str, Committed] = first_ok(self.store.commits(checked=True))
+        done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
+        todo = Todo(self.plan, deployment, done)
+        cluster = LocalCluster(self.store, 2 * self.clients)
+        attempt: Attempt | None = None
+        try:
+            measurer = self._measurer(cluster, self.clients)
+            while not self.stopped() and (found := todo.next()) is not None:
+                run = EndpointRun(self.plan, found[0], self.target, self.probed, found[1].repeat)
+                few = len(measurer.clients.addresses) == self.clients
+                attempt = measurer.measure(run.load, few, todo.watch)
+                if attempt.interrupted:
+                    break
+                outcome = run.commit(self.store, attempt)
+                if attempt.failure is not None and attempt.failure.kind is FailureKind.CLIENT_BOUND:
+                    self.tell(Event("retry", attempt.failure.sentence))
+                    measurer.clients.release()
+                    measurer = self._measurer(cluster, 2 * self.clients)
+                    continue
+                todo.close(outcome)
+                if attempt.failure is not None:
+                    break
+                done |= {one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)}
+                known = claim_words(found[0].level.control, todo.claims(load.workload.name))
+                said = measured_words(outcome, self.plan.slos)
+                self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}"))
+        finally:
+            cluster.close()
+        probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
+        failure = attempt.failure if attempt is not None else None
+        return Found(todo.claims(load.workload.name)[slo.name], probes, failure, self.stopped())
+
+    def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
+        replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
+        return Measurer(replicas, borrowed, stopped=self.stopped, tell=self.tell, lead_s=START_LEAD_S)

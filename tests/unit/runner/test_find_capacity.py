@@ -1,0 +1,178 @@
+"""Sweeps that look for capacities, of engines that are queues: 8 slots, each busy for 0.4 s with a request."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.cluster.base import ClientReport
+from orchestrator.errors import Failure, FailureKind
+from orchestrator.load.point import ClientStats, SoFar
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.results.events import Event
+from orchestrator.results.schemas import REQUESTS
+from orchestrator.results.spool import Part
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from tests.unit.results.builders import request, requests
+from tests.unit.runner import simulation
+from tests.unit.runner.simulation import FakeRun, World, steps, sweep, world_of
+
+SLOTS, SERVICE_S = 8, 0.4
+MOST = SLOTS / SERVICE_S  # requests/s
+SEARCH = """
+version: 1
+name: x
+model: some-org/some-model
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 3.6}}}}
+deployments: {{engine: vllm, hardware: h100}}
+workloads: [{{name: w, input_tokens: 4, output_tokens: 1}}]
+load: {{search: capacity, control: {control}, duration: 60s}}
+slos: {slos}
+"""
+
+
+def searching(
+    slos: str = "{fast: {ttft: 500ms, attainment: 0.8}}", control: str = "request_rate", more: str = ""
+) -> Plan:
+    return make_plan(parse_experiment(SEARCH.format(slos=slos, control=control) + more, "x.yaml"))
+
+
+class QueueRun(FakeRun):
+    """Every request of a point through the queue, as far as it went."""
+
+    def __post_init__(self) -> None:
+        self._start_s, self._told = self.world.clock.now_s(), 0
+        self.end_s, self.drain = self.point.duration_s or 1.0, True
+        rng, level = np.random.default_rng(self.point.seed), self.point.level
+        self._free = [0.0] * SLOTS
+        self._served: list[tuple[float, float]] = []  # due, done
+        if level.control == "request_rate":
+            due_s = np.cumsum(rng.exponential(1 / level.value, round(level.value * self.end_s * 2)))
+            self._served = [(one, self._serve(one)) for one in due_s if one < self.end_s]
+        else:
+            slots = [0.0] * round(level.value)
+            while (due := heapq.heappop(slots)) < self.end_s:
+                self._served.append((due, self._serve(due)))
+                heapq.heappush(slots, self._served[-1][1])
+        self._served.sort(key=lambda one: one[1])
+
+    def _serve(self, due_s: float) -> float:
+        done_s = max(due_s, heapq.heappop(self._free)) + SERVICE_S
+        heapq.heappush(self._free, done_s)
+        return done_s
+
+    @property
+    def _now_s(self) -> float:
+        return self.world.clock.now_s() - self._start_s
+
+    @property
+    def _over_s(self) -> float:
+        last = max((done for due, done in self._served if due < self.end_s), default=0.0)
+        return max(self.end_s, last) if self.drain else self.end_s
+
+    def wait(self, wait_s: float) -> bool:
+        self.world.clock.sleep(min(wait_s, max(0.0, self._over_s - self._now_s)))
+        return self._now_s >= self._over_s - 1e-9
+
+    def so_far(self) -> list[SoFar]:
+        now_s = self._now_s
+        over = sum(done <= now_s for _, done in self._served)
+        fresh, self._told = self._served[self._told : over], over
+        rows = [tuple(row.get(name) for name in REQUESTS.names[2:]) for row in self._rows(fresh)]
+        still_open = tuple((round(due * 1e9), True) for due, done in self._served[over:] if due <= now_s)
+        return [SoFar(round(now_s * 1e9), tuple((row, None) for row in rows), still_open)]
+
+    def finish(self, at_s: float, drain: bool) -> None:
+        self.end_s, self.drain = min(at_s, self.end_s), drain
+
+    def reports(self) -> dict[int, ClientReport]:
+        due = [one for one in self._served if one[0] < self.end_s]
+        stats = ClientStats(0, 1.0, 0.1, 0.1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0)
+        return {0: ClientReport(stats, (), Part.of("requests", requests(*self._rows(due))), None)}
+
+    def _rows(self, served: list[tuple[float, float]]) -> list[dict[str, Any]]:
+        keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
+        return [self._row(index, due, done) | keys for index, (due, done) in enumerate(served, self._told)]
+
+    def _row(self, index: int, due: float, done: float) -> dict[str, Any]:
+        row = request(index, 1e3 * due, first_ms=1e3 * done)
+        aborted = not self.drain and done > self.end_s
+        nothing = {"first_token_ns": None, "last_token_ns": None, "output_tokens": None}
+        return row | nothing | {"status": "aborted", "error_class": "aborted"} if aborted else row
+
+
+@pytest.fixture(autouse=True)
+def queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        simulation, "FakeRun", lambda *args: FakeRun(*args) if args[1].keep_replies else QueueRun(*args)
+    )
+
+
+def probes(store: Store) -> list[tuple[float, int]]:
+    return [(row["level"], row["repeat"]) for row in store.read("points").to_pylist()]
+
+
+def last_claims(world: World) -> dict[str, dict[str, Any]]:
+    return [dict(one.data) for one in world.told if isinstance(one, Event) and one.kind == "search"][-1]
+
+
+def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it(tmp_path: Path) -> None:
+    world, store = world_of(), Store.open(str(tmp_path), "x")
+    report = sweep(world, searching(), store)
+    found = last_claims(world)["fast"]
+    assert (report.counts.failed, steps(world)["start"]) == (0, 1)
+    assert found["status"] in ("converged", "cliff")
+    assert 0.7 * MOST <= found["claim"] < found["high"] <= 1.1 * MOST
+    early = {row["level"]: row["ended_early"] for row in store.read("points").to_pylist()}
+    assert early[max(early)] == "fails"
+    assert "holds" in early.values()
+
+
+@pytest.mark.long
+def test_of_several_slos_each_has_its_claim_by_the_same_probes(tmp_path: Path) -> None:
+    world, store = world_of(), Store.open(str(tmp_path), "x")
+    sweep(world, searching("{fast: {ttft: 420ms, attainment: 0.8}, slow: {ttft: 2s, attainment: 0.8}}"), store)
+    found = last_claims(world)
+    assert 0 < found["fast"]["claim"] < found["slow"]["claim"] <= 1.1 * MOST
+
+
+def test_so_many_in_flight_as_there_are_slots_is_found_of_a_closed_loop(tmp_path: Path) -> None:
+    world = world_of()
+    sweep(world, searching("{fast: {ttft: 410ms}}", "concurrency"), Store.open(str(tmp_path), "x"))
+    found = last_claims(world)["fast"]
+    assert (found["claim"], found["high"]) == (SLOTS, SLOTS + 1)
+
+
+@pytest.mark.long
+def test_a_search_that_is_killed_at_any_probe_goes_on_without_repeating_one(tmp_path: Path) -> None:
+    whole, killed = (Store.open(str(tmp_path / name), "x") for name in ("whole", "killed"))
+    sweep(world_of(), searching(), whole)
+    while sweep(world_of(), searching(), killed, interrupt_s=90.0).interrupted:
+        assert set(probes(killed)) <= set(probes(whole))
+    assert sorted(probes(killed)) == sorted(probes(whole))
+    assert max(Counter(row["measurement_id"] for row in killed.read("points").to_pylist()).values()) == 1
+    assert sweep(world_of(), searching(), killed).counts.measured == 0
+
+
+def test_an_engine_that_does_not_start_is_one_row_and_not_one_for_every_probe(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "x")
+    wrong = Failure(FailureKind.BAD_FLAG, "It does not know this flag.")
+    report = sweep(world_of(fails={"ready": [wrong]}), searching(), store)
+    assert (report.counts.failed, len(store.manifests("point"))) == (1, 1)
+    again = world_of()
+    assert sweep(again, searching(), store).counts.refused == 1
+    assert steps(again)["start"] == 0
+
+
+def test_a_budget_ends_it_in_order_and_says_how_far_it_is_known(tmp_path: Path) -> None:
+    world, store = world_of(), Store.open(str(tmp_path), "x")
+    report = sweep(world, searching(more="budget: {wall: 3min}"), store)
+    assert report.counts.left_out == 1
+    assert last_claims(world)["fast"]["status"] in ("budget", "unresolved")
