@@ -68,6 +68,7 @@ class Rank:
         self._prompt, self._cached = float(demand.prompt.mean()), float(demand.cached.mean())
         self._uneven = float((demand.prompt**2).mean()) / self._prompt**2  # 1 where all prompts are alike
         self._lockstep = not self._open and float(output.std()) < _ALIKE * float(output.mean())
+        self._rests = limits.prefill_first
         self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else 1 << 30
         by_prefill = _FULL * limits.max_num_batched_tokens / (1 + self._prompt / self._steps)
         self.most = min(limits.max_num_seqs, limits.kv_tokens / self._context, max(1.0, by_prefill))
@@ -80,8 +81,8 @@ class Rank:
 
     def _at(self, running: float) -> State:
         decodes = max(1, round(running))
-        beside = decodes, round(decodes * self._context), decodes * self._windowed
-        budget = max(1, self._budget - decodes)
+        alone = decodes, round(decodes * self._context), decodes * self._windowed
+        beside, budget = ((0, 0, 0.0), self._budget) if self._rests else (alone, max(1, self._budget - decodes))
         parts = max(1, math.ceil(self._prompt / budget))
         chunk, due = self._prompt / parts, parts * running / self._steps  # chunks that come in a step
         together = max(1.0, min(running, budget / chunk)) if self._lockstep else max(1.0, due / -math.expm1(-due))
@@ -90,7 +91,9 @@ class Rank:
         chunks = [(start, round(chunk))] * int(together)
         if last := round(together % 1 * chunk):
             chunks.append((start, last))
-        decode_s, mixed_s = self._costs.mixed(*beside, []), self._costs.mixed(*beside, chunks)
+        decode_s, mixed_s = self._costs.mixed(*alone, []), self._costs.mixed(*beside, chunks)
+        if self._rests:  # as if the step of the prompts made the next decode longer
+            mixed_s += decode_s
         mixed_share = min(1.0, due / together)
         step_s = (1 - mixed_share) * decode_s + mixed_share * mixed_s
         rate, token_s = running / (self._steps * step_s), (mixed_s - decode_s) / (chunk * together)

@@ -19,12 +19,12 @@ from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.model import Replica, replica
-from orchestrator.emulator.profile import Profile, device_of, facts_of, load_profile
+from orchestrator.emulator.profile import Profile, device_of, facts_of, load_profile, typical
 from orchestrator.emulator.steady import SAMPLES, Demand, Rank, State
 from orchestrator.engines import ENGINES
 from orchestrator.load.workloads.content import SAFE_IDS, RandomIds
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.spec.load import Control, Slo
+from orchestrator.spec.load import Control, Level, Slo
 
 # Where a file names no limits: MLPerf Inference 5.0, Llama 2 70B interactive (mlcommons.org, April 2025).
 DEFAULT_SLO = Slo(name="default", ttft=0.45, tpot=0.04, attainment=0.99)
@@ -60,8 +60,7 @@ class Error:
         return (1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND
 
 
-PUBLISHED = Error(0.73, 0.34, "1,256 published points of vLLM and SGLang on H100, H200 and B200")
-OF_THE_FORMULA = Error(0.1, 0.03, "the emulator's own simulation")  # tests/unit/emulator/test_steady.py
+OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")  # more than tests/unit/emulator/test_steady.py finds
 
 
 class _Known(NamedTuple):
@@ -135,8 +134,8 @@ class _Predictor:
             known = self._known(one)
             caching = one.settings.enable_prefix_caching is not False
             found = [
-                (load.workload.name, self._under(known, load.workload.name, caching))
-                for load in self._plan.loads_of(one.id)
+                (name, self._under(known, name, self._plan.levels_of(load, one.id), caching))
+                for name, load in ((load.workload.name, load) for load in self._plan.loads_of(one.id))
             ]
         except Unknown as why:
             return {"not_predicted": str(why)}
@@ -145,7 +144,7 @@ class _Predictor:
             "capacity": {
                 slo.name: {name: capacities[at] for name, (_, capacities) in found} for at, slo in enumerate(self._slos)
             },
-            "error": asdict(known.error),
+            "error": {**asdict(known.error), "within": dict(zip(("ttft", "tpot"), known.error.factors, strict=True))},
         }
 
     def _known(self, one: Deployment) -> _Known:
@@ -188,9 +187,14 @@ class _Predictor:
             raise Unknown("no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})")
         if (found := of_hardware(hardware)) is None:
             raise Unknown(f"the catalogue has no accelerator {hardware.accelerator!r}")
-        if settings.engine not in ("vllm", "sglang"):
-            raise Unknown(f"nobody compared the model with {settings.engine}: fit a profile and name it")
-        return Profile(), facts, found, PUBLISHED
+        known = typical(settings.engine, found)
+        if known.error is None:
+            where = f"{settings.engine} on {found.name}"
+            raise Unknown(
+                f"nobody compared the model with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
+            )
+        source = f"published points of {known.engine} on {known.architecture} GPUs"
+        return Profile(), facts, found, Error(known.error["ttft"], known.error["tpot"], source)
 
     def _demand_of(self, name: str, caching: bool) -> Demand:
         """Raises Unknown where nobody counted the tokens of its prompts."""
@@ -209,12 +213,14 @@ class _Predictor:
                 before = asked + answered
         return Demand(*np.array(rows, dtype=np.float64).T)
 
-    def _of_load(self, known: _Known, name: str, caching: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _of_load(
+        self, known: _Known, name: str, levels: tuple[Level, ...], caching: bool
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Figures at every level, and the capacity under each of the limits. Raises Unknown."""
         load, demand = self._loads[name], self._demand(name, caching)
         if load.arrivals.process not in ("poisson", "gamma", "constant"):
             raise Unknown(f"{load.arrivals.process} arrivals have no steady state")
-        asked = [(one.control, one.value) for one in load.levels if one.value < math.inf]
+        asked = [(one.control, one.value) for one in levels if one.value < math.inf]
         control: Control = load.control or (asked[0][0] if asked else "request_rate")
         ranks = {each: Rank(known.model, demand, each) for each in {control, *(each for each, _ in asked)}}
         if ranks[control].most < 1:
@@ -225,8 +231,8 @@ class _Predictor:
                 (control, value if control == "request_rate" else max(1, round(value)))
                 for value in (share * most for share in LADDER)
             ]
-        levels = [_figures(known, ranks[each], demand, each, value) for each, value in dict.fromkeys(asked)]
-        return levels, [_capacity(known, ranks[control], demand, control, slo) for slo in self._slos]
+        figures = [_figures(known, ranks[each], demand, each, value) for each, value in dict.fromkeys(asked)]
+        return figures, [_capacity(known, ranks[control], demand, control, slo) for slo in self._slos]
 
 
 def _figures(known: _Known, rank: Rank, demand: Demand, control: Control, level: float) -> dict[str, Any]:

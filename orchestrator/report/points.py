@@ -13,6 +13,7 @@ from orchestrator.analysis.measured import Attained, Measurement, Point, attaine
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.slo import JOINT, Verdicts, format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
+from orchestrator.report.as_predicted import beside_column, beside_fields, beside_text
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
 from orchestrator.results.records import LaunchRow, PointHead
@@ -63,6 +64,7 @@ def point_document(
         **metrics(point.figures),
         "output_token_throughput_interval": point.output_token_throughput(),
         **agreement_fields(point),
+        **beside_fields(point),
         **_slo_documents(slos, point.used, point.held),
         "repeats": [_repeat_document(one, slos) for one in point.repeats],
     }
@@ -148,6 +150,7 @@ def points_text(
         yield from (say(f"{_name(point)}: {text}", "yellow") for text in _doubts(point))
         if note := _note(point):
             yield say(f"* {_name(point)}: {note}", "dim")
+    yield from beside_text(done)
     for point in failed:
         yield say(f"failed: {_name(point)}: {failure_text(point.head)}", "red")
     yield say(f"{len(done)} points measured, {len(failed)} failed", "dim")
@@ -189,10 +192,10 @@ def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str])
     titles = ["load", "ok/all", "output\ntokens/s", "TTFT ms\np50, p99", "TPOT ms\np50, p99", "E2E ms\np50, p99"]
     several = [Column("attainment", fold=len(slos) > 1)] if slos else []
     agreement, shares = agreement_column(points)
-    columns = [Column("deployment", fold=True), *map(Column, titles), *several, *agreement]
-    yield from table(
-        columns, [[*_cells(point, slos, bends), *share] for point, share in zip(points, shares, strict=True)]
-    )
+    prediction, ratios = beside_column(points)
+    columns = [Column("deployment", fold=True), *map(Column, titles), *several, *agreement, *prediction]
+    every = zip(points, shares, ratios, strict=True)
+    yield from table(columns, [[*_cells(point, slos, bends), *share, *ratio] for point, share, ratio in every])
     yield from agreement_text(points)
 
 

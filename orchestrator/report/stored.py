@@ -163,7 +163,10 @@ class Experiment:
         price = self._prices.get(row.hardware, planned.hardware.usd_per_gpu_hour if planned else None)
         if price is not None:
             row = replace(row, usd_per_hour=price * row.devices)
-        return replace(row, label=planned.label, model=planned.settings.model) if planned else row
+        if planned is None:
+            return row
+        predicted = json.dumps(planned.predicted) if planned.predicted else row.predicted_json
+        return replace(row, label=planned.label, model=planned.settings.model, predicted_json=predicted)
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:

@@ -118,7 +118,7 @@ def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_wr
     path.write_text(WORKING.replace("exclude: [tensor_parallel_size == 2]", "exclude: [tensor_parallel_size == 16]"))
     table = orchestrator("plan", path, "--predict").stdout
     assert "predicted capacity of chat under limits that the file does not name" in table
-    assert "in the median, of 1,256 published points" in table
+    assert "in the median, of published points of vllm on hopper GPUs" in table
     lines = [line.split()[1] for line in table.splitlines() if line.startswith(" vllm tp=")]
     found = as_json(path, "--predict", "--output", out)
     first, second, *others = found["deployments"]
@@ -127,7 +127,7 @@ def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_wr
     assert per_gpu[0] > per_gpu[1] > 0
     assert {one["status"] for one in others} == {"impossible", "excluded"}
     assert [level["level"] for level in first["predicted"]["levels"]] == [1.0, 2.0]
-    assert set(first["predicted"]["error"]) == {"ttft", "tpot", "source"}
+    assert set(first["predicted"]["error"]) == {"ttft", "tpot", "source", "within"}
     assert as_json(out)["deployments"] == found["deployments"]
 
 

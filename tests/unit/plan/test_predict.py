@@ -126,7 +126,7 @@ def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None
         ({"model": "nobody/knows-this"}, "nothing is known of nobody/knows-this"),
         ({"hardware": {"h100": {"accelerator": "Abacus 9000"}}}, "the catalogue has no accelerator 'Abacus 9000'"),
         ({"deployments": {"engine": "vllm", "hardware": "cpu"}}, "no figures of this CPU"),
-        ({"deployments": deployments(engine="tgi", vary=[])}, "nobody compared the model with tgi"),
+        ({"deployments": deployments(engine="tgi", vary=[])}, "nobody compared the model with tgi on H100-80GB"),
         ({"deployments": deployments(speculative={"method": "ngram", "num_speculative_tokens": 3})}, "speculative"),
         ({"load": {"levels": {"request_rate": [1]}, "arrivals": {"process": "ramp", "to": 5}}}, "ramp arrivals"),
     ],
@@ -164,7 +164,7 @@ def test_an_emulator_is_predicted_by_its_own_profile(tmp_path: Path) -> None:
     plan = foretold(deployments=deployments(engine="emulator", vary=[{"cases": [{}, {"profile": str(slow)}]}]))
     fast, late = (foretells(one)["levels"][0]["tpot_ms"] for one in plan.deployments)
     assert late == pytest.approx(fast + 29.5, rel=0.05)
-    assert foretells(plan.deployments[0])["error"]["source"] == "the emulator's own simulation"
+    assert foretells(plan.deployments[0])["error"]["source"] == "emulators on this machine"
 
 
 def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path: Path) -> None:
@@ -173,7 +173,10 @@ def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(mine))
     plan = foretold(tmp_path / "x.yaml", predictions={"profile": "./mine.yaml"})
     assert plan.predictions.profile == str(tmp_path / "mine.yaml")
-    assert foretells(plan.deployments[0])["error"] == {"ttft": 0.2, "tpot": 0.05, "source": "the profile's own fit"}
+    assert (
+        foretells(plan.deployments[0])["error"].items()
+        >= {"ttft": 0.2, "tpot": 0.05, "source": "the profile's own fit"}.items()
+    )
     with pytest.raises(ProblemsError, match=r"x.yaml:\d+.*no.yaml"):
         planned(tmp_path / "x.yaml", **CHANGES, predictions={"profile": "./no.yaml"})
 

@@ -1,0 +1,118 @@
+"""Measured beside predicted: a column of every point, and which deployments to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.analysis.measured import Point
+from orchestrator.report.documents import Document
+from orchestrator.report.text import Cell, Column, figure, say
+from orchestrator.spec.load import load_text
+
+FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}  # of a predicted level
+Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """``predicted``: medians of latencies in ms, output tokens/s. ``ratio``: measured over predicted. ``worse``: what
+    is so many times worse, beyond the factors that nine in ten predictions are right ``within``."""
+
+    predicted: Values
+    ratio: Values
+    worse: Mapping[str, float]
+    within: Mapping[str, float]
+
+
+def beside(point: Point) -> Beside | None:
+    """None where the plan predicted nothing of this level."""
+    found = json.loads(point.deployment.predicted_json or "{}")
+    predicted = _at(point, found.get("levels", ()))
+    if predicted is None or not point.used:
+        return None
+    figures = point.figures
+    measured = {
+        "ttft_ms": figures.ttft_ms and figures.ttft_ms.p50,
+        "tpot_ms": figures.tpot_ms and figures.tpot_ms.p50,
+        "output_throughput": figures.output_token_throughput,
+    }
+    ratio = {name: got / said if got and (said := predicted[name]) else None for name, got in measured.items()}
+    within = found["error"]["within"]
+    slower = {name: one for name in ("ttft_ms", "tpot_ms") if (one := ratio[name]) and one > within[name[:4]]}
+    share = ratio["output_throughput"]
+    decides = point.head.control == "concurrency" or predicted["tpot_ms"] is None  # else it is what is sent
+    if share and decides and 1 / share > within["tpot"]:
+        slower["output_throughput"] = 1 / share
+    return Beside(predicted, ratio, slower, within)
+
+
+def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
+    """What was predicted at its level; between two levels it is interpolated over their logarithm."""
+    head = point.head
+    mine = sorted(
+        (one for one in levels if (one["workload"], one["control"]) == (head.workload, head.control)),
+        key=lambda one: float(one["level"]),
+    )
+    known = [float(one["level"]) for one in mine]
+    if not known or not known[0] <= head.level <= known[-1]:
+        return None
+    if head.level in known:
+        return mine[known.index(head.level)]
+    above = next(at for at, level in enumerate(known) if level > head.level)
+    pair, ends = mine[above - 1 : above + 1], np.log(known[above - 1 : above + 1])
+    return {
+        name: None if None in (two := [one[name] for one in pair]) else float(np.interp(np.log(head.level), ends, two))
+        for name in FIGURES
+    }
+
+
+def beside_fields(point: Point) -> Document:
+    """As columns: what was predicted, measured over predicted, whether it is worse than the known error explains."""
+    one = beside(point)
+    return {
+        "predicted": one and {name: one.predicted[name] for name in FIGURES},
+        "measured_over_predicted": one and one.ratio,
+        "worse_than_predicted": one and bool(one.worse),
+    }
+
+
+def beside_column(points: Sequence[Point]) -> tuple[list[Column], list[list[str | Cell]]]:
+    """A column and its cell of every point; nothing where nothing was predicted."""
+    found = [beside(point) for point in points]
+    if not any(found):
+        return [], [[] for _ in points]
+    return [Column("measured/\npredicted\ntokens/s, TPOT")], [[_cell(one)] for one in found]
+
+
+def _cell(one: Beside | None) -> Cell:
+    if one is None:
+        return Cell("-")
+    shares = (one.ratio["output_throughput"], one.ratio["tpot_ms"])
+    return Cell(
+        "\n".join("-" if share is None else f"{share:.2f}" for share in shares), "yellow" if one.worse else None
+    )
+
+
+def beside_text(points: Iterable[Point]) -> Iterator[str]:
+    """Each deployment that is worse than its prediction's known error explains, by the worst of its valid points."""
+    worst: dict[str, tuple[float, str]] = {}
+    for point in points:
+        one = beside(point) if point.validity == "valid" else None  # else what is wrong is known
+        if one is None:
+            continue
+        for name, times in one.worse.items():
+            limit = one.within["ttft" if name == "ttft_ms" else "tpot"]
+            at, said = load_text(point.head.control, point.head.level), figure(one.predicted[name])
+            amount = f"{1 / times:.2f} of" if name == "output_throughput" else f"{times:.2f} times"
+            text = (
+                f"{FIGURES[name]} is {amount} the predicted {said} at {at}, where 9 in 10 are within {limit:.2f} times"
+            )
+            label = point.deployment.label + (" (emulated)" if point.emulated else "")
+            worst[label] = max(worst.get(label, (0.0, "")), (times / limit, text))
+    for label, (_, text) in worst.items():
+        yield say(f"look at {label}: {text}", "yellow")

@@ -1,0 +1,60 @@
+"""Predicted beside measured on the real vLLM: constants fitted at some levels, held against others on another start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.harness import ROOT, assert_nothing_left, orchestrator, write_experiment
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800)]
+
+EXPERIMENT = f"""
+version: 1
+name: here
+model: {ROOT / ".demo" / "model"}
+deployments:
+  engine: vllm
+  executable: {ROOT / ".engines" / "vllm"}
+  hardware: cpu
+  dtype: float32
+  max_model_len: 1024
+  enforce_eager: true
+  env: {{VLLM_CPU_KVCACHE_SPACE: "1", HF_HUB_OFFLINE: "1"}}
+workloads: [{{name: short, input_tokens: 100, output_tokens: {{uniform: {{min: 16, max: 48}}}}}}]
+load: {{levels: {{concurrency: LEVELS}}, duration: 10s, warmup: 2s}}
+slos: {{fast: {{ttft: 2s, tpot: 500ms}}}}
+"""
+
+
+def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_that_is_said(tmp_path: Path) -> None:
+    results, profile = tmp_path / "results", tmp_path / "mine.yaml"
+
+    def run(levels: list[int], more: str = "") -> None:
+        experiment = write_experiment(tmp_path, EXPERIMENT.replace("LEVELS", str(levels)) + more)
+        done = orchestrator("run", str(experiment), "--results", str(results), "--address", "local", timeout_s=840)
+        assert done.returncode == 0, done.stderr
+
+    run([1, 8])
+    fitted = orchestrator("emulator", "fit", str(results), "--profile", "cpu", "--output", str(profile))
+    assert fitted.returncode == 0, fitted.stderr
+    run([1, 3, 8, 16], f"predictions: {{profile: {profile}}}")
+    planned = orchestrator("plan", str(tmp_path / "experiment.yaml"), "--predict").stdout
+    error = yaml.safe_load(profile.read_text())["fitted"]["error"]
+    said = f"off by {error['ttft_p50']:.0%} (TTFT) and {error['tpot_p50']:.0%} (TPOT) in the median, of the profile's own fit"
+    assert said in planned
+    assert "measured/" in orchestrator("results", str(results)).stdout
+
+    points = json.loads(orchestrator("results", str(results), "--format", "json").stdout)
+    assert [one["level"] for one in points] == [1, 3, 8, 16]
+    assert all(one["predicted"]["tpot_ms"] > 0 and one["measured_over_predicted"] for one in points)
+    assert_nothing_left()
+    unseen = [one for one in points if one["level"] in (3, 16)]
+    if any(one["validity"] != "valid" for one in points):
+        pytest.skip(f"this machine was too busy to measure: {[one['validity'] for one in points]}")
+    for one in unseen:
+        assert 0.5 < one["measured_over_predicted"]["tpot_ms"] < 2
+        assert 0.5 < one["measured_over_predicted"]["output_throughput"] < 2

@@ -1,0 +1,89 @@
+"""Measured beside predicted: levels, ratios, and which deployments are worse than the known error explains."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.report.as_predicted import beside, beside_column, beside_fields, beside_text
+
+LEVELS = [
+    {"workload": "chat", "control": "concurrency", "level": level, "ttft_ms": 10.0 * level, "tpot_ms": 5.0 + level,
+     "output_throughput": 100.0 * level}
+    for level in (1, 4)
+] + [
+    {"workload": "chat", "control": "request_rate", "level": 9.0, "ttft_ms": None, "tpot_ms": None,
+     "output_throughput": 800.0},
+]  # fmt: skip
+ERROR = {"ttft": 0.5, "tpot": 0.1, "source": "x", "within": {"ttft": 2.7, "tpot": 1.25}}
+
+
+def a_point(
+    level: float = 4, control: str = "concurrency", ttft: float = 40.0, tpot: float | None = 9.0, rate: float = 400.0,
+    **changes: Any,
+) -> Any:  # fmt: skip
+    predicted = json.dumps({"weight_bytes": 1, "levels": LEVELS, "error": ERROR})
+    medians = {"ttft_ms": SimpleNamespace(p50=ttft), "tpot_ms": None if tpot is None else SimpleNamespace(p50=tpot)}
+    values: dict[str, Any] = {
+        "deployment": SimpleNamespace(predicted_json=predicted, label="tp=2"),
+        "head": SimpleNamespace(workload="chat", control=control, level=level),
+        "figures": SimpleNamespace(**medians, output_token_throughput=rate),
+        "used": (1,), "validity": "valid", "emulated": False,
+    }  # fmt: skip
+    return SimpleNamespace(**values | changes)
+
+
+def test_each_figure_is_measured_over_predicted() -> None:
+    fields = beside_fields(a_point(ttft=60.0, tpot=9.9, rate=380.0))
+    assert fields["predicted"] == {"ttft_ms": 40.0, "tpot_ms": 9.0, "output_throughput": 400.0}
+    ratio = fields["measured_over_predicted"]
+    assert ratio == pytest.approx({"ttft_ms": 1.5, "tpot_ms": 1.1, "output_throughput": 0.95})
+    assert fields["worse_than_predicted"] is False
+
+
+def test_a_level_between_two_that_were_predicted_is_interpolated_and_one_outside_is_not() -> None:
+    found = beside(a_point(level=2))
+    assert found is not None and found.predicted["tpot_ms"] == pytest.approx(7.5)  # half way between 1 and 4
+    assert beside(a_point(level=5)) is None
+    assert beside(a_point(level=4, control="request_rate")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tpot": 11.5}, "TPOT is 1.28 times the predicted 9.00 at 4 in flight, where 9 in 10 are within 1.25 times"),
+        ({"ttft": 120.0}, "TTFT is 3.00 times the predicted 40.0 at 4 in flight, where 9 in 10 are within 2.70 times"),
+        ({"rate": 200.0}, "output tokens/s is 0.50 of the predicted 400 at 4 in flight, where"),
+        ({"control": "request_rate", "level": 9.0, "rate": 500.0}, "output tokens/s is 0.62 of the predicted 800 at 9"),
+    ],
+)
+def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(changes: dict[str, Any], said: str) -> None:
+    worse, fine = a_point(**changes), a_point(level=1, ttft=10.0, tpot=6.0, rate=100.0)
+    (line,) = beside_text([fine, worse])
+    assert line.startswith("\x1b[33mlook at tp=2: ") and said in line
+    assert beside_fields(worse)["worse_than_predicted"] is True
+    _, cells = beside_column([fine, worse])
+    assert [row[0].style for row in cells] == [None, "yellow"]
+
+
+def test_what_is_better_not_valid_or_as_much_as_was_sent_is_no_reason_to_look() -> None:
+    better, sent = a_point(ttft=1.0, tpot=1.0, rate=4000.0), a_point(control="request_rate", level=9.0, rate=790.0)
+    disturbed = a_point(tpot=90.0, validity="disturbed")
+    assert list(beside_text([better, sent, disturbed])) == []
+
+
+def test_where_nothing_was_predicted_there_is_no_column() -> None:
+    bare = a_point(deployment=SimpleNamespace(predicted_json=None, label="x"))
+    unknown = a_point(deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x"))
+    failed = a_point(used=())
+    assert beside_column([bare, unknown, failed]) == ([], [[], [], []])
+    assert beside_fields(failed) == {"predicted": None, "measured_over_predicted": None, "worse_than_predicted": None}
+    assert list(beside_text([bare, unknown])) == []
+
+
+def test_an_emulated_one_is_marked() -> None:
+    (line,) = beside_text([a_point(tpot=90.0, emulated=True)])
+    assert "look at tp=2 (emulated): " in line
