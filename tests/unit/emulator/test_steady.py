@@ -17,9 +17,9 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 SMALL, LARGE = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"
 
 
-def of(model: str, tensor: int, sequences: int, batched: int) -> Replica:
+def of(model: str, tensor: int, sequences: int, batched: int, engine: str = "emulator") -> Replica:
     settings = EngineSettings(
-        engine="emulator", model=model, tensor_parallel_size=tensor, max_num_seqs=sequences,
+        engine=engine, model=model, tensor_parallel_size=tensor, max_num_seqs=sequences,
         max_num_batched_tokens=batched,
     )  # fmt: skip
     profile, hardware = Profile(), Hardware(name="h", accelerator="H100-80GB")
@@ -45,6 +45,8 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
         (of(SMALL, 1, 64, 2048), 600, 250, "request_rate", 10.0),
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 1.0),
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 2.0),
+        (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "request_rate", 8.0),  # decodes rest while prompts are prefilled
+        (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "concurrency", 32),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 1),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 16),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 512),
