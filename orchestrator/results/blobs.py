@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -230,10 +231,14 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
+        """All at once, side by side; where one of these calls is refused each by itself: of many one always may be."""
         paths = [self.path(key) for key in keys]
-        found: list[fs.FileInfo] = self._run(
-            f"looking up {', '.join(keys)}", lambda: self.filesystem.get_file_info(paths)
-        )
+        with suppress(OSError):
+            return list(self.filesystem.get_file_info(paths))
+        return [self._run(f"looking up {path}", partial(self._info, path)) for path in paths]
+
+    def _info(self, path: str) -> fs.FileInfo:
+        (found,) = self.filesystem.get_file_info([path])
         return found
 
     def _read(self, key: str) -> bytes:
