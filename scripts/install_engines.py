@@ -4,6 +4,7 @@
     python scripts/install_engines.py sglang --into .engines/sglang
     python scripts/install_engines.py transformers --into .engines/transformers
     python scripts/install_engines.py llama_cpp --into .engines/llama_cpp
+    python scripts/install_engines.py vllm_router --into .engines/vllm_router
 
 Only the standard library is used, so any Python runs it. Every step may be repeated: a run that was cut off
 continues, a second one waits for the first, a finished one returns at once. ``engine.json`` in the environment is
@@ -36,6 +37,7 @@ VLLM_VERSION = "0.32.0"
 SGLANG_VERSION = "0.5.23"
 TORCHVISION = "torchvision==0.28.0"  # the one made for TORCH; SGLang's configurations import its transforms
 TRANSFORMERS_VERSION = "5.19.0"
+VLLM_ROUTER_VERSION = "0.1.17"
 LLAMA_CPP_COMMIT = "0c1e570"
 LLAMA_CPP_PYTHON = "0.3.36"  # its source distribution holds that of llama.cpp, at this very commit
 # Built for CUDA, they break the import of a CPU vLLM; torch itself is installed before, without its "+cpu" pin.
@@ -261,6 +263,16 @@ def steps_transformers(home: Path) -> None:
     )
 
 
+def check_vllm_router() -> None:
+    """Raises Unsupported where vLLM's router has no wheel."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Unsupported("vLLM's router is installed by this script on Linux on x86_64 only")
+
+
+def steps_vllm_router(home: Path) -> None:
+    pip(home, f"installing vllm-router {VLLM_ROUTER_VERSION}", f"vllm-router=={VLLM_ROUTER_VERSION}")
+
+
 def required(home: Path, package: str, left_out: tuple[str, ...], *more: str) -> None:
     """Installs what ``package`` asks for except ``left_out``, and ``more``."""
     wanted = home / "requirements.txt"
@@ -346,6 +358,12 @@ RECIPES = {
         check_transformers,
         steps_transformers,
         "import transformers.cli.transformers, transformers.cli.serving.server as s; print(transformers.__version__)",
+    ),
+    "vllm_router": Recipe(
+        VLLM_ROUTER_VERSION,
+        check_vllm_router,
+        steps_vllm_router,
+        "import vllm_router_rs; from importlib.metadata import version; print(version('vllm-router'))",
     ),
     "llama_cpp": Recipe(
         LLAMA_CPP_COMMIT,

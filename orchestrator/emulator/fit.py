@@ -250,7 +250,7 @@ def read_samples(uri: str, profile: Profile) -> tuple[list[FitSample], int]:
         deployment = deployments.get(point.deployment_id)
         rows = requests.filter(pc.equal(requests["measurement_id"], point.measurement_id))
         emulated += point.emulated
-        if deployment is None or point.emulated:
+        if deployment is None or point.emulated or deployment.router is not None:  # which replica answered is not known
             continue
         for number in sorted(set(rows["replica"].to_pylist())):
             name = f"{deployment.label} {point.control}={point.level:g} {point.measurement_id[:8]} replica {number}"

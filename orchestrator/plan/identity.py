@@ -263,10 +263,14 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
             out |= {str(key): entry for key, entry in value.items()}
         elif name not in _HIDDEN:
             out[name] = value
-    for role, part in settings.parts.items() if settings.roles or settings.router else ():
+    for role, part in (settings.roles or {}).items():
         # of what all share it shows nothing; how many there are of each is always worth showing
         own = {name: value for name, value in part if value != getattr(settings, name) or name in _SIZES}
-        out |= {f"{role}.{name}": value for name, value in own.items() if role}
+        out |= {f"{role}.{name}": value for name, value in own.items()}
+    if settings.router:
+        out |= {"router": settings.router.engine} | {
+            f"router.{k}": value for k, value in settings.router.extra_args.items()
+        }
     return out
 
 

@@ -118,7 +118,9 @@ def test_one_file_compares_roles_with_equal_replicas_behind_a_router_and_without
     started = [list(one.settings.parts) for one in made.deployments]
     assert started == [["prefill", "decode", "router"], ["", "router"], [""]]
     assert [one.devices for one in made.deployments] == [5, 3, 3]
-    assert len({one.label for one in made.deployments}) == 3
+    labels = [one.label for one in made.deployments]
+    assert labels[1:] == ["vllm replicas=3 router=vllm_router", "vllm replicas=3"]
+    assert labels[0].startswith("vllm replicas=1 seqs=64 prefill.tp=2 prefill.replicas=2 ")
 
 
 def test_a_deployment_without_roles_has_the_id_it_always_had() -> None:
