@@ -26,7 +26,7 @@ from orchestrator.spec.load import Slo
 
 CAP_S = 600.0  # of one probe, where it does not know before
 SLO = Slo(name="slo", ttft=0.5, attainment=TARGET)
-LOOKS = np.unique(np.round(np.concatenate([np.arange(1, 20), 20 * 1.15 ** np.arange(40)]), 1))
+LOOKS = np.unique(np.round(np.concatenate([np.arange(1, 8), 8 * 1.3 ** np.arange(20)]), 1))
 
 
 @dataclass

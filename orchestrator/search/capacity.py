@@ -153,6 +153,9 @@ class Tier:
     def _outside(self, guess: float | None) -> float | None:
         """The bracket is open at one end: further out. From a guess in steps that grow, else by two."""
         tried, up = [one.level for one in self.levels], math.isinf(self._ceiling)
+        top = self.levels[-1]
+        if up and (top.share or 0.0) < self._targets[0] and top.requests and top.probes < MOST_REPEATS:
+            return top.level  # it misses, and not clearly
         step = 2.0 if guess is None else 2.0 ** min(1.0, 0.25 * len(tried))
         further = self.on_grid(max(tried) * step if up else min(tried) / step)
         lowest = self.levels[0]
