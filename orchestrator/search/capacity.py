@@ -180,7 +180,9 @@ class Tier:
             return middle
         higher = [one for one in grid if fit.shows(one, "holds")]
         lower = [one for one in grid if fit.shows(one, "fails")]
-        return max(higher) if higher else min(lower) if lower else None
+        if higher or lower:
+            return max(higher) if higher else min(lower)
+        return None if self.claim.low else max((one for one in self._passing if one not in spent), default=None)
 
     def _between(self, low: float, high: float) -> list[float]:
         """Levels of the grid in between, apart enough to tell."""
