@@ -156,9 +156,7 @@ def _costs(settings: EngineSettings, facts: ModelFacts, device: Accelerator, con
         weights_s=read / (bandwidth * constants.bandwidth_efficiency),
         token_s=2 * (facts.active_parameters - experts - head) / (peak * efficiency),
         sample_s=2 * head / (wide * constants.compute_efficiency),
-        experts_s=parts.experts
-        / max(tensor, memory.expert_parallel_size(settings))
-        / (bandwidth * constants.expert_bandwidth_efficiency),
+        experts_s=parts.experts / memory.expert_ranks(settings) / (bandwidth * constants.expert_bandwidth_efficiency),
         expert_token_s=2 * experts / (peak * constants.expert_compute_efficiency),
         traffic_s=_activation_bytes(settings, facts) / (bandwidth * constants.activation_efficiency) + message_s,
         **_attention(settings, facts, device, constants),
