@@ -169,11 +169,18 @@ def taken(
     for name in settings.extra_args:
         if not name.startswith("-") and keys is None:
             sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
-        elif owner := plain.get(_plain(name)) or _owner_of_key(name, keys or {}):
+        elif owner := plain.get(_plain(name)) or _owner_of_key(name, keys or {}) or _abbreviates(_plain(name), plain):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
         elif _UNUSED.match("--" + name.lstrip("-")):
             sentences.append(f"extra_args: {name}: {NO_USE}")
     return sentences
+
+
+def _abbreviates(name: str, owners: Mapping[str, str]) -> str | None:
+    """Who sets the flag that this is the beginning of: parsers of Python take it for that flag."""
+    if not name.startswith("--") or len(name) < len("--xx"):
+        return None
+    return next((owner for flag, owner in owners.items() if flag.startswith(name)), None)
 
 
 def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:

@@ -81,6 +81,7 @@ ENGINE = Engine(
     reserved=("--config", "--host", "--port", "--served-model-name", "--headless", "--help", "-h"),
     aliases={"--accelerator": "the hardware", "--set": "the fields themselves"},
     on_cpus=True,
+    on_amd=True,
     several_nodes=True,
     pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),  # it imitates a GPU wherever it runs
     more_problems=_problems,

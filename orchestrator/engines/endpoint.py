@@ -41,5 +41,6 @@ ENGINE = Engine(
         *("model", "revision", "tokenizer", "served_model_name"),
     ),
     on_cpus=True,
+    on_amd=True,
     more_problems=_problems,
 )

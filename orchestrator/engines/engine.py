@@ -230,6 +230,7 @@ class Engine:
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of flags -> who sets them
     drafts: Drafts | None = None
     on_cpus: bool = False
+    on_amd: bool = False
     several_nodes: bool = False
     routers: Collection[str] = ()  # those of ROUTERS that know its way from prefill to decode replicas
     # Fields and the values they get where they are left open and the engine would choose by the hardware it finds.
@@ -256,6 +257,7 @@ class Engine:
         """Why it cannot run these settings, one sentence each."""
         return [
             *([f"hardware: {self.title} is run on GPUs only"] if hardware.is_cpu and not self.on_cpus else []),
+            *([f"hardware: {self.title} is run on NVIDIA's GPUs only"] if hardware.is_amd and not self.on_amd else []),
             *self._without_place(settings),
             *self._given_twice(settings),
             *self._unknown_values(settings),

@@ -168,6 +168,7 @@ ENGINE = Engine(
     words={"kv_cache_dtype": {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}},
     drafts=Drafts(TYPES, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     on_cpus=True,
+    on_amd=True,
     pins=_pins,
     more_problems=_problems,
     start=_start,

@@ -282,6 +282,7 @@ ENGINE = Engine(
     words={"kv_cache_dtype": {"fp8": "fp8_e4m3"}},
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
     on_cpus=True,
+    on_amd=True,
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,

@@ -138,6 +138,7 @@ ENGINE = Engine(
     ),
     drafts=Drafts(("ngram", "medusa")),
     on_cpus=True,
+    on_amd=True,
     pins=_pins,
     more_problems=_problems,
     start=_start,

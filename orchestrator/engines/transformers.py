@@ -94,6 +94,7 @@ ENGINE = Engine(
     },
     reserved=("--host", "--port", "--device", "--continuous-batching", "--cb-use-cuda-graph", "--model-timeout"),
     on_cpus=True,
+    on_amd=True,
     pins=_pins,
     rules=ModelRules(of_free_memory=True),
     more_problems=_problems,

@@ -222,6 +222,7 @@ ENGINE = Engine(
         lacking=(),
     ),
     on_cpus=True,
+    on_amd=True,
     several_nodes=True,
     routers=("vllm_router",),
     pins=_pins,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import ENGINES
-from orchestrator.engines.command import Node
+from orchestrator.engines.command import Node, each
 from orchestrator.engines.tensorrt_llm import CONFIG
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -59,6 +59,31 @@ def test_no_spelling_of_a_flag_that_is_set_passes_through_extra_args(spellings: 
         assert f"extra_args: {flag} is set by" in "\n".join(
             ENGINES["sglang"].problems(EngineSettings.model_validate(given), H100)
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "owner"),
+    [
+        ("sglang", "--max-running", "the field max_num_seqs"),
+        ("vllm", "--tensor-par", "the field tensor_parallel_size"),
+        ("vllm", "--device-memory-utilization", "the field gpu_memory_utilization"),
+    ],
+)
+def test_the_beginning_of_a_flag_is_that_flag(name: str, flag: str, owner: str) -> None:
+    made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: 4}})
+    assert f"extra_args: {flag} is set by {owner}" in "\n".join(ENGINES[name].problems(made, H100))
+
+
+@pytest.mark.parametrize("name", recorded.WITH_FLAGS)
+def test_no_flag_of_its_own_is_taken_for_the_beginning_of_another(name: str) -> None:
+    engine = ENGINES[name]
+    for flag in recorded.flags(name)["flags"]:
+        made = EngineSettings.model_validate({"engine": name, **BIG, "extra_args": {flag: "1"}})
+        if "set by" in (said := "\n".join(engine.problems(made, H100))):
+            owned = {own.name for _, own in each(engine.flags)} | {*engine.reserved, *engine.aliases}
+            owned |= {f"--{field}" for field in EngineSettings.model_fields}
+            spellings = {one.replace("_", "-").replace("--no-", "--") for one in owned}
+            assert flag.replace("_", "-").replace("--no-", "--") in spellings, said
 
 
 def file_of(**given: Any) -> dict[str, Any]:

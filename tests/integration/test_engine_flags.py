@@ -12,7 +12,13 @@ import pytest
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.spec.settings import EngineSettings, Hardware
+from tests.command_lines import by_flag
+from tests.contract.deployments import DEPLOYMENTS
+from tests.contract.test_deployments import command_line
 from tests.integration.engine_real import home_of
+
+# What argparse calls these.
+NAMED = {"--context-length": "context_length"}
 
 CPU = Hardware(name="cpu")
 GPU = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
@@ -37,6 +43,21 @@ ALL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 # Reads a JSON list of argument lists, prints for each the parsed values, or the parser's complaint.
 PARSERS = {
+    "sglang": """
+import argparse, contextlib, io, json, sys
+from sglang.srt.server_args import ServerArgs
+out = []
+for argv in json.load(sys.stdin):
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            out.append({key: str(value) for key, value in vars(parser.parse_args(argv)).items()})
+    except (SystemExit, argparse.ArgumentError) as error:
+        out.append({"error": said.getvalue() or str(error)})
+print(json.dumps(out))
+""",
     "vllm": """
 import argparse, contextlib, io, json, sys
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -106,6 +127,29 @@ def test_vllm_accepts_every_flag_with_the_value_that_was_meant() -> None:
     assert headless["headless"] == "True"
     assert (headless["nnodes"], headless["node_rank"], headless["master_addr"]) == ("2", "1", "h")
     assert answers[3]["data_parallel_start_rank"] == "2"
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("vllm", "sglang")])
+def test_the_engines_own_parser_takes_real_deployments_with_the_values_that_were_meant(name: str) -> None:
+    """Rank 1 of what spans nodes; what stands in ``DEPLOYMENTS`` is what its documentation says of them."""
+    cases = DEPLOYMENTS[name]
+    for what, answer in zip(
+        cases, parsed(name, [command_line(name, given) for given, _ in cases.values()]), strict=True
+    ):
+        assert "error" not in answer, (what, answer)
+        for flag, values in by_flag(cases[what][1]).items():
+            if flag and values:
+                assert answer[NAMED.get(flag, flag[2:].replace("-", "_"))] in (values[0], str(values)), (what, flag)
+
+
+@pytest.mark.vllm
+def test_vllm_finds_its_place_among_ranks_that_span_nodes() -> None:
+    """Its own arithmetic of which rank a node is (``AsyncEngineArgs.create_engine_config``) is not asked: it needs the
+    model. What it is told is what its documentation of `--nnodes` wants: every node the same but its rank."""
+    given, _ = DEPLOYMENTS["vllm"]["DeepSeek, 2 ranks on four nodes"]
+    answer = parsed("vllm", [command_line("vllm", given)])[0]
+    assert (answer["nnodes"], answer["node_rank"], answer["data_parallel_size"]) == ("4", "1", "2")
+    assert (answer["data_parallel_size_local"], answer["data_parallel_start_rank"]) == ("None", "None")
 
 
 @pytest.mark.transformers

@@ -278,6 +278,12 @@ def test_engines_for_gpus_refuse_a_cpu(name: str) -> None:
     assert problems[0].endswith("is run on GPUs only")
 
 
+@pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])
+def test_engines_for_nvidias_gpus_refuse_amds(name: str) -> None:
+    (problem,) = ENGINES[name].problems(settings(name), Hardware(name="mi", accelerator="MI325X"))
+    assert problem.endswith("is run on NVIDIA's GPUs only")
+
+
 def test_several_ranks_on_a_cpu_are_not_for_llama_cpp() -> None:
     assert "one rank on a CPU" in "\n".join(
         ENGINES["llama_cpp"].problems(settings("llama_cpp", tensor_parallel_size=2), CPU)

@@ -24,6 +24,7 @@ from orchestrator.cluster.base import (
     Ready,
     Stopped,
 )
+from orchestrator.engines.command import Node
 from orchestrator.errors import Failure, FailureKind, PlacementError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.plan.make import make_plan
@@ -133,6 +134,7 @@ class World:
     keeps_cache: bool = False  # engines say that they do not empty it
     replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
     log: list[str] = field(default_factory=list)
+    ranks: list[Node] = field(default_factory=list)  # as they were started
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
@@ -244,8 +246,9 @@ class FakeAgent:
         self._reach()
         return list(range(21000, 21000 + count))
 
-    def start(self, settings: EngineSettings, *_: object) -> tuple[str, ...]:
+    def start(self, settings: EngineSettings, hardware: object, node: Node, *_: object) -> tuple[str, ...]:
         self._reach()
+        self.world.ranks.append(node)
         self.world.step("start")
         return ("engine", settings.model)
 

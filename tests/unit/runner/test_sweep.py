@@ -572,6 +572,16 @@ def test_a_launch_waits_for_nobody_that_waits_for_nodes(store: Store) -> None:
     assert second.started_unix_ns - 10**18 >= 500e9
 
 
+def test_every_rank_listens_at_its_own_address_and_meets_at_the_firsts(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    sweep(world, plan_of("{tensor_parallel_size: 8, nnodes: 2, pipeline_parallel_size: 2}"), store)
+    first, second = world.ranks
+    assert (first.bind, second.bind) == (first.host, second.host)
+    assert first.bind != second.bind
+    assert first.master_host == second.master_host == first.host
+    assert len({first.port, first.master_port, first.rpc_port, *first.extra_ports}) == 7
+
+
 def test_nodes_that_never_come_are_waited_for_as_long_as_the_user_said(store: Store) -> None:
     world = growing(0, 0)
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
