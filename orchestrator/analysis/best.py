@@ -6,8 +6,9 @@ nothing is certain while a level that was never judged could still turn the answ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from orchestrator.analysis.capacity import (
     Candidate,
@@ -53,20 +54,25 @@ class Comparison:
 
 
 def best(
-    points: Sequence[Point], slo: Slo, per: Per | None = None, missing: Sequence[Missing] = ()
+    points: Sequence[Point],
+    slo: Slo,
+    per: Per | None = None,
+    missing: Sequence[Missing] = (),
+    searched: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[Comparison]:
     """One comparison per experiment, workload, model and, unless dollars make them comparable, hardware; what an
     emulator answered has its own.
 
     ``points``: of ``load_points`` with the same ``slo``, of each workload's name those of one content. ``per`` None:
-    per GPU, and per deployment where one of a comparison has no GPUs of ours (an endpoint).
+    per GPU, and per deployment where one of a comparison has no GPUs of ours (an endpoint). ``searched``: workloads of
+    which capacities were searched, and whether under these limits.
     """
     groups: dict[Group, tuple[list[Point], list[Missing]]] = {}
     for point in points:
         groups.setdefault(_ranked_in(_group(point), per), ([], []))[0].append(point)
     for one in missing:
         groups.setdefault(_ranked_in(one.group, per), ([], []))[1].append(one)
-    return [_comparison(group, *groups[group], slo, per) for group in sorted(groups)]
+    return [_comparison(group, *groups[group], slo, (per, searched.get(group.workload))) for group in sorted(groups)]
 
 
 def _group(point: Point) -> Group:
@@ -79,15 +85,16 @@ def _ranked_in(group: Group, per: Per | None) -> Group:
 
 
 def _comparison(
-    group: Group, points: Sequence[Point], missing: Sequence[Missing], slo: Slo, asked: Per | None
+    group: Group, points: Sequence[Point], missing: Sequence[Missing], slo: Slo, how: tuple[Per | None, bool | None]
 ) -> Comparison:
+    asked, searched = how
     per: Per = asked or ("gpu" if all(point.deployment.devices for point in points) else "deployment")
     of_each: dict[str, tuple[list[Point], list[Missing]]] = {}
     for point in points:
         of_each.setdefault(point.head.deployment_id, ([], []))[0].append(point)
     for one in missing:
         of_each.setdefault(one.deployment_id, ([], []))[1].append(one)
-    contenders = [contender(measured, left, slo, per) for measured, left in of_each.values()]
+    contenders = [contender(measured, left, slo, per, searched) for measured, left in of_each.values()]
     found = [one.candidate for one in contenders if one.candidate]
     ranking = sorted(found, key=lambda one: (-one.throughput.estimate, one.point.deployment.label))
     certain, why, decide = _certainty(contenders, ranking) if ranking else _nothing(contenders, points, slo)
@@ -139,7 +146,12 @@ def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
         names = [one.label for one in near]
         levels = _names([f"{one.label} at {', '.join(one.near)}" for one in near])
         yield f"{_names(names)} could hold more", f"measure {levels} again: more repeats, or longer"
-    censored = [one.candidate for one in contenders if one.candidate and one.candidate.censored and not one.open]
+    if unsettled := [one for one in contenders if one.unsettled]:
+        known = _names([f"{one.label} {', '.join(one.unsettled)}" for one in unsettled])
+        doubt = f"capacities are not settled: {known}"
+        yield doubt, f"search {_names([one.label for one in unsettled])} on, with more budget or longer probes"
+    some = [one.candidate for one in contenders if one.candidate and not (one.open or one.unsettled)]
+    censored = [one for one in some if one.censored]
     if censored:
         names, loads = [one.point.deployment.label for one in censored], dict.fromkeys(one.load for one in censored)
         doubt = f"the capacity of {_names(names)} was not reached"
@@ -159,7 +171,8 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
     if single:
         again = [_label(one) for one in single if one.point.deployment.devices]  # an endpoint is not ours to start
         yield "one start: spread unknown", f"start {_names(again)} at least twice (starts: 2)" if again else None
-    if short := [one for one in first.point.tests if one.share.lower < one.target]:
+    below = [one for one in first.point.tests if one.share.lower < one.target]
+    if short := below if first.capacity is None else []:  # what is claimed was shown by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
     near = [] if single else [one for one in others if not exceeds(first.throughput, one.throughput)]

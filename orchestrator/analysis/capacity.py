@@ -9,15 +9,18 @@ asked and not measured is as open as one that was measured badly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
+from orchestrator.analysis.outcomes import targets
 from orchestrator.analysis.slo import JOINT
 from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Slo, format_duration, load_text
@@ -48,13 +51,15 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may hold more."""
+    """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may hold more.
+    ``capacity``: what a search claims of it."""
 
     point: Point
     attainment: Interval
     throughput: Interval  # in the comparison's unit
     censored: bool
     notes: tuple[str, ...]
+    capacity: Claim | None = None
 
     @property
     def name(self) -> str:
@@ -77,7 +82,8 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One deployment. ``open``: levels that nobody judged and that could hold; ``near``: that failed by no more than
-    chance; both above what holds and below what is shown to fail. ``incomparable``: why it has no figure to rank by."""
+    chance; both above what holds and below what is shown to fail. ``incomparable``: why it has no figure to rank by.
+    ``unsettled``: what a search knows of its capacity that ended before it knew enough."""
 
     label: str
     measured: bool
@@ -86,10 +92,18 @@ class Contender:
     open: tuple[str, ...]
     near: tuple[str, ...]
     incomparable: str | None
+    unsettled: tuple[str, ...] = ()
 
 
-def contender(points: Sequence[Point], missing: Sequence[Missing], slo: Slo, per: Per) -> Contender:
-    """The deployment's best level, what was left out on the way, with reasons, and what could be better still."""
+def contender(
+    points: Sequence[Point], missing: Sequence[Missing], slo: Slo, per: Per, searched: bool | None = None
+) -> Contender:
+    """The deployment's best level, what was left out on the way, with reasons, and what could be better still.
+
+    ``searched``: its points are probes of a search for capacities, under these limits (or others); None: they are not.
+    """
+    if searched is not None and points:
+        return _claimant(points, slo, per, searched)
     left_out = [LeftOut(point.deployment, point, why) for point in points if (why := _unusable(point))]
     usable = sorted((point for point in points if not _unusable(point)), key=lambda one: one.head.level)
     tops = {point.head.control: point for point in usable if holds(point)}  # the highest one stays
@@ -111,6 +125,65 @@ def contender(points: Sequence[Point], missing: Sequence[Missing], slo: Slo, per
         near=tuple(load_text(name, level) for name, one in above.items() for level in one.near),
         incomparable=incomparable,
     )
+
+
+def claims(points: Sequence[Point], slo: Slo, searched: bool, at: int = 0) -> dict[str, Claim]:
+    """What probes of one workload on one deployment show, by control. ``at``: which of the SLOs that the points are
+    held against it is. ``searched``: see ``contender``."""
+    probes: dict[str, list[tuple[int, Probed]]] = {}
+    for one in (repeat for point in points for repeat in point.repeats):
+        met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
+        probe = shown_by(one.point, one.point.level, met, searched)
+        probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
+    (shares,) = targets([slo])
+    return {
+        control: claim_of(
+            at_levels([probe for _, probe in sorted(some, key=lambda one: one[0])], shares), control == "concurrency"
+        )
+        for control, some in probes.items()
+    }
+
+
+def _claimant(points: Sequence[Point], slo: Slo, per: Per, searched: bool) -> Contender:
+    """A deployment whose capacity was searched: what holds is what is claimed."""
+    deployment, found = points[0].deployment, claims(points, slo, searched)
+    tops = {control: _at(points, control, one.claim) for control, one in found.items() if one.claim is not None}
+    divisor = _divisor(deployment, per)
+    incomparable = _no_divisor(deployment, per) if tops and divisor is None else None
+    left_out = [LeftOut(deployment, None, incomparable)] if incomparable else []
+    if not tops:
+        said = "; ".join(f"{claim_text(control, one)} ({one.status})" for control, one in found.items())
+        left_out.append(LeftOut(deployment, None, f"no load was shown to hold the limits: {said}"))
+    candidates = [
+        _candidate(top, (), divisor, math.isinf(found[control].high), found[control])
+        for control, top in tops.items()
+        if divisor
+    ]
+    return Contender(
+        label=deployment.label,
+        measured=True,
+        candidate=max(candidates, key=lambda one: one.throughput.estimate, default=None),
+        left_out=tuple(left_out),
+        open=(),
+        near=(),
+        incomparable=incomparable,
+        unsettled=tuple(
+            f"{claim_text(control, one)} ({one.status})"
+            for control, one in found.items()
+            if one.status not in ("converged", "cliff")
+        ),
+    )
+
+
+def _at(points: Sequence[Point], control: str, level: float) -> Point:
+    return next(one for one in points if (one.head.control, one.head.level) == (control, level))
+
+
+def claim_text(control: str, claim: Claim) -> str:
+    """``between 6.9 and 7.9 req/s``."""
+    if math.isinf(claim.high):
+        return f"at least {load_text(control, claim.low)}" if claim.low else "unknown"
+    return f"between {claim.low:g} and {load_text(control, claim.high)}"
 
 
 class _Above(NamedTuple):
@@ -171,7 +244,14 @@ def _unusable(point: Point) -> str | None:
     return None
 
 
-def _candidate(top: Point, usable: Sequence[Point], divisor: float, censored: bool) -> Candidate:
+def divided(deployment: DeploymentRow, per: Per, control: str) -> float | None:
+    """What a capacity is divided by; None where that means nothing: requests in flight are not bought by the dollar."""
+    return None if per == "usd" and control == "concurrency" else _divisor(deployment, per)
+
+
+def _candidate(
+    top: Point, usable: Sequence[Point], divisor: float, censored: bool, claim: Claim | None = None
+) -> Candidate:
     rate, share, head = top.output_token_throughput(), top.attainment, top.head
     assert share is not None
     assert rate is not None
@@ -184,7 +264,7 @@ def _candidate(top: Point, usable: Sequence[Point], divisor: float, censored: bo
     notes += [
         f"{test_text(one)} {one.share.estimate:.3f} is not certain to be at least {one.target:g}"
         for one in top.tests
-        if one.share.lower < one.target
+        if claim is None and one.share.lower < one.target  # a claim was shown by a test of its own
     ]
     if top.validity == FAILING:
         notes.append(f"{FAILING}: {top.figures.requests.failed} of {top.figures.requests.scheduled} requests failed")
@@ -192,7 +272,7 @@ def _candidate(top: Point, usable: Sequence[Point], divisor: float, censored: bo
         notes.append(f"{unused} of {len(top.repeats)} repeats are left out: failed or not valid")
     if behind := sum(not one.valid for one in top.used):
         notes.append(f"in {behind} of {len(top.repeats)} repeats the engine fell behind ({BACKLOG})")
-    return Candidate(top, share, rate.scaled(1 / divisor), censored, tuple(notes))
+    return Candidate(top, share, rate.scaled(1 / divisor), censored, tuple(notes), claim)
 
 
 def _divisor(deployment: DeploymentRow, per: Per) -> float | None:

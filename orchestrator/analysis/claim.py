@@ -29,7 +29,7 @@ from orchestrator.analysis.probe import (
 from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.errors import FailureClass
-from orchestrator.results.records import AttemptData, Committed
+from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.spec.load import Slo
 
 TOLERANCE = 1.1  # high over claim, at which nobody looks closer
@@ -105,15 +105,19 @@ def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True) ->
     failed them, with requests open, tells nothing about others."""
     if not isinstance(attempt, AttemptData):
         return Probed(level, shows="nothing")
-    point = attempt.point
-    if point.validity == "client_bound" or attempt.failure_class == FailureClass.CLIENT_BOUND:
+    met = tuple(one.met for one in tests(stored_values(attempt), slo)) if attempt.status == "ok" else ()
+    return shown_by(attempt.point, level, met, searched)
+
+
+def shown_by(point: PointHead, level: float, met: tuple[Bools, ...], searched: bool = True) -> Probed:
+    """``probed``, of a row and what came of each test of the tier."""
+    if point.validity == "client_bound" or point.failure_class == FailureClass.CLIENT_BOUND:
         return Probed(level, shows="client_bound")
-    died = attempt.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
+    died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
     if point.validity == BROKEN or (died and point.clients):  # under load, and not before
         return Probed(level, shows="fails")
-    if attempt.status != "ok" or point.validity not in ("valid", BACKLOG, "interrupted"):
+    if point.status != "ok" or point.validity not in ("valid", BACKLOG, "interrupted"):
         return Probed(level, shows="nothing")
-    met = tuple(one.met for one in tests(stored_values(attempt), slo))
     ended = point.ended_early
     if ended == "fails" and not searched:
         return Probed(level, shows="nothing")

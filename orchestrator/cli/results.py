@@ -80,11 +80,13 @@ def _points(shown: Shown, superseded: bool, form: str, profile: bool) -> Iterabl
 
 
 def _tables(shown: Shown, superseded: bool, profile: bool) -> Iterator[str]:
+    from orchestrator.report.capacities import capacities_text
     from orchestrator.report.points import points_text
 
     for one, slos, points in shown:
         for content, alike in one.alike(points).items():
             yield from points_text(alike, slos, f", {content}" if content else "", profile)
+        yield from capacities_text(one, points.current, slos)
         for content, group in one.by_content(points.superseded).items() if superseded else ():
             yield from points_text(group, slos, f", superseded: {content}", profile)
 

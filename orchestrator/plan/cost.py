@@ -12,6 +12,7 @@ from typing import get_args
 
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, Status
+from orchestrator.search import STRATEGIES
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import hours
 from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
@@ -163,6 +164,8 @@ class Estimate:
         notes += [f"{title} takes no key: on several hosts whoever reaches the node can ask it" for title in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
+        if any(STRATEGIES[load.search].needs_figures for load in self.plan.loads):
+            notes.append("a search measures as many points as it needs: points, time and cost are estimates")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
             read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
             spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.best import Comparison
 from orchestrator.analysis.capacity import Candidate, LeftOut
+from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.slo import format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
+from orchestrator.search.base import claim_document
 from orchestrator.spec.load import load_text
 
 _FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
@@ -102,11 +105,16 @@ def _cells(one: Candidate) -> list[str]:
     spread = f"{'' if rate.starts > 1 else 'one start: '}{figure(rate.lower)}-{figure(rate.upper)}"
     return [
         one.point.deployment.label + ("\nemulated" if one.point.emulated else ""),
-        one.load,
+        one.load + ("" if one.capacity is None else f"\n{_bounds(one.capacity)}"),
         f"{'≥ ' if one.censored else ''}{figure(rate.estimate)}\n{spread}",
         f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}",
         *(percentile(values, 0.99, figures.requests.ok) for values in (figures.ttft_ms, figures.tpot_ms)),
     ]
+
+
+def _bounds(claim: Claim) -> str:
+    """``6.9-7.9, converged``."""
+    return f"{claim.low:g}-{'?' if math.isinf(claim.high) else format(claim.high, 'g')}\n{claim.status}"
 
 
 def _comparison_document(one: Comparison) -> Document:
@@ -131,7 +139,7 @@ def _candidate_document(one: Candidate) -> Document:
         "attainment": share.estimate,
         "attainment_interval": [share.lower, share.upper],
         "censored": one.censored,
-        "capacity": None,  # of a search that claims one; a list of levels claims none
+        "capacity": None if one.capacity is None else claim_document(one.capacity),  # a list of levels claims none
         **fields_of(deployment, "engine", "model", "hardware", "devices", "usd_per_hour"),
         "settings": json.loads(deployment.settings_json),
         **fields_of(one.point.figures, *_FIGURES),

@@ -20,6 +20,7 @@ from orchestrator.registry import unknown_name
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
+from orchestrator.search import STRATEGIES
 from orchestrator.spec.load import Level, Slo
 
 
@@ -102,9 +103,15 @@ class Experiment:
         """Its answers under some limits. Raises InputError where these need a table that was deleted."""
         points = self.points(slo)
         if self.plan is not None:
-            return best(points.current, slo, per, list(self._missing(self.plan, points.current)))
+            return best(points.current, slo, per, list(self._missing(self.plan, points.current)), self.searched(slo))
         groups = self.alike(points)
         return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
+
+    def searched(self, slo: Slo) -> dict[str, bool]:
+        """Workloads of which the plan searches capacities (``FindsCapacity``), and whether under these limits."""
+        loads, known = (self.plan.loads, self.plan.slos) if self.plan is not None else ((), ())
+        these = any((one.limits, one.attainment) == (slo.limits, slo.attainment) for one in known)
+        return {load.workload.name: these for load in loads if hasattr(STRATEGIES[load.search], "claims")}
 
     def alike(self, points: Points) -> Mapping[str, Sequence[Point]]:
         """Current points that may share a table, by what tells them apart: nothing where there is a plan, or where all

@@ -13,12 +13,13 @@ from typing import cast
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import Clients, sweep_tag
 from orchestrator.errors import Failure, FailureKind, InputError, PlacementError, ResultsError
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.store import Store
+from orchestrator.runner.admission import Cost
 from orchestrator.runner.breakers import Breakers
 from orchestrator.runner.clock import Clock
-from orchestrator.runner.state import SweepState, used_up
+from orchestrator.runner.state import SweepState, cost_of, used_up
 from orchestrator.runner.watched import WatchedCluster
 
 
@@ -78,10 +79,15 @@ class SweepContext:
         with self._lock:
             self._unwritten[:0] = events
 
-    def over_budget(self) -> str | None:
-        """Which part of the budget is used up, launches under way included; None while none is."""
-        now_s = self.clock.now_s()
-        return used_up(self.plan.budget, self.state.spent(now_s), now_s - self.began_s)
+    def over_budget(self, next_s: float = 0.0, launch: Deployment | None = None) -> str | None:
+        """Which part of the budget is used up, launches under way included, or will be once the next point took so
+        long; None while none is. ``launch``: of a deployment that would be started for it."""
+        for ahead_s, said in ((0.0, "is used up"), (next_s, "would be exceeded by the next point")):
+            now_s = self.clock.now_s() + ahead_s
+            spent = self.state.spent(now_s) + (cost_of(launch, ahead_s) if launch is not None else Cost())
+            if over := used_up(self.plan.budget, spent, now_s - self.began_s):
+                return f"{over} {said}"
+        return None
 
     @contextmanager
     def patient(self) -> Iterator[None]:

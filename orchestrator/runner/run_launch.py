@@ -136,7 +136,7 @@ class LaunchRun:
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
             if self._todo.start != self._start:
                 return None  # another launch has its turn
-            if over := self._context.over_budget():
+            if over := self._context.over_budget(expected_s(found[0])):
                 left_out(self._context, self._todo, over)
                 return None
             if (failure := self._context.taken_back(self._on, math.inf)) is not None:

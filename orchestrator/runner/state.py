@@ -173,15 +173,15 @@ def cost_of(deployment: Deployment, seconds: float) -> Cost:
 
 
 def used_up(budget: Budget | None, spent: Cost, wall_s: float) -> str | None:
-    """Which part of the budget is, in words; None while none is."""
+    """Which part of the budget is used up, in words; None while none is."""
     if budget is None:
         return None
     if budget.wall is not None and wall_s >= budget.wall:
-        return f"the budget of {format_duration(budget.wall)} wall time is used up"
+        return f"the budget of {format_duration(budget.wall)} wall time"
     if budget.gpu_hours is not None and spent.gpu_s / 3600 >= budget.gpu_hours:
-        return f"the budget of {budget.gpu_hours:g} GPU hours is used up"
+        return f"the budget of {budget.gpu_hours:g} GPU hours"
     if budget.usd is not None and spent.usd >= budget.usd:
-        return f"the budget of {budget.usd:g} USD is used up"
+        return f"the budget of {budget.usd:g} USD"
     return None
 
 

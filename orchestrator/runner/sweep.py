@@ -21,7 +21,7 @@ from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo
+from orchestrator.runner.todo import Todo, expected_s
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are looked at while nothing else happens
@@ -129,11 +129,7 @@ class Sweep:
             while (self._queue or self._launched) and not stop.is_set():
                 self._changed.clear()
                 self._take_ended()
-                if self._queue and (over := self._context.over_budget()):
-                    for todo in self._queue.values():
-                        left_out(self._context, todo, over)
-                    self._queue.clear()
-                    self._order()
+                self._keep_to_budget()
                 self._admit()
                 if self._queue or self._launched:
                     self._clock.wait(self._changed, LOOK_S)
@@ -147,6 +143,18 @@ class Sweep:
                 self._changed.clear()
                 self._take_ended(raising=False)
             self._context.cluster.desire([])
+
+    def _keep_to_budget(self) -> None:
+        """Leave out what has nothing to measure any more that the budget pays for."""
+        before = len(self._queue)
+        for name, todo in list(self._queue.items()) if self._context.plan.budget is not None else ():
+            found = todo.next()
+            next_s = expected_s(found[0]) if found is not None else 0.0
+            if over := self._context.over_budget(next_s, todo.deployment):
+                left_out(self._context, todo, over)
+                del self._queue[name]
+        if len(self._queue) < before:
+            self._order()
 
     def _admit(self) -> None:
         """Start what fits the nodes of now, say what nodes are worth adding, give up what none will hold.

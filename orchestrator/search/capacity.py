@@ -32,6 +32,7 @@ FIRST = {"request_rate": 1.0, "concurrency": 8.0}  # where nothing is predicted
 WIDE = 1.12  # times as high is the next level that was probed: so wide a gap is halved, whatever is expected there
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
 MOST_PROBES = 48  # of one search
+EXPECTED = 12  # probes of one search, for estimates
 MOST_REPEATS = 3  # probes that are spent to decide one level, and as many to confirm it
 FEWEST = 30  # requests of a probe: a lower level would tell nothing
 NEEDED = -math.log(ALPHA) + 2.0  # evidence; what the mixture costs comes on top
@@ -70,7 +71,7 @@ class Capacity:
 
     def ahead(self) -> Sequence[Level]:
         level = self.ask()
-        return () if level is None else (level,)
+        return () if level is None else (level,) * max(EXPECTED - self._told, 1)
 
     @property
     def prior_effect(self) -> float:

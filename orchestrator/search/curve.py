@@ -9,8 +9,10 @@ end-to-end time). Then one level where the curve bends, and everything again for
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import judge, stored_values
@@ -51,35 +53,31 @@ class Curve:
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
-        self._seen: dict[float, _Seen] = {}
-        self._again: list[float] | None = None  # what is left once the ladder stands
+        self._seen: dict[float, _Seen] = {}  # the first time
+        self._told: Counter[float] = Counter()
 
     @staticmethod
     def problem(question: Question) -> str | None:
         return "it finds levels by itself: leave 'levels' out, or use search: levels" if question.levels else None
 
     def ask(self) -> Level | None:
-        value = next(self._ladder(), None) if self._again is None else None
-        if value is None:
-            if self._again is None:
-                self._again = sorted(self._seen) * (self._repeats - 1)
-            value = next(iter(self._again), None)
+        value = next(chain(self._ladder(), self._again()), None)
         return None if value is None else Level(control=self._control, value=value)
 
     def tell(self, level: Level, attempt: Committed) -> None:
-        if self._again is not None:
-            self._again.remove(level.value)
-        else:
-            self._seen[level.value] = _seen(attempt, level, self._slos)
+        self._told[level.value] += 1
+        self._seen.setdefault(level.value, _seen(attempt, level, self._slos))
 
     def ahead(self) -> Sequence[Level]:
         """The next one; before the ladder stands as many as one usually has, each twice the one before."""
-        first = self.ask()
-        if first is None:
-            return ()
-        rungs = [first.value * 2**step for step in range(max(EXPECTED - len(self._seen), 1))]
-        values = rungs * self._repeats if self._again is None else self._again
+        values = list(self._again())
+        if (rung := next(self._ladder(), None)) is not None:
+            values = [rung * 2**step for step in range(max(EXPECTED - len(self._seen), 1))] * self._repeats
         return [Level(control=self._control, value=one) for one in values if one <= MOST_IN_FLIGHT]
+
+    def _again(self) -> Iterator[float]:
+        """Repeats that are left of what was measured once."""
+        yield from [one for done in range(1, self._repeats) for one in sorted(self._seen) if self._told[one] <= done]
 
     def _ladder(self) -> Iterator[float]:
         """What is still to be measured once."""

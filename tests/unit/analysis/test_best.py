@@ -554,3 +554,54 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     profile = "\n".join(points_text(points, profile=True))
     assert all(title in profile for title in ("prefill", "decode", "all output"))
     assert "attainment" not in profile
+
+
+def searched(sweep: Sweep, slo: str | None = None, these: bool = True, per: Per = "gpu") -> dict[str, Any]:
+    limits = parse_slo(slo) if slo else SLO
+    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": these})
+    (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
+    return comparison  # type: ignore[no-any-return]
+
+
+def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep: Sweep) -> None:
+    for name, top in (("d0", 20), ("d1", 30)):
+        sweep.deployment(name, devices=2)
+        for level, good in (*[(top, 1.0)] * 6, (top * 1.05, 0.5), (top / 2, 1.0)):
+            sweep.level(name, level, good, repeat=sweep.count)
+    answer = searched(sweep)
+    assert [(one["deployment"], one["level"]) for one in answer["ranking"]] == [("label-d1", 30), ("label-d0", 20)]
+    assert answer["ranking"][0]["capacity"] == {"claim": 30, "low": 30, "high": 31.5, "status": "converged"}
+    assert answer["ranking"][0]["value"] == pytest.approx(150, rel=0.02)
+    assert answer["why"] == "not certain: one start: spread unknown"
+    sweep.level("d1", 60, 1.0)
+    assert searched(sweep)["ranking"][0]["capacity"]["status"] == "non_monotonic"
+
+
+def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_shown_to_hold_is_no_answer(
+    sweep: Sweep,
+) -> None:
+    sweep.deployment("d0")
+    for repeat in range(2):
+        sweep.level("d0", 20, repeat=repeat)
+    sweep.level("d0", 40, 0.5)
+    answer = searched(sweep)
+    assert answer["ranking"] == []
+    assert answer["left_out"][0]["reason"] == (
+        "no load was shown to hold the limits: between 20 and 40 req/s (budget)"
+    ), answer["left_out"]
+    assert "search label-d0 on, with more budget or longer probes" in answer["decide"]
+    for repeat in range(2, 6):
+        sweep.level("d0", 20, repeat=repeat)
+    (found,) = searched(sweep)["ranking"]
+    assert found["capacity"] == {"claim": 20, "low": 20, "high": 40, "status": "budget"}
+    assert "capacities are not settled: label-d0 between 20 and 40 req/s (budget)" in searched(sweep)["why"]
+
+
+def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for repeat in range(6):
+        sweep.level("d0", 20, repeat=repeat)
+    sweep.level("d0", 40, 0.2, ended_early="fails")
+    assert searched(sweep)["ranking"][0]["capacity"]["high"] == 40
+    assert searched(sweep, "ttft<=2s,attainment>=0.9", these=False)["ranking"][0]["capacity"]["high"] is None
+    assert sweep.best()["ranking"][0]["capacity"] is None, "a list of levels claims nothing"

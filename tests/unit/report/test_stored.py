@@ -13,13 +13,14 @@ from click.testing import CliRunner
 from orchestrator.analysis.answers import MADE_UP
 from orchestrator.cli.main import cli
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Plan, Point
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
 from orchestrator.runner.rows import commit_launch, deployment_row, launch_row
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
 from tests.unit.results.builders import commit_measurement, request
 
 FILE = """
@@ -33,43 +34,50 @@ slos: {{interactive: {{ttft: 150ms, attainment: 0.9}}, tight: {{ttft: 1ms, attai
 """
 
 
+SEARCH = "search: capacity, control: concurrency"
+VALUES = {
+    "name": "exp",
+    "model": "m",
+    "workload": "chat",
+    "tokens": 8,
+    "levels": [2],
+    "duration": "10s",
+    "timeout": "600s",
+}
+
+
 def planned(**given: Any) -> Plan:
-    values = {
-        "name": "exp",
-        "model": "m",
-        "workload": "chat",
-        "tokens": 8,
-        "levels": [2],
-        "duration": "10s",
-        "timeout": "600s",
-    }
-    return make_plan(parse_experiment(FILE.format(**values | given)))
+    return make_plan(parse_experiment(FILE.format(**VALUES | given)))
 
 
 def run(store: Store, plan: Plan, tokens: int = 8, **given: Any) -> None:
     """What a sweep of this plan leaves, one attempt of each point. ``given``: of its rows in points, what differs."""
     store.write_plan(plan.to_json())
     for point in plan.points:
-        measurement = plan.measurement(point, 0)
-        if measurement.measurement_id in store.winners():
-            continue
-        deployment = plan.deployment(point.deployment_id)
-        rows = [request(n, n * 100, first_ms=n * 100 + 100, last_ms=n * 100 + 190, tokens=tokens) for n in range(100)]
-        row = deployment_row(deployment, plan.name)
-        how = {"load_json": json.dumps(point.load.rules(point.level))} | given
-        commit_measurement(
-            store,
-            measurement.measurement_id,
-            rows,
-            deployment={name: getattr(row, name) for name in row.__slots__},
-            point_id=point.point_id,
-            deployment_id=point.deployment_id,
-            experiment=plan.name,
-            control=point.level.control,
-            level=point.level.value,
-            workload_json=point.workload.model_dump_json(exclude_defaults=True),
-            **how,
-        )
+        if plan.measurement(point, 0).measurement_id not in store.winners():
+            commit(store, plan, point, tokens=tokens, **given)
+
+
+def commit(
+    store: Store, plan: Plan, point: Point, repeat: int = 0, ttft_ms: float = 100, tokens: int = 8, **given: Any
+) -> None:
+    due = [n * 100 for n in range(100)]
+    rows = [request(n, at, first_ms=at + ttft_ms, last_ms=at + ttft_ms + 90, tokens=tokens) for n, at in enumerate(due)]
+    row = deployment_row(plan.deployment(point.deployment_id), plan.name)
+    how = {"load_json": json.dumps(point.load.rules(point.level)), "repeat": repeat} | given
+    commit_measurement(
+        store,
+        plan.measurement(point, repeat).measurement_id,
+        rows,
+        deployment={name: getattr(row, name) for name in row.__slots__},
+        point_id=point.point_id,
+        deployment_id=point.deployment_id,
+        experiment=plan.name,
+        control=point.level.control,
+        level=point.level.value,
+        workload_json=point.workload.model_dump_json(exclude_defaults=True),
+        **how,
+    )
 
 
 @pytest.fixture
@@ -281,3 +289,24 @@ def test_agreement_stands_beside_the_speed_with_its_n_and_its_reference(store: S
     for command in ("results", "best"):
         shown = invoke(command, store.uri).stdout
         assert all(part in shown for part in ("ref.", "0.500", "n=4", f"of {plan.deployments[0].label}, fixed prompts"))
+
+
+def test_capacities_that_were_searched_stand_in_results_and_best_for_any_limits(store: Store) -> None:
+    plan = make_plan(parse_experiment(FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH)))
+    store.write_plan(plan.to_json())
+    deployment, load = plan.deployments[0].id, plan.loads[0]
+    for level, ttft_ms, times in ((8, 100, 24), (9, 300, 3)):
+        point = plan.point(deployment, load, Level(control="concurrency", value=level))
+        for repeat in range(times):
+            commit(store, plan, point, repeat, ttft_ms, tokens=8)
+    shown = CliRunner().invoke(cli, ["results", store.uri]).output
+    claims = [line for line in shown.splitlines() if line.startswith("capacity of ")]
+    assert "under interactive: 8 in flight (between 8 and 9 in flight; cliff), 8 in flight per core" in claims[0], shown
+    assert "under tight: no load was shown to hold it; between 0 and 8 in flight" in claims[1]
+    answer = json.loads(CliRunner().invoke(cli, ["best", store.uri, "--slo", "interactive", "--format", "json"]).output)
+    assert answer["comparisons"][0]["ranking"][0]["capacity"] == {"claim": 8, "low": 8, "high": 9, "status": "cliff"}
+    other = ["best", store.uri, "--slo", "ttft_p90<=400ms", "--format", "json"]
+    found = json.loads(CliRunner().invoke(cli, other).output)["comparisons"][0]
+    assert found["ranking"][0]["capacity"]["claim"] == 8, "9 holds these limits, and 300 requests do not show it twice"
+    assert found["ranking"][0]["capacity"]["high"] is None
+    assert not found["certain"]

@@ -30,7 +30,7 @@ def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: 
         measurement_id="m", attempt_id="a", point_id="p", deployment_id="d", launch_id="l", experiment="x",
         workload="w", control="request_rate", level=level, arrivals="poisson", repeat=0, seed=0, status=status,  # type: ignore[arg-type]
         validity=validity, validity_reasons=(), clients=1, window_start_ns=0, window_end_ns=1, started_unix_ns=0,
-        emulated=False,
+        emulated=False, failure_class=more.get("failure_class"),
     )  # fmt: skip
     values = np.array(ttft_s)
     return AttemptData(

@@ -100,3 +100,19 @@ def test_the_knee_is_where_a_curve_bends_and_a_straight_one_has_none() -> None:
     smooth = [1 - math.exp(-one / 4) for one in range(1, 33)]
     slope = (smooth[-1] - smooth[0]) / 31  # where the curve rises as the line between its ends does
     assert knee(list(range(1, 33)), smooth) == pytest.approx(4 * math.log(1 / (4 * slope)) - 1, abs=1)
+
+
+@given(st.floats(1, 1e3), st.integers(1, 3), st.integers(0, 30))
+def test_a_ladder_that_is_told_all_that_is_committed_before_it_is_asked_goes_on_where_it_was(
+    slots: float, repeats: int, done: int
+) -> None:
+    whole = measured(slots, "request_rate", None, repeats)
+    curve = Curve(Question((), "request_rate", (SLO,), repeats))
+    for value in whole[:done]:
+        level = Level(control="request_rate", value=value)
+        curve.tell(level, attempt(level, slots))
+    rest = []
+    while (found := curve.ask()) is not None:
+        rest.append(found.value)
+        curve.tell(found, attempt(found, slots))
+    assert rest == whole[done:]
