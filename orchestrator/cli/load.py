@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -139,12 +139,6 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
-    from orchestrator.cli.signals import INTERRUPTED, stops
-    from orchestrator.report.documents import json_text
-    from orchestrator.report.run import run_text, runs_text
-    from orchestrator.report.text import echo
-    from orchestrator.results.store import Store
-
     plan, target, probed = _planned(url, options)
     notes = [*probed.notes, *_to_know(plan, target)]
     if options["find_capacity"]:
@@ -154,12 +148,30 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.runner.endpoint import runs_of
 
     runs = runs_of(plan, target, probed)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    return _measure_levels(runs, notes, results, form, clients, options)
+
+
+def _measure_levels(
+    runs: Sequence[EndpointRun],
+    notes: Sequence[str],
+    results: str | None,
+    form: str,
+    clients: int,
+    options: Mapping[str, Any],
+) -> int:
+    """One level after the other: figures are shown, and stored, as they come. Returns the exit status."""
+    from orchestrator.cli.signals import INTERRUPTED, stops
+    from orchestrator.report.documents import json_text
+    from orchestrator.report.run import run_text, runs_text
+    from orchestrator.report.text import echo
+    from orchestrator.results.store import Store
+
     store = None
     if results is not None:
         store = Store.open(results, runs[0].plan.name)
         store.check_writable()
-    for note in notes:
-        echo(f"note: {note}", err=True)
     show = click.echo if form == "json" else echo
     repeats = Repeats(runs[0].point.workload)  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []

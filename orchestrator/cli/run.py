@@ -128,8 +128,7 @@ def run(
     _say_answer(store)
     if report.interrupted:
         return INTERRUPTED
-    counts = report.counts
-    return 3 if counts.failed or counts.left_out or counts.refused else 0
+    return 3 if report.counts.failed or report.counts.left_out or report.counts.refused else 0
 
 
 def _say_answer(store: Store) -> None:

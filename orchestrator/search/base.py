@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
-from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.spec.load import Control, Level, Slo
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Watch:
     """What a probe is watched for. ``prior_effect``: see ``analysis/probe.py: Probe``."""
 
     slos: tuple[Slo, ...]
-    prior_effect: float = PRIOR_EFFECT
+    prior_effect: float
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.runner.endpoint import measure_here
@@ -51,7 +52,7 @@ def probe(
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
         )
-        return measure_here(point, watch=Watch(slos))
+        return measure_here(point, watch=Watch(slos, PRIOR_EFFECT))
 
 
 def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row() -> None:
