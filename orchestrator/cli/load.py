@@ -145,11 +145,12 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
         from orchestrator.cli.find_capacity import show_capacity
 
         return show_capacity(plan, target, probed, notes, results, form, clients)
+    from orchestrator.report.text import echo
     from orchestrator.runner.endpoint import runs_of
 
     runs = runs_of(plan, target, probed)
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     return _measure_levels(runs, notes, results, form, clients, options)
 
 

@@ -39,6 +39,7 @@ FITTED = (
 # Pulls a constant that the data say nothing of towards where it started: one e-fold weighs like an error of 2 %.
 _PRIOR = 0.02
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
+_CHANCE = 0.2  # how much closer a jitter must bring the tail, for each 1 of it: what chance explains is none
 _DESCRIBED = ("model", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "quantization")
 _GROUPS = 4
 _HELD_OUT_MIN = 4  # samples below which nothing is held out
@@ -140,7 +141,7 @@ def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
     nearest = min(corners, key=lambda corner: np.sum(np.log1p((residuals(corner) / 0.1) ** 2)))
     found = at(least_squares(residuals, nearest, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80).x)
     tried = [found.model_copy(update={"jitter": value}) for value in _JITTERS]
-    return min(tried, key=lambda constants: np.mean([_tail_error(one, constants) for one in samples]))
+    return min(tried, key=lambda one: np.mean([_tail_error(sample, one) for sample in samples]) + _CHANCE * one.jitter)
 
 
 def _scales(names: list[str], efficiency: float, compute: float, overhead: float) -> list[float]:

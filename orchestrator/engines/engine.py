@@ -319,9 +319,8 @@ class Engine:
         return ({*self.flags, *self.taken} | (EVERYWHERE if self.launches else set())) - self.refused.keys()
 
     def _given_twice(self, settings: EngineSettings) -> list[str]:
-        flags = [(name, "--" + name) for name in self._known()] + [
-            (name, flag.name) for name, flag in command.each(self.flags)
-        ]
+        named = self._known() - {"roles", "router"}  # no engine's flags, and LMDeploy has a --role of its own
+        flags = [(name, "--" + name) for name in named] + [(name, flag.name) for name, flag in command.each(self.flags)]
         owners = {flag: f"the field {name}" for name, flag in flags} | dict(self.aliases)
         owners |= dict.fromkeys(self.reserved, "this program")
         return command.taken(self.title, settings, owners, self.keys)
