@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.results.records import Committed
 
 STEPS = 24  # of the grid, from a level to twice that: 3 % each
-FIRST = {"request_rate": 1.0, "concurrency": 8.0}  # where nothing is predicted
+# where nothing is predicted: too high is known in seconds, too low takes as long as a hundred requests do
+FIRST = {"request_rate": 16.0, "concurrency": 8.0}
 WIDE = 1.12  # times as high is the next level that was probed: so wide a gap is halved, whatever is expected there
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
 MOST_PROBES = 48  # of one search
