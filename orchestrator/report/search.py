@@ -71,7 +71,8 @@ def search_text(found: Document) -> Iterator[str]:
     )
     yield ""
     claim, low, high = (one[name] for name in ("claim", "low", "high"))
-    said = f"holds {load_text(one['control'], claim)}" if claim is not None else "no load is shown to hold"
+    once = f"{load_text(one['control'], low)} held, and is not confirmed" if low else "no load is shown to hold"
+    said = f"holds {load_text(one['control'], claim)}" if claim is not None else once
     bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
     yield say(f"{said}, 95 % bounds {bounds} ({one['status']})", "green" if one["status"] == "converged" else "yellow")
     yield f"{one['status']}: {_STATUS[one['status']]}"

@@ -29,6 +29,7 @@ from orchestrator.results.location import Location
 
 T = TypeVar("T")
 UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0  # of files that are written beside the one that they become
+_REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")  # what a storage answers that is there and too busy
 _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
 
 
@@ -251,8 +252,8 @@ class Blobs:
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 stream.write(data)
-        except OSError:
-            if not self._holds(key, data):  # else the object is whole and only the reply was lost
+        except OSError as error:  # unless the storage said no, the object may be whole and only the reply was lost
+            if any(word in str(error) for word in _REFUSED) or not self._holds(key, data):
                 raise
 
     def _holds(self, key: str, data: bytes | pa.Buffer) -> bool:

@@ -81,7 +81,7 @@ class CapacitySearch:
         finally:
             cluster.close()
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
-        failure = attempt.failure if attempt is not None else None
+        failure = attempt.failure if attempt is not None and not attempt.interrupted else None
         return Found(todo.claims(load.workload.name)[slo.name], probes, failure, self.stopped())
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:

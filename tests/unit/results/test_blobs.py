@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +36,35 @@ def test_many_objects_are_looked_up_where_every_third_call_is_refused(tmp_path: 
         blobs.put(name, name.encode())
     blobs.filesystem = ThirdRefused(blobs.filesystem)
     assert blobs.sizes(names) == [6] * 6 + [None]
+
+
+class EveryThirdRefused:
+    """A bucket that takes objects; of all calls every third is refused, and a look for what is not there is two."""
+
+    def __init__(self) -> None:
+        self.calls, self.objects = 2, dict[str, bytes]()  # the next one is the third
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls % 3 == 0:
+            raise OSError("AWS Error SLOW_DOWN during PutObject operation")
+
+    @contextmanager
+    def open_output_stream(self, path: str) -> Iterator[io.BytesIO]:
+        self._call()
+        yield (stream := io.BytesIO())
+        self.objects[path] = stream.getvalue()
+
+    def get_file_info(self, path: str) -> fs.FileInfo:
+        self._call()
+        self._call()
+        return fs.FileInfo(path)
+
+
+def test_an_object_is_written_where_every_third_call_is_refused() -> None:
+    """Looking whether it arrived all the same would make the next try the third call again, for ever."""
+    location = parse_location("s3://bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
+    blobs = Blobs(location, Retry(sleep=lambda seconds: None))
+    blobs.filesystem = bucket = EveryThirdRefused()
+    blobs.put("part", b"rows")
+    assert list(bucket.objects.values()) == [b"rows"]
