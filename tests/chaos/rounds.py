@@ -43,7 +43,7 @@ deployments:
   profile: orphan.yaml
   vary: [{{cases: [{{tensor_parallel_size: 1}}, {{tensor_parallel_size: 2, nnodes: 2}}]}}]
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
-load: {{levels: {{concurrency: [1, 2]}}, requests: 300, warmup: 0s}}
+load: {{levels: {{concurrency: [1, 2]}}, requests: 80, warmup: 0s}}
 """
 # each engine starts a child in a session of its own that ignores SIGTERM
 FILES = {"orphan.yaml": "faults: {orphan: true}\n"}
