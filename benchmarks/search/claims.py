@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
-from orchestrator.analysis.claim import Claim, Probed
+from orchestrator.analysis.claim import Claim, Probed, Shows
 from orchestrator.analysis.probe import Outcome, Probe
 from orchestrator.analysis.steady import steady_from
 from orchestrator.search.capacity import MOST_PROBES, Tier
@@ -74,9 +74,9 @@ def stored(run: Run, level: float, end: float, verdict: Outcome | None, divergin
     """What is kept of a probe that ended then."""
     asked = run.due < end
     begin = steady_from(run.due[asked], run.done[asked], end) or 0.0
-    return Probed(
-        level, (run.met[asked & (run.due >= begin)],), "fails" if verdict == "fails" else "all", verdict is None
-    )
+    met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
+    shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
+    return Probed(level, (met[asked & (run.due >= begin)],), shows, verdict is None)
 
 
 def search(server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, cap_s: float = CAP_S) -> Claim:

@@ -102,12 +102,14 @@ def with_parts(
     """A committed attempt of which these rows are at hand, requests by index; the others are read."""
     token_events = store.read_manifests("token_events", [manifest], GAPS)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
+    no_tokens = requests["first_token_ns"].null_count == requests.num_rows
+    whole = token_events.num_rows == committed and (committed > 0 or no_tokens)  # half of them answers nothing
     return Attempt(
         manifest=manifest,
         point=point,
         deployment=deployment,
         requests=requests,
-        token_events=token_events if token_events.num_rows == committed > 0 else None,  # half of them answers nothing
+        token_events=token_events if whole else None,
         engine_metrics=store.read_manifests("engine_metrics", [manifest]),
     )
 

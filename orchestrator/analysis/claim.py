@@ -18,6 +18,7 @@ from typing import Literal
 
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.probe import (
+    FEWEST,
     PRIOR_EFFECT,
     Evidence,
     Outcome,
@@ -116,9 +117,10 @@ def shown_by(point: PointHead, level: float, met: tuple[Bools, ...], searched: b
     died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
     if point.validity == BROKEN or (died and point.clients):  # under load, and not before
         return Probed(level, shows="fails")
-    if point.status != "ok" or point.validity not in ("valid", BACKLOG, "interrupted"):
-        return Probed(level, shows="nothing")
     ended = point.ended_early
+    told = ("valid", BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
+    if point.status != "ok" or point.validity not in told:
+        return Probed(level, shows="nothing")
     if ended == "fails" and not searched:
         return Probed(level, shows="nothing")
     if point.validity == "valid" and ended != "fails":
@@ -176,7 +178,7 @@ def _at_level(level: float, probes: Sequence[Probed], asked: Sequence[tuple[int,
 def _collapsed(probe: Probed, asked: Sequence[tuple[int, float, float]]) -> bool:
     """Whether it ended before its time with so many misses that nothing else was likely."""
     of_each = ((probe.met[test], COLLAPSED * target) for test, target, _ in asked)
-    return any(len(met) and met.mean() < bad for met, bad in of_each)
+    return any(len(met) >= FEWEST and met.mean() < bad for met, bad in of_each)
 
 
 def _usual_effect(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> float:

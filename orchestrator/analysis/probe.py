@@ -35,6 +35,7 @@ FEWEST_BATCHES = 10
 GROWTH = 3.0  # standard deviations by which a backlog grows, in each of the last two quarters of a run
 MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
+FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
 FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
 Outcome = Literal["holds", "fails"]
 
@@ -148,8 +149,9 @@ class Probe:
             until = due[unknown[0]] if unknown.size else np.inf
             judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
             verdict = evidence([met[judged, column]], float(target), self._prior).verdict(self._alpha)
-            may_hold = begin is not None and not saturated and not self.diverging
-            verdicts.append("fails" if self.diverging else None if verdict == "holds" and not may_hold else verdict)
+            if begin is None or judged.sum() < FEWEST or (verdict == "holds" and saturated):
+                verdict = None  # cold starts and the burst that begins a closed loop are not the level
+            verdicts.append("fails" if self.diverging else verdict)
         ends = np.cumsum([len(tier) for tier in self._tiers])
         now = [together(verdicts[end - len(tier) : end]) for tier, end in zip(self._tiers, ends, strict=True)]
         stay = zip(self.verdicts, now, strict=True)

@@ -130,7 +130,12 @@ class Sectioned(click.Command):
 @click.option("--output-tokens", metavar="LENGTH", help="As --input-tokens; of a file's requests that name none.")
 @click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them, or at --output-tokens.")
 @click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
-@click.option("--seed", type=_SEED, metavar="N", help="Of prompts and arrivals. Default: drawn and printed.")
+@click.option(
+    "--seed",
+    type=_SEED,
+    metavar="N",
+    help="Of prompts and arrivals. Default: drawn and printed; 0 where --find-capacity can go on.",
+)
 @click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
 @click.option("--results", metavar="URI", help="Also store Parquet there, for results and best.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -139,7 +144,7 @@ def load(url: str, results: str | None, form: str, clients: int, **options: Any)
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()
-    plan, target, probed = _planned(url, options)
+    plan, target, probed = _planned(url, options | {"results": results})
     notes = [*probed.notes, *_to_know(plan, target)]
     if options["find_capacity"]:
         from orchestrator.cli.find_capacity import show_capacity

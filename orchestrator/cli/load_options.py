@@ -58,7 +58,8 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         "slos": _slos(options["slo_text"], problems),
         "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
     }
-    return found | _resumable(found, options["seed"]) if options["find_capacity"] else found
+    keeps = options["find_capacity"] and options.get("results") is not None
+    return found | _resumable(found, options["seed"]) if keeps else found
 
 
 def _resumable(found: dict[str, Any], seed: int | None) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Typical:
     error: dict[str, float] | None
 
 
-_ARCHITECTURES = {8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}  # by CUDA compute capability
+_ARCHITECTURES = {8: "ampere", 9: "hopper", 10: "blackwell"}  # by CUDA compute capability
 
 
 def typical(engine: str, device: Accelerator) -> Typical:

@@ -117,6 +117,8 @@ class Rank:
         if level >= self.level(self.full):
             return None if self._open else self.full
         low = min(1e-6, self.most)
+        if level <= self.level(self.at(low)):
+            return self.at(low)
         return self.at(float(brentq(lambda running: self.level(self.at(running)) - level, low, self.most, rtol=5e-3)))
 
     def latencies(self, one: State, level: float) -> dict[str, Floats]:

@@ -102,7 +102,7 @@ def _docker(
 
 def _gpus(runtime: str, hardware: Hardware, node: Node) -> list[str]:
     """Its GPUs, and InfiniBand where the node has it. ROCm's are all there: HIP_VISIBLE_DEVICES chooses among them."""
-    if hardware.is_cpu:
+    if hardware.is_cpu or not node.devices:
         return []
     rdma = RDMA if os.path.isdir(INFINIBAND) else ()
     if hardware.is_amd:

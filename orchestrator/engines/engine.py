@@ -250,8 +250,8 @@ class Engine:
 
     def dialect(self, settings: EngineSettings, api: str) -> Dialect:
         """How to talk to one of its APIs. Raises KeyError for one it does not have."""
-        drafted = settings.speculative.num_speculative_tokens if settings.speculative else 0
-        return replace(self.dialects(settings)[api], tokens_per_step=1 + drafted)
+        drafts = [one.speculative.num_speculative_tokens for one in settings.engines.values() if one.speculative]
+        return replace(self.dialects(settings)[api], tokens_per_step=1 + max(drafts, default=0))
 
     def problems(self, settings: EngineSettings, hardware: Hardware) -> list[str]:
         """Why it cannot run these settings, one sentence each."""

@@ -123,7 +123,8 @@ def _attention(settings: EngineSettings) -> list[str]:
     if size == 1:
         return ["--dp-size", str(settings.data_parallel_size)]
     installed = settings.executable and settings.image is None and installed_version(settings.executable, "sglang")
-    numbers = re.match(r"v?(\d+)\.(\d+)\.(\d+)", settings.engine_version or installed or "")
+    versions = (re.match(r"v?(\d+)\.(\d+)\.(\d+)", one or "") for one in (settings.engine_version, installed))
+    numbers = next(filter(None, versions), None)
     if numbers and tuple(map(int, numbers.groups())) < ATTENTION_RANKS:
         return ["--dp-size", str(size), "--enable-dp-attention"]
     return ["--attn-dp-size", str(size)]
@@ -301,7 +302,8 @@ ENGINE = Engine(
         min_capability={  # server_args.py
             **dict.fromkeys(("w8a8_fp8", "modelopt_fp8"), 89),
             **dict.fromkeys(("w4afp8", "petit_nvfp4"), 90),
-            **dict.fromkeys(("awq", "awq_marlin", "mxfp4", "gptq_marlin"), 80),
+            "awq": 75,
+            **dict.fromkeys(("awq_marlin", "mxfp4", "gptq_marlin"), 80),
             **dict.fromkeys(("gptq", "gguf"), 60),
             **dict.fromkeys(("bitsandbytes", "compressed-tensors"), 70),
             "w8a8_int8": 75,

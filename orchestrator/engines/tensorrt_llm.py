@@ -176,9 +176,7 @@ ENGINE = Engine(
     pins=lambda settings, hardware: command.BATCH,
     more_problems=_problems,
     start=_start,
-    rules=ModelRules(
-        of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 100, "awq": 80, "gptq": 80}
-    ),
+    rules=ModelRules(of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80}),
     # It makes a small cache first, to see what a step needs, then the one it serves with.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
     reported=command.reading(

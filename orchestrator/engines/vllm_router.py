@@ -38,6 +38,7 @@ ROUTER = Engine(
         *("--worker-urls", "--vllm-pd-disaggregation", "--prefill", "--decode", "--service-discovery"),
     ),
     on_cpus=True,
+    on_amd=True,
     start=_start,
     key_variable="OPENAI_API_KEY",
     log=LogWords(failures={FailureKind.BAD_CONFIG: r"vllm-router: error: "}),

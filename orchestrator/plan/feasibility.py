@@ -300,6 +300,8 @@ def _memory(case: Case) -> Found:
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
     fraction = fraction_of(case.settings, case.facts, hardware, case.rules) or 1.0
+    if case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory:
+        fraction = 1.0  # vLLM's gpu_worker.py: it does not respect gpu_memory_utilization then
     budget = memory if case.rules.of_free_memory else memory * fraction
     if weights > budget:
         # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.

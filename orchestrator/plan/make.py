@@ -259,7 +259,9 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:
-    plain = json.loads(json.dumps({"predicted": verdict.predicted or None, "derived": dict(one.combination.derived)}))
+    plain = json.loads(
+        json.dumps({"predicted": verdict.predicted or None, "derived": dict(one.combination.derived)}, default=str)
+    )
     return Deployment(
         id=one.id,
         label=label,

@@ -92,7 +92,8 @@ def promise(plan: Plan) -> dict[str, float]:
     limits and workload that is most: 1 is the predicted front. The median of all where nothing is predicted; empty
     where nothing is predicted of any."""
     best: dict[Any, float] = {}
-    values = {one.id: list(_values(plan, one)) for one in plan.runnable()}
+    priced = all(one.hardware.usd_per_gpu_hour for one in plan.runnable())
+    values = {one.id: list(_values(one, priced)) for one in plan.runnable()}
     for key, value in (pair for pairs in values.values() for pair in pairs):
         best[key] = max(best.get(key, 0.0), value)
     shares = {
@@ -109,9 +110,8 @@ def by_promise(plan: Plan) -> Plan:
     return plan.with_deployments(sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0)))
 
 
-def _values(plan: Plan, one: Deployment) -> Iterator[tuple[Any, float]]:
+def _values(one: Deployment, priced: bool) -> Iterator[tuple[Any, float]]:
     """What is compared, and tokens per dollar where all hardware has a price, else per second of a GPU."""
-    priced = all(other.hardware.usd_per_gpu_hour for other in plan.runnable())
     group = (one.settings.model, None if priced else one.hardware.name)
     price = one.hardware.usd_per_gpu_hour if priced else 1.0
     for slo, found in (one.predicted or {}).get("capacity", {}).items():

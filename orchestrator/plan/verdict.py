@@ -61,8 +61,6 @@ def judged(
         return Feasibility("impossible", (tokenizer.sentence,))
     if tokenizer is not None:
         verdict = replace(verdict, reasons=(*verdict.reasons, tokenizer.sentence))
-    if verdict.status == "impossible":
-        return verdict
     limit = verdict.predicted.get("max_model_len") or settings.max_model_len  # the model's own, where known
     apis = sorted(engine.dialects(settings))
     return _with_workloads(
@@ -124,7 +122,7 @@ def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | Non
     status = "risky" if len(unserved) < len(bad) else verdict.status
     return replace(
         verdict,
-        status="impossible" if len(unserved) == len(mismatches) else status,
+        status="impossible" if verdict.status == "impossible" or len(unserved) == len(mismatches) else status,
         reasons=(*verdict.reasons, *(mismatch.sentence for mismatch in bad.values())),
         unserved=tuple(unserved),
     )

@@ -173,8 +173,9 @@ def fit(
     free = _free(need, machines, running)
     chosen: dict[int, tuple[str, ...]] = {}
     for at in need.by_size():
-        bundles = need.replicas[at]
-        nodes = _replica(bundles, free, avoid)
+        bundles, own = need.replicas[at], {node for nodes in chosen.values() for node in nodes}
+        guest = own and not any(bundle.gpus or bundle.cpus for bundle in bundles)  # a router is on a node of theirs
+        nodes = _replica(bundles, {node: free[node] for node in free if node in own} if guest else free, avoid)
         if nodes is None:
             return None
         for node, bundle in zip(nodes, bundles, strict=True):

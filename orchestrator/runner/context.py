@@ -84,7 +84,9 @@ class SweepContext:
         long; None while none is. ``launch``: of a deployment that would be started for it."""
         for ahead_s, said in ((0.0, "is used up"), (next_s, "would be exceeded by the next point")):
             now_s = self.clock.now_s() + ahead_s
-            spent = self.state.spent(now_s) + (cost_of(launch, ahead_s) if launch is not None else Cost())
+            # others that run meanwhile may end sooner: what they will take is theirs to ask for
+            spent = self.state.spent(now_s if launch is None else self.clock.now_s())
+            spent += cost_of(launch, ahead_s) if launch is not None else Cost()
             if over := used_up(self.plan.budget, spent, now_s - self.began_s):
                 return f"{over} {said}"
         return None

@@ -37,7 +37,7 @@ class EarlyEnd:
     def look(self, run: ClientRun, progress: Progress) -> Early | None:
         """Ends the run once every SLO has its verdict.
 
-        Requests open then are waited for; of a probe that holds nothing they are aborted, since they could take long.
+        Requests open then are waited for; where they come in faster than they are answered they are aborted.
         """
         if self.end is not None or not (parts := run.so_far()):
             return self.end
@@ -53,5 +53,5 @@ class EarlyEnd:
         why = " (requests come in faster than they are answered)" if self._probe.diverging else ""
         at_s = found.now_s + LEAD_S
         self.end = Early(at_s, outcome or "mixed", f"ended after {at_s:.1f} s: {said}{why}")
-        run.finish(at_s, drain=outcome != "fails")
+        run.finish(at_s, drain=not self._probe.diverging)
         return self.end

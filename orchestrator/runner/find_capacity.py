@@ -63,7 +63,7 @@ class CapacitySearch:
                 run = EndpointRun(self.plan, found[0], self.target, self.probed, found[1].repeat)
                 few = len(measurer.clients.addresses) == self.clients
                 attempt = measurer.measure(run.load, few, todo.watch)
-                if attempt.interrupted:
+                if attempt.interrupted or attempt.loaded is None:
                     break
                 outcome = run.commit(self.store, attempt)
                 if attempt.failure is not None and attempt.failure.kind is FailureKind.CLIENT_BOUND:
@@ -71,10 +71,10 @@ class CapacitySearch:
                     measurer.clients.release()
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue
-                todo.close(outcome)
-                if attempt.failure is not None:
-                    break
                 done |= {one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)}
+                if attempt.failure is not None:  # nobody knows whether the load did it, or the server went away
+                    break
+                todo.close(outcome)
                 known = claim_words(found[0].level.control, todo.claims(load.workload.name))
                 said = measured_words(outcome, self.plan.slos)
                 self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}"))

@@ -216,7 +216,8 @@ class Launch:
             self._allocations.append(asdict(allocation) | where)
             self._note(argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations))
         first.begin_ready(settings.startup_timeout_s)
-        name = program_of(settings.engine).served_name(settings, base)
+        served = self._units[0][1] if role == ROUTER else settings  # a router passes on what its replicas are called
+        name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
     def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
@@ -369,7 +370,7 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
 
 def cache_of(settings: EngineSettings) -> CacheState:
     """What holds of its prefix cache without anybody's doing."""
-    return "off" if settings.enable_prefix_caching is False else "unknown"
+    return "off" if all(one.enable_prefix_caching is False for one in settings.engines.values()) else "unknown"
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:

@@ -193,6 +193,8 @@ def _nothing_ok(requests: pa.Table) -> Failure | None:
         return None
     classes = requests["error_class"].drop_null().value_counts().to_pylist()
     commonest = max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
+    if commonest == ErrorClass.ABORTED:  # a probe that was ended because it fails
+        return None
     kind = FailureKind.REQUESTS_REFUSED if commonest == ErrorClass.HTTP_4XX else FailureKind.NO_REQUEST_OK
     example = next((f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), "")
     return Failure(kind, f"None of {len(requests)} requests succeeded ({commonest}){example}.")

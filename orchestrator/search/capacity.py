@@ -57,6 +57,8 @@ class Capacity:
             return "it finds levels by itself; leave out `levels` (or use search: levels)"
         if question.control is None:
             return "say what is searched: control: request_rate or control: concurrency"
+        if any(one >= 1 for tier in targets(question.slos) for one in tier):
+            return "no load can be shown to hold for every request: give an attainment below 1"
         return None if question.slos else "it needs limits: slos: {interactive: {ttft: 500ms, attainment: 0.95}}"
 
     def ask(self) -> Level | None:
@@ -160,6 +162,8 @@ class Tier:
             return top.level  # it misses, and not clearly
         step = 2.0 if guess is None else 2.0 ** min(1.0, 0.25 * len(tried))
         further = self.on_grid(max(tried) * step if up else min(tried) / step)
+        if self._whole:  # a small step from a small number is none
+            further = max(further, max(tried) + 1) if up else max(1.0, min(further, min(tried) - 1))
         lowest = self.levels[0]
         pointless = (lowest.blocked and not lowest.client_bound) or 0 < lowest.requests < FEWEST
         if not up and lowest.verdict is None and pointless:

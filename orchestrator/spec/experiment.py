@@ -318,6 +318,8 @@ def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
     elif isinstance(value, str):
         name = next((part for part in reversed(place) if isinstance(part, str)), "")
         named = is_secret(name) and not {*place[:-1]}.isdisjoint(HOLDERS) and not value.isdigit()
+        if "container_args" in place and "=" in value:  # --env=NAME=VALUE, or the word after -e
+            named |= is_secret(value.removeprefix("--env=").partition("=")[0])
         if named or redacted(value) != plain(value):
             problems.add(place, f"{name!r} looks like a secret", BY_REFERENCE)
 

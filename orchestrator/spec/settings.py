@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 from orchestrator.spec.problems import wrong
 
@@ -49,11 +49,16 @@ def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def _words(value: Any) -> Any:
+    """Files have lists only; strict validation asks for a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # nodes and replicas too: each is made
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
-ContainerArgs = Annotated[tuple[Line, ...], AfterValidator(_runtime_words)]
+ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(_words), AfterValidator(_runtime_words)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
 
 
@@ -231,7 +236,7 @@ class Hardware(Strict):
     @property
     def is_amd(self) -> bool:
         """An Instinct or Radeon: ROCm's devices and variables instead of CUDA's."""
-        return bool(re.match(r"(amd\W*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE))
+        return bool(re.match(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE))
 
 
 # Where each version of an engine lives: `environments` of an experiment file.

@@ -291,7 +291,7 @@ SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
 
 def search(*args: str) -> tuple[dict[str, Any], list[str]]:
     problems: list[Problem] = []
-    made = experiment_of(URL, parsed(*SEARCH, *args), problems)
+    made = experiment_of(URL, parsed(*SEARCH, *args) | {"results": "somewhere"}, problems)
     return made, [problem.message for problem in problems]
 
 
@@ -305,6 +305,12 @@ def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_se
     assert again == made, "with --results it goes on where it was"
     others = [search("--slo", "ttft<=400ms"), search("--slo", "ttft<=500ms", "--seed", "7")]
     assert len({one["name"] for one, _ in others} | {made["name"]}) == 3
+
+
+def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
+    """The same prompts again would find a server's prefix cache full of them."""
+    seeds = {experiment_of(URL, parsed(*SEARCH, "--slo", "ttft<=1s"), [])["seed"] for _ in range(3)}
+    assert len(seeds) == 3
 
 
 def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:

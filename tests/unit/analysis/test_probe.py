@@ -141,3 +141,19 @@ def test_more_requests_that_met_it_never_make_it_look_worse(runs: list[list[bool
     assert after.share >= before.share - 1e-12
     assert not (before.holds > 3 and before.fails > 3)
     assert np.isfinite([before.share, before.effective, before.design_effect]).all()
+
+
+def test_two_slow_requests_of_a_cold_engine_are_no_verdict() -> None:
+    probe = Probe([[TARGET]], prior_effect=1.0)
+    probe.tell(np.array([0.1, 0.9]), np.array([2.0, 2.5]), np.zeros((2, 1), bool))
+    assert probe.look(3.0, np.zeros(0), np.zeros((0, 1), bool)) == (None,)
+
+
+def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
+    """All 200 prompts come at once and are prefilled one after the other; then each is alone, and meets the limit."""
+    answers, wait_s = 20.0, 0.02
+    first = np.arange(200) * wait_s + wait_s
+    due = np.concatenate([np.full(200, 0.0), *[first + answers * turn for turn in range(1, 16)]])
+    ttft = np.concatenate([first, np.full(200 * 15, wait_s)])
+    _, verdicts, _ = watched(due, due + ttft, [[(0.5, TARGET)]], 300.0)
+    assert verdicts == ("holds",)

@@ -108,3 +108,9 @@ def test_a_state_is_found_again_by_its_load() -> None:
         found = rank.under(rank.level(rank.at(running)))
         assert found is not None
         assert found.running == pytest.approx(running, rel=0.05)
+
+
+def test_hardly_any_load_finds_the_rank_idle() -> None:
+    rank = Rank(of(SMALL, 1, 256, 8192), demand(600, 1, spread=False), "request_rate")
+    idle = rank.under(1e-12)
+    assert idle is not None and idle.rate > 0

@@ -203,3 +203,9 @@ def test_replicas_of_several_sizes_and_their_router_take_together_what_each_take
 def test_a_router_joins_the_fullest_node_of_its_launch() -> None:
     need = Need(((Bundle(8, 8.0),), (Bundle(0, 0.0),)))
     assert fit(need, GPU8, ()) == (("n0",), ("n0",))
+
+
+def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
+    machines = [Machine("head", "a", cpus=8.0), Machine("gpu", "b", gpus=8, cpus=8.0)]
+    need = Need((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
+    assert fit(need, machines, (), most_nodes=1) == (("gpu",),) * 3

@@ -100,7 +100,7 @@ def test_a_failure_says_whether_the_launch_is_over(outcome: Any, kind: FailureKi
 def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_that_met_only_errors_failed(
     told: str, kind: FailureKind | None
 ) -> None:
-    rows = [failed_request(index, error_class=name) for index, name in enumerate(("aborted", told))]
+    rows = [failed_request(index, error_class=name) for index, name in enumerate(("aborted", told, told))]
     rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
     early = Early(3.0, "fails", "ended after 3.0 s: fast fails")
     loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)

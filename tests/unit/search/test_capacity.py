@@ -227,3 +227,19 @@ def test_a_search_killed_at_any_probe_repeats_none_whatever_it_is_told_to_begin_
 )
 def test_a_question_that_it_cannot_answer_is_said_to_be_one(question: Question, said: str) -> None:
     assert said in str(Capacity.problem(question))
+
+
+@pytest.mark.parametrize(("guess", "holds", "claim"), [(1.0, 5, 5.0), (2.0, 9, 9.0), (3.0, 1, 1.0), (2.0, 1, 1.0)])
+def test_small_whole_numbers_are_gone_through(guess: float, holds: int, claim: float) -> None:
+    """A small step from 2 in flight is 2 again."""
+    tier = Tier(True, SLO)
+    for _ in range(MOST_PROBES):
+        if (level := tier.wanted(guess)) is None:
+            break
+        tier.tell(Probed(level, flags(0.99 if level <= holds else 0.5)))
+    assert tier.claim.claim == claim
+
+
+def test_a_limit_that_every_request_must_meet_cannot_be_searched() -> None:
+    question = Question(control="request_rate", slos=(Slo(name="all", ttft=0.5, attainment=1.0),))
+    assert "an attainment below 1" in (Capacity.problem(question) or "")

@@ -283,3 +283,12 @@ def test_every_start_has_a_repeat_of_its_own() -> None:
     found = problem(repeats=2, starts=3)
     assert "3 starts share 2 repeat(s) of each point" in found
     assert "give repeats: 3 or more" in found
+
+
+def test_words_for_containers_are_a_list_in_a_file() -> None:
+    image = {"engine": "vllm", "image": "i", "container_args": ["--ulimit", "memlock=-1"], "hardware": "h"}
+    hardware = {"h": {"accelerator": "H100-80GB", "container_args": ["--device", "/dev/gdrdrv"]}}
+    made = parsed(deployments=image, hardware=hardware)
+    assert made.combinations[0].settings.container_args == ("--ulimit", "memlock=-1")
+    with pytest.raises(ProblemsError, match="looks like a secret"):
+        parsed(deployments=image | {"container_args": ["-e", "MY_TOKEN=abcdef123456"]}, hardware=hardware)
