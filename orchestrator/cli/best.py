@@ -19,15 +19,20 @@ Examples:
 
 \b
 Per deployment: the highest measured load whose attainment (share of all requests, errors included, that met every
-limit) reaches the target, and the output tokens per second there. Without --slo the limits are those that the
-experiment file names; others are checked against the stored requests. Only what the experiment's plan asks for now is
-compared, and only what was asked the same of the same model.
+limit) reaches the target, and the output tokens per second there; of one whose capacity was searched what is claimed.
+Without --slo the limits are those that the experiment file names; others are checked against the stored requests. Only
+what the experiment's plan asks for now is compared, and only what was asked the same of the same model.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--slo", "slo_text", metavar="SLO|NAME", help="Limits on ttft, tpot, e2e, itl_p99, attainment.")
+@click.option(
+    "--slo",
+    "slo_text",
+    metavar="SLO|NAME",
+    help="Limits on ttft, tpot, e2e, itl_p99, normalized_ttft and their percentiles (ttft_p95), attainment.",
+)
 @click.option("--experiment", metavar="NAME", help="Only this one of the root.")
 @click.option(
     "--per",

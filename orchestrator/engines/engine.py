@@ -134,6 +134,8 @@ class ModelRules:
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int], float] = 0.9
     static_fraction: bool = False  # that is for weights and KV cache alone: what a step needs lies beside it
     holds_length: bool = True  # it does not start where the KV cache cannot hold max_model_len
+    keeps_block: bool = False  # of kv_cache_tokens one block is never given to a sequence
+    allocates_tokens: bool = False  # it makes room for kv_cache_tokens whatever memory there is
     whole_replicas: bool = False  # data-parallel ranks without expert parallelism hold all experts each
     of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone
     method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with

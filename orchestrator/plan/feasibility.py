@@ -261,7 +261,8 @@ def _lengths(case: Case) -> Found:
     if rules.whole_prompts and settings.enable_chunked_prefill is False and batch < length:
         sentence = f"without chunked prefill max_num_batched_tokens={batch} must be at least max_model_len={length}"
         yield "impossible", sentence
-    if (tokens := settings.kv_cache_tokens) is not None and tokens < length:
+    kept = (settings.block_size or 16) if rules.keeps_block else 0
+    if (tokens := settings.kv_cache_tokens) is not None and tokens - kept < length:
         sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
         yield "impossible" if rules.holds_length else "risky", sentence
 
@@ -322,6 +323,9 @@ def _kv_memory(case: Case, free: float) -> Found:
         yield "impossible" if case.facts.counted else "risky", said
     if prediction.kv_bytes_per_token is None:
         return
+    asked = prediction.kv_bytes_per_token * (case.settings.kv_cache_tokens or 0)
+    if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
+        yield "risky", f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {_gib(asked)}, there are {_gib(free)}"
     if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
         needed = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens * length
     else:

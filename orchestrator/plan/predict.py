@@ -193,8 +193,10 @@ class _Predictor:
             raise Unknown(
                 f"nobody compared the model with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
             )
-        source = f"published points of {known.engine} on {known.architecture} GPUs"
-        return Profile(), facts, found, Error(known.error["ttft"], known.error["tpot"], source)
+        source, wider = f"published points of {known.engine} on {known.architecture} GPUs", 1.0
+        if settings.world_size != settings.tensor_parallel_size or settings.tensor_parallel_size > 8:
+            source, wider = f"{source}, none of them parallel like this one: twice their error", 2.0
+        return Profile(), facts, found, Error(wider * known.error["ttft"], wider * known.error["tpot"], source)
 
     def _demand_of(self, name: str, caching: bool) -> Demand:
         """Raises Unknown where nobody counted the tokens of its prompts."""

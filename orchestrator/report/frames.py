@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.analysis.capacity import Per
+from orchestrator.analysis.knee import knees
 from orchestrator.errors import InputError
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
@@ -81,7 +82,8 @@ def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None, 
     Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
-    documents = (point_document(point, slos) for _, slos, points in shown for point in points.current)
+    bends = ((slos, points.current, knees(points.current)) for _, slos, points in shown)
+    documents = (point_document(point, slos, knees=bent) for slos, points, bent in bends for point in points)
     return _frame(({name: one[name] for name in one if name != "repeats"} for one in documents), library)
 
 

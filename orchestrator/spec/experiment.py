@@ -188,7 +188,7 @@ class Load(LoadRules):
 
 
 class Budget(Strict):
-    """What a sweep may use. No launch begins after one of them is spent."""
+    """What one run may use: no launch begins, and no point, for which one of them would not suffice."""
 
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
     usd: Annotated[float, Field(gt=0)] | None = None

@@ -54,6 +54,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     (LLAMA_8B, {"quantization": "awq"}, "needs a checkpoint made for it"),
     (DEEPSEEK, {"quantization": "gptq", "tensor_parallel_size": 8}, "with fp8, quantization=gptq does not match"),
     (LLAMA_8B, {"kv_cache_tokens": 4000}, "cannot hold one sequence of max_model_len=4096"),
+    (LLAMA_8B, {"kv_cache_tokens": 4096}, "cannot hold one sequence of max_model_len=4096"),  # vLLM keeps a block
     (LLAMA_8B, {"kv_cache_memory_bytes": 2**29 - 1}, "needs 0.5 GiB of KV cache, there are 0.5 GiB"),
     (LLAMA_8B, {"kv_cache_memory_bytes": 70 * 2**30}, "more than the 64."),
     (LLAMA_70B, {}, "of weights on each rank do not fit"),
@@ -496,3 +497,9 @@ def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> N
 def test_a_method_needs_its_checkpoint_or_quantizes_while_it_loads(engine: str, method: str, needed: bool) -> None:
     reasons = judge(LLAMA_8B, engine=engine, quantization=method).reasons
     assert any("needs a checkpoint made for it" in reason for reason in reasons) is needed
+
+
+def test_vllm_makes_room_for_so_many_tokens_whatever_there_is() -> None:
+    found = judge(LLAMA_8B, H100, kv_cache_tokens=10_000_000)
+    assert found.status == "risky"
+    assert any("kv_cache_tokens=10000000 needs" in reason for reason in found.reasons)
