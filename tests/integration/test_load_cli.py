@@ -381,7 +381,20 @@ def test_conversations_of_a_file_are_sent_as_messages_and_bad_lines_stop_everyth
 
 @pytest.mark.parametrize("loop", [("--rate", "40"), ("--concurrency", "4")], ids=lambda loop: loop[0])
 def test_too_many_errors_end_it_and_keep_what_was_measured(loop: tuple[str, str], tmp_path: Path) -> None:
-    args = (*loop, "--duration", "60s", "--max-errors", "5", "--results", str(tmp_path), *QUICK, "--format", "json")
+    args = (
+        *loop,
+        "--warmup",
+        "0s",
+        "--duration",
+        "60s",
+        "--max-errors",
+        "5",
+        "--results",
+        str(tmp_path),
+        *QUICK,
+        "--format",
+        "json",
+    )
     with serving(refusing("500 No", lambda request: request.number > 30 and request.number % 2)) as server:
         began = time.monotonic()
         done = load(url(server.port), *args)
