@@ -145,7 +145,8 @@ def _column(name: str, values: Sequence[object], library: Library) -> Any:
 @cache
 def _setting_kinds() -> dict[str, set[type]]:
     """By column: what a setting may be, also where no deployment gives it."""
-    described = EngineSettings.model_json_schema(mode="serialization")["properties"]
+    schema = EngineSettings.model_json_schema(mode="serialization")  # roles hold settings again: it stands in $defs
+    described = schema["$defs"][EngineSettings.__name__]["properties"]
     said = {name: one.get("anyOf", [one]) for name, one in described.items()}
     return {
         f"settings.{name}": {_JSON_KINDS[one["type"]] for one in some if one.get("type") in _JSON_KINDS}
