@@ -73,6 +73,7 @@ LENGTHS: Limits = (
 )
 MOST_FOREIGN_CPU = 0.5  # of an engine's host
 LEAST_FOREIGN_S = 10.0  # of CPU: what starts or ends in a short point is no load
+MAX_CACHED = 0.005  # below it lies what prompts share by chance: a first token, a block of a chat template
 # What a reader must know although it spoils nothing.
 NOTES: Limits = (
     ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
@@ -80,7 +81,7 @@ NOTES: Limits = (
     ("output_length_error", MAX_LENGTH_ERROR, "answers were off by {0:.1%} from the length asked for"),
     ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
     ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
-    ("cached_share", 0, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
+    ("cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
     ("foreign_launches", 0, "{0:.0f} launches of other sweeps were on its hosts"),
 )
 

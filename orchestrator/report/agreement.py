@@ -39,7 +39,10 @@ def _cell(point: Point) -> str:
 def agreement_text(points: Iterable[Point]) -> Iterator[str]:
     """With what the answers of a table were compared."""
     shown = [point.agreement for point in points if point.agreement.share is not None]
-    found = {(one.unit, one.reference, " (superseded)" if one.note == SUPERSEDED else "") for one in shown}
-    for unit, reference, mark in sorted(found, key=str):
+    units: dict[tuple[str | None, str], set[str]] = {}
+    for one in shown:
+        units.setdefault((one.reference, " (superseded)" if one.note == SUPERSEDED else ""), set()).add(str(one.unit))
+    for (reference, mark), found in sorted(units.items(), key=str):
+        unit = " or ".join(sorted(found, reverse=True))  # an engine that tells no token ids is compared by characters
         text = f"agreement: share of {unit} equal to those of {reference}{mark}, fixed prompts (no measure of quality)"
         yield say(text, "dim")

@@ -36,8 +36,7 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
             yield from _ranking(one)
         yield one.why
         yield from (f"to decide: {text}" for text in one.decide)
-        for candidate in one.ranking:
-            yield from (f"note: {candidate.point.deployment.label}: {note}" for note in candidate.notes)
+        yield from (f"note: {', '.join(labels)}: {note}" for note, labels in _notes(one.ranking).items())
         yield from (say(f"left out: {_left_out(left)}", "dim") for left in one.left_out)
         yield ""
         emulated |= one.emulated
@@ -63,6 +62,15 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
     named = f" --slo {experiment.slos[0].name}" if experiment.slos else ' --slo "ttft<=500ms,attainment>=0.95"'
     yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
     yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
+
+
+def _notes(ranking: Iterable[Candidate]) -> dict[str, list[str]]:
+    """Each note once, with the labels of the deployments it is about."""
+    labels: dict[str, list[str]] = {}
+    for candidate in ranking:
+        for note in candidate.notes:
+            labels.setdefault(note, []).append(candidate.point.deployment.label)
+    return labels
 
 
 def _asked(one: Comparison) -> str:
