@@ -1,4 +1,4 @@
-"""The agreement of answers with those of a model's reference deployment (analysis/answers.py), beside the speed."""
+"""How far a deployment's answers equal those of its model's reference (analysis/answers.py), beside its speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.report.text import Column, say
 
 
 def agreement_fields(point: Point) -> Document:
-    """As columns; every share has its n."""
+    """The columns of one point: the share always comes with its n."""
     one = point.agreement
     return {
         "agreement": one.share,
@@ -23,7 +23,7 @@ def agreement_fields(point: Point) -> Document:
 
 
 def agreement_column(points: Sequence[Point]) -> tuple[list[Column], list[list[str]]]:
-    """A column and its cell of every point; nothing where there is no share to show."""
+    """A table column and its cell for every point; empty where no point has a share."""
     if all(point.agreement.share is None for point in points):
         return [], [[] for _ in points]
     return [Column("agree-\nment")], [[_cell(point)] for point in points]
@@ -37,7 +37,7 @@ def _cell(point: Point) -> str:
 
 
 def agreement_text(points: Iterable[Point]) -> Iterator[str]:
-    """With what the answers of a table were compared."""
+    """One line for each reference that a table's answers were compared with."""
     shown = [point.agreement for point in points if point.agreement.share is not None]
     units: dict[tuple[str | None, str], set[str]] = {}
     for one in shown:

@@ -1,4 +1,4 @@
-"""Measured beside predicted: a column of every point, and which deployments to look at."""
+"""Measured beside predicted: a column for every point, and which deployments deserve a look."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from orchestrator.report.documents import Document
 from orchestrator.report.text import Cell, Column, figure, say
 from orchestrator.spec.load import load_text
 
-FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}  # of a predicted level
+FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "output_throughput": "output tokens/s"}  # predicted for each level
 Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """``predicted``: medians of latencies in ms, output tokens/s. ``ratio``: measured over predicted. ``worse``: what
-    is so many times worse, beyond the factors that nine in ten predictions are right ``within``."""
+    """``predicted``: median latencies in ms, and output tokens/s. ``ratio``: measured over predicted.
+
+    ``within``: the factors that nine in ten predictions are right to. ``worse``: figures that are worse than predicted
+    by more than their factor, and how many times worse.
+    """
 
     predicted: Values
     ratio: Values
@@ -30,7 +33,7 @@ class Beside:
 
 
 def beside(point: Point) -> Beside | None:
-    """None where the plan predicted nothing of this level."""
+    """None where the plan predicted nothing for this level, or nothing was measured."""
     found = json.loads(point.deployment.predicted_json or "{}")
     predicted = _at(point, found.get("levels", ()))
     if predicted is None or not point.used:
@@ -45,14 +48,15 @@ def beside(point: Point) -> Beside | None:
     within = found["error"]["within"]
     slower = {name: one for name in ("ttft_ms", "tpot_ms") if (one := ratio[name]) and one > within[name[:4]]}
     share = ratio["output_throughput"]
-    decides = point.head.control == "concurrency" or predicted["tpot_ms"] is None  # else it is what is sent
+    # at a request rate the throughput follows from what is sent, so it tells nothing of the engine
+    decides = point.head.control == "concurrency" or predicted["tpot_ms"] is None
     if share and decides and 1 / share > within["tpot"]:
         slower["output_throughput"] = 1 / share
     return Beside(predicted, ratio, slower, within)
 
 
 def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
-    """What was predicted at its level; between two levels it is interpolated over their logarithm."""
+    """What was predicted at the point's level, interpolated over the logarithm of the level; None outside the range."""
     head = point.head
     mine = sorted(
         (one for one in levels if (one["workload"], one["control"]) == (head.workload, head.control)),
@@ -72,7 +76,7 @@ def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
 
 
 def beside_fields(point: Point) -> Document:
-    """As columns: what was predicted, measured over predicted, whether it is worse than the known error explains."""
+    """The columns of one point: the prediction, measured over predicted, whether the known error explains the gap."""
     one = beside(point)
     return {
         "predicted": one and {name: one.predicted[name] for name in FIGURES},
@@ -82,7 +86,7 @@ def beside_fields(point: Point) -> Document:
 
 
 def beside_column(points: Sequence[Point]) -> tuple[list[Column], list[list[str | Cell]]]:
-    """A column and its cell of every point; nothing where nothing was predicted."""
+    """A table column and its cell for every point; empty where nothing was predicted."""
     found = [beside(point) for point in points]
     if not any(found):
         return [], [[] for _ in points]
@@ -93,16 +97,15 @@ def _cell(one: Beside | None) -> Cell:
     if one is None:
         return Cell("-")
     shares = (one.ratio["output_throughput"], one.ratio["tpot_ms"])
-    return Cell(
-        "\n".join("-" if share is None else f"{share:.2f}" for share in shares), "yellow" if one.worse else None
-    )
+    lines = ["-" if share is None else f"{share:.2f}" for share in shares]
+    return Cell("\n".join(lines), "yellow" if one.worse else None)
 
 
 def beside_text(points: Iterable[Point]) -> Iterator[str]:
-    """Each deployment that is worse than its prediction's known error explains, by the worst of its valid points."""
+    """A line for each deployment that is worse than its prediction's known error explains: its worst valid point."""
     worst: dict[str, tuple[float, str]] = {}
     for point in points:
-        one = beside(point) if point.validity == "valid" else None  # else what is wrong is known
+        one = beside(point) if point.validity == "valid" else None  # of the others it is known what is wrong
         if one is None:
             continue
         for name, times in one.worse.items():

@@ -1,4 +1,4 @@
-"""The answer: ``orchestrator best``, and what a sweep ends with."""
+"""The answer: what ``orchestrator best`` shows, and what a sweep ends with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.report.agreement import agreement_column, agreement_fields, ag
 from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
-from orchestrator.report.text import EMULATED, Column, figure, percentile, say, table
+from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
 from orchestrator.search.base import claim_document
 from orchestrator.spec.load import load_text
 
@@ -22,12 +22,12 @@ _FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_m
 
 
 def best_document(comparisons: Iterable[Comparison]) -> Document:
-    """Every comparison: what was compared, how sure the answer is, and the ranking, the best first."""
+    """Every comparison: what was compared, how sure the answer is, and the ranking, best first."""
     return {"comparisons": [_comparison_document(one) for one in comparisons]}
 
 
 def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
-    """Per comparison the winner, the ranking, what would decide, and why the others are not in it."""
+    """For each comparison the winner, the ranking, what would settle it, and why the others were left out."""
     emulated = False
     for one in comparisons:
         yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
@@ -45,7 +45,7 @@ def best_text(comparisons: Iterable[Comparison]) -> Iterator[str]:
 
 
 def answer_text(experiment: Experiment) -> Iterator[str]:
-    """How a sweep ends: for each of the file's limits the best configuration, its runner-up, and the next commands."""
+    """How a sweep ends: best configuration and runner-up under each of the file's limits, and the next commands."""
     uri = experiment.store.uri
     for one in answers([(experiment, experiment.slos)]):
         yield say(f"{_asked(one)} under {slo_text(one.slo)}", "bold")
@@ -115,7 +115,7 @@ def _cells(one: Candidate) -> list[str]:
         one.point.deployment.label + ("\nemulated" if one.point.emulated else ""),
         one.load + ("" if one.capacity is None else f"\n{_bounds(one.capacity)}"),
         f"{'≥ ' if one.censored else ''}{figure(rate.estimate)}\n{spread}",
-        f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}",
+        share_text(share),
         *(percentile(values, 0.99, figures.requests.ok) for values in (figures.ttft_ms, figures.tpot_ms)),
     ]
 

@@ -1,4 +1,4 @@
-"""Capacities that searches found, a line each below the points in ``orchestrator results``, or a document."""
+"""Capacities that searches found: lines below the points in ``orchestrator results``, or documents."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _Claims = dict[str, Claim]  # by control
 
 
 class _Found(NamedTuple):
-    """Of one deployment under one of the limits."""
+    """The capacity of one deployment under one SLO."""
 
-    probe: Point  # one of its
+    probe: Point  # any of its points: they share deployment and workload
     slo: Slo
     control: str
     claim: Claim
 
     def per(self, per: Per) -> float | None:
-        """What is claimed of each GPU, or for a dollar; None where nothing is, or where that means nothing."""
+        """The claim per GPU or per dollar; None without a claim, or where the deployment has no such unit."""
         by = divided(self.probe.deployment, per, self.control)
         return None if by is None or self.claim.claim is None else self.claim.claim / by
 
 
 def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[_Found]:
-    """Under each of the limits that the points are held against, what every deployment was searched to hold."""
+    """The capacity of every searched deployment, under each of the SLOs that the points were judged by."""
     searches: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         searches.setdefault((point.head.deployment_id, point.head.workload), []).append(point)
@@ -49,7 +49,7 @@ def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo])
 
 
 def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | None) -> dict[_Key, _Claims]:
-    """With the status of those that are beaten by what ``best`` compares them with."""
+    """The claims, with the status ``outraced`` for deployments that another one in the same ``best`` ranking beats."""
     groups: dict[Group, list[_Key]] = {}
     for key in found:
         groups.setdefault(ranked_in(of[key], per), []).append(key)
@@ -61,7 +61,7 @@ def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | N
 
 
 def capacities_text(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[str]:
-    """A line of each."""
+    """One line per capacity."""
     for one in _found(experiment, points, slos):
         badge = " (emulated)" if one.probe.emulated else ""
         name = f"capacity of {one.probe.deployment.label}{badge}, {one.probe.head.workload}, under {one.slo.name}"
@@ -69,7 +69,7 @@ def capacities_text(experiment: Experiment, points: Sequence[Point], slos: Seque
 
 
 def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[Document]:
-    """The claim, as in ``best``, and what its probes show of each level."""
+    """The claim, as in ``best``, and what the probes of each level showed."""
     for one in _found(experiment, points, slos):
         yield {
             "row": "capacity",

@@ -1,4 +1,4 @@
-"""Documents as JSON and CSV text: records, dicts, lists and plain values, NaN as null."""
+"""Documents (records, dicts, lists, plain values) as JSON and CSV text. NaN becomes null."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def json_text(document: object) -> str:
 
 
 def metrics(figures: Figures) -> Document:
-    """Figures by name, for a document that has more than them."""
+    """All figures by name, to be merged into a larger document."""
     return fields_of(figures, *Figures.__slots__)
 
 
 def fields_of(record: object, *names: str) -> Document:
-    """Some fields of a record, or of one that there is not."""
+    """Some fields of a record; all null where ``record`` is None."""
     return {name: in_json(getattr(record, name, None)) for name in names}
 
 
 def json_list(documents: Iterable[object]) -> Iterator[str]:
-    """The text of a JSON list piece by piece, one document in memory at a time."""
+    """The text of a JSON list in pieces, so that only one document is in memory at a time."""
     before = "[\n"
     for document in documents:
         yield before + json_text(document)
@@ -41,7 +41,7 @@ def json_list(documents: Iterable[object]) -> Iterator[str]:
 
 
 def csv_text(lines: Iterable[Document]) -> str:
-    """Lines with a header of all their columns; nested ones are flattened."""
+    """CSV with a header of all columns; nested objects are flattened (see ``flat``)."""
     rows = [flat(line) for line in lines]
     names = list(dict.fromkeys(name for line in rows for name in line))
     text = io.StringIO()
@@ -52,7 +52,7 @@ def csv_text(lines: Iterable[Document]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Text that no spreadsheet takes for a formula and no terminal obeys; line breaks stay."""
+    """Text that no spreadsheet runs as a formula and no terminal obeys; line breaks stay."""
     if not isinstance(value, str):
         return value
     text = "\n".join(plain(line) for line in value.split("\n"))
@@ -60,7 +60,7 @@ def _cell(value: object) -> object:
 
 
 def flat(value: object, prefix: str = "") -> dict[str, object]:
-    """Nested objects become dotted columns (``ttft_ms.p50``), lists one cell."""
+    """Nested objects become dotted columns (``ttft_ms.p50``); a list becomes one cell."""
     found: dict[str, object] = {}
     for name, item in _items(value):
         if isinstance(item, Mapping) or is_dataclass(item):

@@ -1,7 +1,7 @@
 """Results for notebooks: ``import orchestrator``, then ``orchestrator.metrics("results/")``.
 
-Frames are pandas', or Polars' with ``library="polars"``. Every setting of a deployment is a column ``settings.<name>``
-(docs/experiment-file.md), with its default where none was given: None where the engine decides.
+Frames are pandas frames, or Polars frames with ``library="polars"``. Every setting of a deployment is a column
+``settings.<name>`` (docs/experiment-file.md). It holds the default where the file gave none; None: the engine decides.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def read(
     include_failed: bool = False,
     library: Library = "pandas",
 ) -> Frame:
-    """One table of every experiment at ``uri``; see ``Store.read`` for which rows count.
+    """One table of all experiments at ``uri``; ``Store.read`` says which rows count.
 
-    Beside ``settings_json`` there is a column for each setting. Integers that may be null are pandas' Int32, Int64, …
-    and not floats. Raises InputError.
+    Beside ``settings_json`` there is a column for each setting. In pandas, integers that may be null are Int32 or
+    Int64, not floats. Raises InputError.
     """
     import pyarrow as pa
 
@@ -76,9 +76,9 @@ def read(
 def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None, library: Library = "pandas") -> Frame:
     """One row per current point, with the figures of ``orchestrator results`` (docs/metrics.md has their units).
 
-    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits or
-    the name of some that the file names; else all that it names (``slos.interactive.goodput``; ``slo``: the first).
-    Raises InputError.
+    Nested values are dotted columns: ``ttft_ms.p99``, ``settings.max_num_seqs``, ``slo.goodput``. ``slo``: limits, or
+    the name of an SLO of the file. Without it all SLOs of the file are columns (``slos.interactive.goodput``), and
+    ``slo.…`` is the first of them. Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
     bends = ((slos, points.current, knees(points.current)) for _, slos, points in shown)
@@ -95,10 +95,10 @@ def best(
     experiment: str | None = None,
     library: Library = "pandas",
 ) -> Frame:
-    """One row per deployment that holds the limits, the best of each comparison first, as ``orchestrator best`` ranks.
+    """One row per deployment that meets the limits, the best of each comparison first, as ``orchestrator best`` ranks.
 
-    ``per`` None: per GPU, or per deployment where one has no GPUs of ours. ``prices``: USD per GPU hour by hardware, in
-    place of the file's. Raises InputError.
+    ``per`` None: per GPU, or per deployment where one has no known GPUs. ``prices``: USD per GPU hour by hardware; they
+    replace the file's. Raises InputError.
     """
     found = answers(limits(slo, experiments(open_results(uri), experiment, prices)), per)
     rows = []
@@ -109,7 +109,7 @@ def best(
 
 
 def requests(uri: str, *, experiment: str | None = None) -> Iterator[pa.Table]:
-    """The requests of every measurement that counts, one Arrow table at a time (columns: docs/data-format.md)."""
+    """The requests of every measurement that counts, one Arrow table each (columns: docs/data-format.md)."""
     for one in experiments(open_results(uri), experiment):
         for attempt in one.store.winners().values():
             if manifest := one.store.manifest(*attempt.ids):
@@ -125,7 +125,7 @@ def _frame(documents: Iterable[Document], library: Library) -> Frame:
 
 
 def _column(name: str, values: Sequence[object], library: Library) -> Any:
-    """Of one type, however many are None: numbers and yes or no as such, what is mixed as text."""
+    """A column of one type, also where values are None: numbers and booleans stay such, mixed values become text."""
     if name == "level":
         values = [math.inf if one == INFINITE else one for one in values]
     found = {next((kind for kind in _KINDS if isinstance(one, kind)), object) for one in values if one is not None}
@@ -143,8 +143,8 @@ def _column(name: str, values: Sequence[object], library: Library) -> Any:
 
 @cache
 def _setting_kinds() -> dict[str, set[type]]:
-    """By column: what a setting may be, also where no deployment gives it."""
-    schema = EngineSettings.model_json_schema(mode="serialization")  # roles hold settings again: it stands in $defs
+    """The types that each setting's column may hold, also where no deployment gives it."""
+    schema = EngineSettings.model_json_schema(mode="serialization")  # recursive (roles hold settings): hence $defs
     described = schema["$defs"][EngineSettings.__name__]["properties"]
     said = {name: one.get("anyOf", [one]) for name, one in described.items()}
     return {
@@ -154,7 +154,7 @@ def _setting_kinds() -> dict[str, set[type]]:
 
 
 def _with_defaults(document: Document) -> Document:
-    given = document.get("settings")  # empty: nobody wrote what it is
+    given = document.get("settings")  # empty where the deployment's row was never stored
     return {**document, "settings": _DEFAULTS | given} if isinstance(given, dict) and given else document
 
 

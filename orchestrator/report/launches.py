@@ -1,4 +1,4 @@
-"""Starts of engines, predicted beside reported: ``orchestrator results --launches``."""
+"""Starts of engines, predicted beside reported: ``orchestrator results --launches``; their logs: ``logs``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("KV tokens", "kv_cache_tokens", lambda value: f"{value:,.0f}"),
     ("concurrency", "max_concurrency", lambda value: f"{value:,.1f}"),
 )
-# What nothing is predicted of, shown where an engine said it.
+# Columns of what is never predicted, shown where an engine reported it.
 _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("checkpoint\nread", "checkpoint_bytes", size_text),  # of all ranks, as it lies on the disk
     ("kernel of\nweights", "quantization_kernel", lambda name: name.removesuffix("Kernel").removesuffix("Linear")),
@@ -32,7 +32,7 @@ _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 
 
 def launch_document(launch: Launch) -> Document:
-    """One launch; no command line."""
+    """One launch, without its command line (which may hold secrets)."""
     row, deployment = launch.row, launch.deployment
     return {
         **fields_of(row, "experiment", "deployment_id"),
@@ -46,7 +46,7 @@ def launch_document(launch: Launch) -> Document:
 
 
 def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
-    """A table of those that served; below it those that failed, with where their log is."""
+    """A table of the launches that served; below it the failed ones, and where their logs are."""
     served = [one for one in launches if one.row.status == "ok"]
     failed = [one for one in launches if one.row.status != "ok"]
     if served:
@@ -68,7 +68,7 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
 
 
 def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:
-    """The last lines of the logs of failed launches, or of all launches of a deployment. ``lines`` 0: all of them."""
+    """The last lines of the logs of failed launches, or of all launches of one deployment. ``lines`` 0: whole logs."""
     for launch in load_launches(store):
         row = launch.row
         wanted = row.status != "ok" if deployment is None else _is(launch, deployment)
@@ -98,7 +98,7 @@ def _said(launch: Launch, name: str, form: Callable[[Any], str]) -> str:
 
 
 def _version(launch: Launch) -> str:
-    """The reported one; what was asked for too, where that says something else."""
+    """The version that was reported; also the one that was asked for, where they differ."""
     asked = launch.deployment.engine_version if launch.deployment else None
     reported = launch.row.engine_version or "not said"
     known = launch.reported.get("flags_known_as_of")

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from orchestrator.results.events import Event, Phase
 
-QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # phases show these
-LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # as they begin; of all others a log hears when they take long
+QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
+LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # logged as they begin; others only once they take long
 STYLES = {
     "failed": "red",
     "gave_up": "red",
@@ -26,13 +26,13 @@ STYLES = {
     "measured": "green",
 }
 BAR = 24  # columns
-STILL_S, LOAD_STILL_S = 60.0, 10.0  # without a terminal, a phase that goes on says so as often
+STILL_S, LOAD_STILL_S = 60.0, 10.0  # without a terminal: how often a phase that goes on is logged again
 MOST_DETAIL = 100  # characters of what an engine says
 
 
 @dataclass(slots=True)
 class _Shown:
-    """A phase since it began; ``said_s``: when it was last printed."""
+    """A phase, when it began, and when it was last printed (``time.monotonic``)."""
 
     phase: Phase
     since_s: float
@@ -40,14 +40,14 @@ class _Shown:
 
 
 class LiveSweep:
-    """Context manager and listener of a sweep."""
+    """Shows a sweep's events and phases, from ``__enter__`` to ``__exit__``. Call it with each of them."""
 
     def __init__(self, console: Console, still_s: float | None = None) -> None:
         self._console, self._still_s = console, still_s or STILL_S
         self._lock = threading.Lock()
         self._phases: dict[str, _Shown] = {}
         self._total = self._ended = self._failed = 0
-        self._end_s: float | None = None  # when all of it is expected to be over
+        self._end_s: float | None = None  # when the sweep is expected to end
         self._over = threading.Event()
         self._live = Live(get_renderable=self._render, console=console, refresh_per_second=2, transient=True)
 
@@ -67,7 +67,7 @@ class LiveSweep:
 
     @property
     def drawn(self) -> bool:
-        """It draws again and again, which takes time from whoever else is in this process."""
+        """Whether it redraws all the time, which takes CPU time from the rest of this process."""
         return self._console.is_terminal
 
     def __call__(self, item: Event | Phase) -> None:
@@ -77,7 +77,7 @@ class LiveSweep:
             self.say(line)
 
     def say(self, text: Text | str) -> None:
-        """Print it above what is shown: in a log as it is, on a terminal folded between words."""
+        """Print a line above the live display; on a terminal it is wrapped between words."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal)
 
     def _phase(self, phase: Phase) -> Text | None:
@@ -112,13 +112,13 @@ class LiveSweep:
         return line
 
     def _left(self) -> str:
-        """How long it will take, where somebody said so and something is left."""
+        """The time that is left, where it is known and something is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
         return f", ~{rough(max(0.0, self._end_s - time.monotonic()))} left"
 
     def _keep_saying(self) -> None:
-        """A log never stands still for minutes: what goes on is said again, with what it waits for."""
+        """A log never stands still for minutes: phases that go on are printed again, with their progress."""
         while not self._over.wait(min(1.0, self._still_s)):
             now_s, lines = time.monotonic(), []
             with self._lock:
@@ -154,7 +154,7 @@ class LiveSweep:
 
 
 def live_load() -> LiveSweep:
-    """Who shows how far ``load`` is."""
+    """The live display of ``load``."""
     return LiveSweep(Console(stderr=True), LOAD_STILL_S)
 
 
@@ -179,7 +179,7 @@ def _elapsed_s(shown: _Shown, now_s: float) -> float:
 
 
 def _share(shown: _Shown, now_s: float) -> float | None:
-    """How much of it is over, 0 to 1; None where nobody knows."""
+    """How much of a phase is over, 0 to 1; None where that is not known."""
     phase, counts = shown.phase, shown.phase.requests
     if phase.total_s:
         return _elapsed_s(shown, now_s) / phase.total_s
@@ -187,7 +187,7 @@ def _share(shown: _Shown, now_s: float) -> float | None:
 
 
 def _progress(shown: _Shown, now_s: float) -> str:
-    """Seconds, requests, and what it says of itself."""
+    """Seconds, requests, and what the phase says of itself."""
     phase, counts, elapsed_s = shown.phase, shown.phase.requests, _elapsed_s(shown, now_s)
     parts = [f"{elapsed_s:.0f}/{phase.total_s:.0f} s" if phase.total_s else f"{elapsed_s:.0f} s"]
     if counts:
@@ -200,7 +200,7 @@ def _progress(shown: _Shown, now_s: float) -> str:
 
 
 def _bar(share: float | None, width: int) -> str:
-    """Of a share that nobody knows a dotted one."""
+    """A bar; dotted where the share is not known."""
     if share is None:
         return "┄" * width
     full = round(min(1.0, max(0.0, share)) * width)

@@ -1,4 +1,4 @@
-"""What was measured, a point a row: ``orchestrator results``."""
+"""What was measured, one row per point: ``orchestrator results``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orchestrator.analysis.answers import called
-from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
@@ -17,7 +16,7 @@ from orchestrator.analysis.slo import JOINT, Verdicts, format_slo
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.as_predicted import beside_column, beside_fields, beside_text
 from orchestrator.report.documents import Document, fields_of, metrics
-from orchestrator.report.text import EMULATED, Cell, Column, figure, percentile, say, table
+from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
 from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.spec.load import Slo, load_text
 from orchestrator.spec.settings import NO_HARDWARE
@@ -41,15 +40,15 @@ def point_document(
 ) -> Document:
     """One point: deployment, load, status, validity, the metrics over its repeats, and each repeat alone.
 
-    ``slos``: those that it was held against; ``slo`` of the document is the first of its ``slos``. ``launches``: by id,
-    of those where something failed: they hold the engine's log. ``current``: the plan asks for it. ``knees``: ids of
-    points where a curve bends.
+    ``slos``: the SLOs it was judged by; the document's ``slo`` is the first of its ``slos``. ``launches``: by id, those
+    on which something failed, for the engine's log. ``current``: the plan still asks for this point. ``knees``: ids of
+    the points where a curve bends.
     """
     head, deployment = point.head, point.deployment
     failed = [one.point for one in point.repeats if not one.ok]
     worst = failed[0] if failed else head
     launch = (launches or {}).get(worst.launch_id) if failed else None
-    described = deployment if deployment.engine else None  # nobody wrote what it is
+    described = deployment if deployment.engine else None  # its row was never stored
     return {
         "row": "point",
         **fields_of(head, "experiment", "point_id", "deployment_id"),
@@ -77,8 +76,7 @@ def point_document(
 
 
 def csv_lines(documents: Iterable[Document]) -> Iterator[Document]:
-    """One line per point; of a point with several repeats also one per repeat; and one per capacity. ``row`` tells:
-    point | repeat | capacity."""
+    """One line per point, per repeat (where a point has several) and per capacity. Column ``row`` says which."""
     for one in documents:
         repeats = one.get("repeats")
         if not isinstance(repeats, list):
@@ -104,7 +102,7 @@ def _repeat_document(one: Measurement, slos: Sequence[Slo]) -> Document:
 
 
 def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], held: Sequence[tuple[Attained, ...]]) -> Document:
-    """Under each of the SLOs, and under the first of them."""
+    """``slos``: the result under each SLO; ``slo``: that under the first."""
     window_s = sum((one.point.window_end_ns - one.point.window_start_ns) / 1e9 for one in used)
     found = {
         slo.name: slo_document(slo, [one.verdicts[at] for one in used], held[at] if used else (), window_s)
@@ -114,8 +112,10 @@ def _slo_documents(slos: Sequence[Slo], used: Sequence[Measurement], held: Seque
 
 
 def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained], window_s: float) -> Document:
-    """What came of an SLO over some repeats. ``attainment`` is of its first test, ``met`` says whether all hold.
-    ``held``: of ``attained``; ``window_s``: of all repeats."""
+    """The result of an SLO over some repeats: ``attainment`` is that of its first test, ``met`` whether all tests hold.
+
+    ``held``: from ``attained``; ``window_s``: the windows of all repeats together.
+    """
     joint = held and held[0].name == JOINT
     return {
         "text": format_slo(slo),
@@ -136,12 +136,12 @@ def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained],
 def points_text(
     points: Sequence[Point], slos: Sequence[Slo] = (), asked: str = "", profile: bool = False
 ) -> Iterator[str]:
-    """A table of the points that were measured for each thing that was measured; below them doubts and failures.
+    """One table of points per workload, model and hardware; below them what is in doubt and what failed.
 
-    ``asked``: what the points of each workload have in common beyond its name. ``profile``: prefill and decode apart,
-    in place of what the limits say.
+    ``asked``: what else the points of a workload have in common, for the heading. ``profile``: columns for prefill and
+    decode in place of those about limits.
     """
-    from orchestrator.analysis.best import group_of  # and scipy, which `load` starts without
+    from orchestrator.analysis.best import group_of  # imports scipy, which `load` starts without
 
     bends = knees(points)
     done = [point for point in points if point.used]
@@ -168,18 +168,18 @@ def points_text(
 
 
 def failure_text(row: PointHead | LaunchRow) -> str:
-    """The sentence and what kind of failure it was."""
+    """Why something failed, with the class and kind of the failure."""
     kinds = [kind for kind in (row.failure_class, row.failure_kind) if kind]
     return f"{row.reason} ({': '.join(kinds)})" if kinds else str(row.reason)
 
 
 def slo_text(slo: Slo) -> str:
-    """Limits with the name that a file gives them."""
+    """The limits, with the name that the file gives them."""
     return format_slo(slo) if slo.name == "slo" else f"{slo.name} ({format_slo(slo)})"
 
 
 def _profile(points: Sequence[Point]) -> Iterator[str]:
-    """Latency and throughput of prefill and of decode, as batch sizes are profiled; of one request but for the last."""
+    """Latency and throughput of prefill and decode: of a single request, except for the last column."""
     titles = ["load", "TTFT ms\np50, p99", "prefill\ntokens/s", "TPOT ms\np50, p99", "decode\ntokens/s"]
     columns = [Column("deployment", fold=True), *map(Column, [*titles, "all output\ntokens/s"])]
     yield from table(columns, [_profile_cells(one) for one in points])
@@ -187,12 +187,10 @@ def _profile(points: Sequence[Point]) -> Iterator[str]:
 
 def _profile_cells(point: Point) -> list[str]:
     found, ok = point.figures, point.figures.requests.ok
-    ttft, tpot = (
-        f"{percentile(one, 0.5, ok)}\n{percentile(one, 0.99, ok)}" for one in (found.ttft_from_sent_ms, found.tpot_ms)
-    )
+    ttft, tpot = (p50_p99(one, ok) for one in (found.ttft_from_sent_ms, found.tpot_ms))
     prefill, decode = (figure(one.p50 if one else None) for one in (found.prefill_throughput, found.decode_throughput))
     load = load_text(point.head.control, point.head.level)
-    return [_label(point), load, ttft, prefill, tpot, decode, _plus_minus(point.output_token_throughput())]
+    return [_label(point), load, ttft, prefill, tpot, decode, plus_minus(point.output_token_throughput())]
 
 
 def _label(point: Point) -> str:
@@ -211,14 +209,14 @@ def _table(points: Sequence[Point], slos: Sequence[Slo], bends: Collection[str])
 
 
 def _measured(points: Sequence[Point]) -> str:
-    """What stands in one table: ``chat of quickstart: some-org/model on h100``."""
+    """The heading of a table: ``chat of quickstart: some-org/model on h100``."""
     head, emulated = points[0].head, points[0].emulated
     where = called([point.deployment for point in points]) + on_hardware(points[0].deployment.hardware)
     return f"{head.workload} of {head.experiment}: {where}{' (emulated)' if emulated else ''}"
 
 
 def on_hardware(name: str | None) -> str:
-    """`` on h100``; nothing for what is not ours."""
+    """`` on h100``; empty for an endpoint, whose hardware is not known."""
     return f" on {name}" if name not in (None, NO_HARDWARE) else ""
 
 
@@ -234,17 +232,14 @@ def _cells(point: Point, slos: Sequence[Slo], bends: Collection[str]) -> list[st
         _label(point),
         load,
         Cell(answered + doubt, "yellow" if doubt else None),
-        _plus_minus(point.output_token_throughput()),
-        *(
-            f"{percentile(one, 0.5, figures.requests.ok)}\n{percentile(one, 0.99, figures.requests.ok)}"
-            for one in latencies
-        ),
+        plus_minus(point.output_token_throughput()),
+        *(p50_p99(one, figures.requests.ok) for one in latencies),
         *([_share_cell(point.held, slos)] if slos else []),
     ]
 
 
 def _share_cell(held: Sequence[tuple[Attained, ...]], slos: Sequence[Slo]) -> Cell:
-    """Of each test the share and whether it holds; of a single one with its interval."""
+    """The share of each test and whether it holds; the interval too where there is a single test."""
     found = [
         (one, " ".join([slo.name] * (len(slos) > 1) + [one.name] * (one.name != JOINT)))
         for slo, tests in zip(slos, held, strict=True)
@@ -254,13 +249,9 @@ def _share_cell(held: Sequence[tuple[Attained, ...]], slos: Sequence[Slo]) -> Ce
     if len(found) == 1:
         share = found[0][0].share
         lines = [lines[0].rstrip(), f"{share.lower:.3f}-{share.upper:.3f}"]
-    every = all(one.share.estimate >= one.target for one, _ in found)
-    none = not any(one.share.estimate >= one.target for one, _ in found)
-    return Cell("\n".join(lines) or "-", (("green" if every else "red" if none else "yellow") if found else None))
-
-
-def _plus_minus(interval: Interval | None) -> str:
-    return f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}" if interval else "-"
+    hold = {one.share.estimate >= one.target for one, _ in found}
+    styles = {frozenset({True}): "green", frozenset({False}): "red", frozenset({True, False}): "yellow"}
+    return Cell("\n".join(lines) or "-", styles.get(frozenset(hold)))
 
 
 def _doubts(point: Point) -> Iterator[str]:
@@ -278,7 +269,7 @@ def _doubts(point: Point) -> Iterator[str]:
 
 
 def _note(point: Point) -> str:
-    """What must be known of a valid point, by the first of its repeats of which there is something to say."""
+    """What a reader must know although the point is valid: the notes of its first repeat that has any."""
     noted = [one.point.validity_reasons for one in point.used if one.valid and one.point.validity_reasons]
     if point.validity != "valid" or not noted:
         return ""

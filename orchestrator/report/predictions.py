@@ -1,4 +1,4 @@
-"""What a plan predicts of its deployments, those predicted best first: ``orchestrator plan --predict``."""
+"""What a plan predicts for its deployments, best first: ``orchestrator plan --predict``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_ROWS = 200
 
 
 def predictions_text(plan: Plan) -> Iterator[str]:
-    """A table for each workload under each of the limits; then how far predictions are off, and what has none."""
+    """A table per workload and SLO; then how far off predictions are, and which deployments have none."""
     for slo in limits_of(plan):
         for load in plan.loads:
             yield from _table(plan, load.workload.name, slo)

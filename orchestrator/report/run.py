@@ -1,4 +1,4 @@
-"""Runs at one load level each: what ``orchestrator load`` shows."""
+"""What ``orchestrator load`` shows: one run per load level."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.analysis.requests import WindowNs
 from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.points import slo_document
-from orchestrator.report.text import EMULATED, Column, figure, percentile, plain, say, table
+from orchestrator.report.text import EMULATED, Column, figure, p50_p99, plain, plus_minus, say, share_text, table
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
 
@@ -39,7 +39,7 @@ def run_document(
     stats: Sequence[ClientStats],
     verdict: Verdict,
 ) -> dict[str, object]:
-    """How it was measured, the metrics of docs/metrics.md, the verdict. No secrets."""
+    """How the level was measured, the metrics of docs/metrics.md, the verdict. Holds no secrets."""
     ok = pc.sum(pc.equal(requests["status"], "ok"), min_count=0).as_py()
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     observed = observe(requests, token_events, window_ns)
@@ -53,7 +53,7 @@ def run_document(
         "level": in_json(point.level.value),
         "arrivals": point.arrivals.at(point.level),
         "prompt_file": getattr(point.workload, "prompts", None),
-        "warmup_s": point.warmup_s,  # null: the window begins where the run was steady
+        "warmup_s": point.warmup_s,  # null: the window begins where the run became steady
         "window_start_s": window_ns[0] / 1e9,
         "duration_s": point.duration_s,
         "seed": point.seed,
@@ -63,7 +63,7 @@ def run_document(
         "output_token_throughput_interval": rate_interval(observed.token_batches),
         "in_flight_mean": _in_flight_mean(requests, window_ns),
         "token_count_sources": sorted(requests["token_count_source"].drop_null().unique().to_pylist()),
-        "cached_tokens": pc.sum(requests["cached_tokens"]).as_py(),  # null: the engine does not tell
+        "cached_tokens": pc.sum(requests["cached_tokens"]).as_py(),  # null: the engine does not report them
         "error_texts": _error_texts(requests),
         "requests_all_phases": {"scheduled": len(requests), "ok": ok, "failed": len(requests) - ok},
         "validity": validity_of(verdict.validity, [found.requests]),
@@ -76,7 +76,7 @@ def run_document(
 def limits_document(
     point: LoadPoint, requests: pa.Table, token_events: pa.Table, slos: Sequence[Slo]
 ) -> dict[str, object]:
-    """How many requests met the limits that were asked for; nothing without any."""
+    """How many requests met the limits of ``--slo``; empty without it."""
     if not slos:
         return {}
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
@@ -86,7 +86,7 @@ def limits_document(
 
 
 def run_text(found: Document) -> Iterator[str]:
-    """The document for a person: latencies as a table, rates, counts, errors and the verdict."""
+    """The document for people: a table of latencies, rates, counts, errors and the verdict."""
     one: dict[str, Any] = dict(found)
     yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {one['clients']} client(s)", "bold")
     shown = _figures(one)
@@ -108,21 +108,16 @@ def run_text(found: Document) -> Iterator[str]:
     yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
     cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from it"
     yield f"prefix cache: {one.get('cache_state', 'unknown')} at the begin{cached}"
-    for name, count in shown.errors.items():
-        text = one["error_texts"].get(name)
-        yield say(f"  {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
+    yield from _errors(one, "  ")
     if "slo" in one:
         yield _limits(one["slo"])
     yield say(f"validity: {one['validity']}", "green" if one["validity"] == "valid" else "yellow")
     yield from (say(f"  {reason}", "yellow") for reason in one["validity_reasons"])
-    yield from (say(f"note: {plain(note)}", "yellow") for note in one.get("notes", ()))
-    if one.get("emulated"):
-        yield say(EMULATED, "yellow")
-    yield say(f"seed: {one['seed']} (--seed {one['seed']} sends the same requests again)", "dim")
+    yield from _ending([one])
 
 
 def runs_text(documents: Sequence[Document]) -> Iterator[str]:
-    """Several levels in one table; below it errors and doubts of each."""
+    """Several levels in one table; below it the errors and doubts of each."""
     every: list[dict[str, Any]] = [dict(one) for one in documents]
     first = every[0]
     yield say(f"{first['model']} at {first['url']}: {first['clients']} client(s)", "bold")
@@ -135,31 +130,40 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
         yield f"limits: {first['slo']['text']}"
     for one in every:
         load = load_text(one["control"], float(one["level"]))
-        for name, count in one["errors"].items():
-            text = one["error_texts"].get(name)
-            yield say(f"{load}: {name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
+        yield from _errors(one, f"{load}: ")
         if one["validity"] != "valid" or one["validity_reasons"]:
             yield say(f"{load}: {one['validity']}: {'; '.join(one['validity_reasons'])}", "yellow")
-    notes = dict.fromkeys(note for one in every for note in one.get("notes", ()))
+    yield from _ending(every)
+
+
+def _errors(one: dict[str, Any], before: str) -> Iterator[str]:
+    """How many requests failed by class of error, with what was said most often."""
+    for name, count in one["errors"].items():
+        text = one["error_texts"].get(name)
+        yield say(f"{before}{name}: {count}{f', mostly: {plain(text)}' if text else ''}", "red")
+
+
+def _ending(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Notes, each once; whether it was an emulator; how to send the same requests again."""
+    notes = dict.fromkeys(note for one in documents for note in one.get("notes", ()))
     yield from (say(f"note: {plain(note)}", "yellow") for note in notes)
+    first = documents[0]
     if first.get("emulated"):
         yield say(EMULATED, "yellow")
     yield say(f"seed: {first['seed']} (--seed {first['seed']} sends the same requests again)", "dim")
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
-    shown = _figures(one)
+    shown, share = _figures(one), one.get("slo", {}).get("attainment")
     ok, latencies = shown.requests.ok, (shown.ttft_ms, shown.tpot_ms, shown.e2e_ms)
-    interval, share = one["output_token_throughput_interval"], one.get("slo", {}).get("attainment")
-    spread = f"\n±{figure((interval.upper - interval.lower) / 2)}" if interval else ""
     return [
         load_text(one["control"], float(one["level"])),
         f"{ok}/{shown.requests.scheduled}" + ("" if one["validity"] == "valid" else f"\n{one['validity']}"),
         figure(shown.request_throughput),
-        figure(shown.output_token_throughput) + spread,
+        plus_minus(one["output_token_throughput_interval"]),
         figure(one["in_flight_mean"]),
-        *(f"{percentile(values, 0.5, ok)}\n{percentile(values, 0.99, ok)}" for values in latencies),
-        *([f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}" if share else "-"] if "slo" in one else []),
+        *(p50_p99(values, ok) for values in latencies),
+        *([share_text(share) if share else "-"] if "slo" in one else []),
     ]
 
 
@@ -188,7 +192,7 @@ def _loop(found: Document) -> str:
 
 
 def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:
-    """Requests open in the window on average, from sent to done."""
+    """Mean number of requests in flight (sent and not done) within the window."""
     start, end = window_ns
     if end <= start:
         return None
@@ -198,7 +202,7 @@ def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:
 
 
 def _error_texts(requests: pa.Table) -> dict[str, str]:
-    """What was said most often, by class of error."""
+    """The most frequent error text of each error class."""
     said = requests.select(["error_class", "error"]).drop_null()
     counted = said.group_by(["error_class", "error"], use_threads=False).aggregate([([], "count_all")])
     rarest_first = counted.sort_by("count_all").to_pylist()
@@ -206,7 +210,7 @@ def _error_texts(requests: pa.Table) -> dict[str, str]:
 
 
 def _token_count(shown: Figures) -> int:
-    """Gaps between tokens, roughly: what the percentiles of ITL are of."""
+    """Roughly the number of gaps between tokens, which the percentiles of ITL are taken from."""
     return round(shown.output_tokens.mean * shown.requests.ok) if shown.output_tokens else 0
 
 

@@ -1,4 +1,4 @@
-"""What a run does now, or did last, from its record alone."""
+"""``orchestrator status``: what a run does now, or did last, from its record alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.results.runs import SILENT_S, RunRecord
 
 
 def state_of(record: RunRecord, age_s: float) -> str:
-    """``running``, ``stopping``, ``ended``; ``dead``: its process is gone; ``silent``: nobody knows.
+    """``running``, ``stopping`` or ``ended``; ``dead``: its process is gone; ``silent``: no sign of life for long.
 
     ``age_s``: seconds since its last heartbeat.
     """
@@ -22,7 +22,7 @@ def state_of(record: RunRecord, age_s: float) -> str:
 
 
 def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]:
-    """For people: who and since when, how far it is, what each deployment does, what failed, what happened last."""
+    """For people: who runs it and since when, its progress, each deployment, what failed, the last events."""
     state = state_of(record, age_s)
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began_unix_ns / 1e9))
     heard = "it ended" if state == "ended" else "its last heartbeat was"
@@ -48,5 +48,5 @@ def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]
 
 
 def run_text(experiment: str, record: RunRecord, age_s: float) -> str:
-    """``run_lines`` without anything that a terminal obeys."""
+    """``run_lines`` as text, without secrets and without terminal control characters."""
     return redacted("\n".join(run_lines(experiment, record, age_s)))

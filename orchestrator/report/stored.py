@@ -1,4 +1,4 @@
-"""A stored experiment as its own plan sees it: which points are current, which limits and prices hold."""
+"""A stored experiment seen through its own plan: which points are current, which limits and prices apply."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ from orchestrator.spec.load import Level, Per, Slo
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """``current``: what the plan asks for now; ``superseded``: what earlier versions of the file asked for."""
+    """``current``: points that the plan asks for now; ``superseded``: those of earlier versions of the file."""
 
     current: tuple[Point, ...]
     superseded: tuple[Point, ...]
 
 
 class Experiment:
-    """One experiment of a results root. ``prices``: USD per GPU hour by hardware, in place of the file's."""
+    """One experiment of a results root. ``prices``: USD per GPU hour by hardware; they replace the file's."""
 
     def __init__(self, store: Store, prices: Mapping[str, float] | None = None) -> None:
         self.store, self.name = store, store.experiment
-        self.unanswered: list[str] = []  # limits that its points could not be held against, and why
+        self.unanswered: list[str] = []  # limits that could not be checked, and why
         self._prices = prices or {}
         self._text = store.plan()
         self._superseded, self._unmeasured = 0, False
 
     @cached_property
     def plan(self) -> Plan | None:
-        """None where there is none that this version can read: then every point counts as current, and what did not
-        ask the same stands apart (``alike``). One of another version is read where it names deployments as this does.
+        """None where there is no plan.json, or none that this version can read.
+
+        Without a plan every point is current, and points that were asked differently are kept apart (``alike``). A plan
+        of another program version is used where its deployment ids occur in the results.
         """
         try:
             plan = Plan.from_json(self._text, to_run=False) if self._text else None
@@ -59,12 +61,12 @@ class Experiment:
 
     @property
     def damaged(self) -> bool:
-        """Whether a file of it was left out, of what was asked for until now."""
+        """Whether any of the files read so far is damaged."""
         return bool(self.store.damage or self.store.torn)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of it, once its points were asked for."""
+        """What a reader should know. Complete once the points were read."""
         notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
         if self.plan is None:
             why = "it has no plan.json" if self._text is None else "this version cannot read its plan.json"
@@ -80,7 +82,7 @@ class Experiment:
 
     @cached_property
     def slos(self) -> tuple[Slo, ...]:
-        """The limits that its file names, whichever version wrote them."""
+        """The limits that its file names, also from a plan.json that this version cannot read whole."""
         if self.plan is not None:
             return self.plan.slos
         try:
@@ -89,7 +91,7 @@ class Experiment:
             return ()
 
     def points(self, *slos: Slo) -> Points:
-        """All of them, held against these limits, with the labels and prices of the plan."""
+        """All points, judged by these SLOs, with the labels and prices of the plan."""
         current: list[Point] = []
         superseded: list[Point] = []
         for point in load_points(self.store, *slos):
@@ -101,7 +103,7 @@ class Experiment:
         return Points(tuple(current), tuple(superseded))
 
     def comparisons(self, slo: Slo, per: Per | None = None) -> list[Comparison]:
-        """Its answers under some limits. Raises InputError where these need a table that was deleted."""
+        """The rankings under one SLO. Raises InputError where it needs a table that was deleted."""
         points = self.points(slo)
         if self.plan is not None:
             missing = list(self._missing(self.plan, points.current))
@@ -110,36 +112,38 @@ class Experiment:
         return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
 
     def searched(self, slo: Slo) -> dict[str, bool]:
-        """Workloads of which the plan searches capacities (``FindsCapacity``), and whether under these limits."""
+        """Workloads whose capacity the plan searches (``FindsCapacity``), and whether it does so under this SLO."""
         loads, known = (self.plan.loads, self.plan.slos) if self.plan is not None else ((), ())
         these = any((one.limits, one.attainment) == (slo.limits, slo.attainment) for one in known)
         return {load.workload.name: these for load in loads if hasattr(STRATEGIES[load.search], "claims")}
 
     @property
     def objective(self) -> Per | None:
-        """What its file says the best is the best of."""
+        """What the file's ``objective`` divides throughput by."""
         return next((one.objective for one in self.plan.loads), None) if self.plan is not None else None
 
     @property
     def full_grid(self) -> bool:
-        """Whether its file has every deployment searched to its end."""
+        """Whether the file wants every deployment's search finished, without a race."""
         return self.plan is not None and any(one.full_grid for one in self.plan.loads)
 
     def alike(self, points: Points) -> Mapping[str, Sequence[Point]]:
-        """Current points that may share a table, by what tells them apart: nothing where there is a plan, or where all
-        asked the same; else what they asked for."""
+        """Current points in groups that may share a table, by a text that tells the groups apart.
+
+        A single group "" where there is a plan, or where all points asked for the same.
+        """
         groups = {} if self.plan is not None else self.by_content(points.current)
         return groups if len(groups) > 1 else {"": points.current}
 
     @property
     def hardware(self) -> set[str]:
-        """Names of the kinds of hardware that are in it."""
+        """Names of the hardware that it uses."""
         if self.plan is not None:
             return {one.hardware.name for one in self.plan.deployments}
         return {one.deployment.hardware for one in self.points().current}
 
     def by_content(self, points: Sequence[Point]) -> dict[str, list[Point]]:
-        """Points by what they asked for, as far as their rows say it."""
+        """Points by workload, load and program version, as far as their rows tell."""
         manifests = [self.store.manifest(*one.repeats[0].point.ids) for one in points]
         columns = ["point_id", "workload_json", "load_json", "client_version"]
         rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
@@ -153,8 +157,8 @@ class Experiment:
         return groups
 
     def _asked_as(self, head: PointHead) -> str | None:
-        """What the plan calls the workload of which it asks exactly this: deployment, content, arrivals, window rules,
-        version and level. None: it asks for no such thing."""
+        """The name that the plan gives the workload of this point; None where the plan does not ask for the point:
+        its deployment, content, arrivals, window rules, version and level must all be the same."""
         if self.plan is None:
             return head.workload
         level = Level.model_validate({"control": head.control, "value": head.level})
@@ -165,7 +169,7 @@ class Experiment:
         return None
 
     def _missing(self, plan: Plan, current: Sequence[Point]) -> Iterator[Missing]:
-        """What the plan asks for and nobody measured. Of a search the first levels are known, until it has begun."""
+        """Points of the plan that were never measured. Of a search that has not begun these are its first levels."""
         stored = {one.head.point_id for one in current}
         begun = {(one.head.deployment_id, one.head.workload) for one in current}
         emulators = {one.head.deployment_id for one in current if one.emulated}
@@ -190,36 +194,37 @@ class Experiment:
 
     @cached_property
     def _agreements(self) -> dict[str, Agreement]:
-        """By deployment, also with a reference that the plan asks for no more."""
+        """By deployment id. The reference may be a deployment that the plan no longer asks for."""
         return agreements(self.store, self._described, self._planned)
 
     @cached_property
     def _loads(self) -> dict[str, list[PlannedLoad]]:
-        """What the plan asks for, by deployment."""
+        """The loads that the plan asks for, by deployment id."""
         return {one.id: self.plan.loads_of(one.id) for one in self.plan.deployments} if self.plan else {}
 
     @cached_property
     def _planned(self) -> dict[str, Deployment]:
-        """Every deployment of the plan: its label, price and where its model lies now are what is shown."""
+        """The deployments of the plan by id: labels, prices and model paths are shown as they are in it."""
         return {one.id: one for one in self.plan.deployments} if self.plan else {}
 
 
 def _load_of(head: PointHead) -> str:
-    """How a point was loaded, as far as a row without ``load_json`` says it."""
+    """How a point was loaded, as far as an old row without ``load_json`` tells."""
     start_ns, end_ns = head.window_ns
-    stated = "" if (end_ns - start_ns) % 10**6 else f", {(end_ns - start_ns) / 1e9:g} s"  # else it was measured
+    # a window of whole milliseconds was asked for; any other is the time that a number of requests took
+    stated = "" if (end_ns - start_ns) % 10**6 else f", {(end_ns - start_ns) / 1e9:g} s"
     return f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up{stated}"
 
 
 def experiments(results: Results, name: str | None, prices: Mapping[str, float] | None = None) -> list[Experiment]:
-    """Those of a root, or the one with this name. Raises InputError for an unknown one."""
+    """All experiments of a root, or the one with this name. Raises InputError for an unknown name."""
     return [Experiment(results.store(one), prices) for one in (results.experiments if name is None else (name,))]
 
 
 def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experiment, tuple[Slo, ...]]]:
-    """Each experiment with the limits to hold it against: ``asked`` itself, those of that name, or all its file names.
+    """Each experiment with the SLOs to judge it by: ``asked`` itself, the one of that name, or all that its file names.
 
-    Raises InputError where an experiment's file names none of that name, and ProblemsError for limits written wrongly.
+    Raises InputError where no experiment has an SLO of that name, and ProblemsError for limits written wrongly.
     """
     every = list(found)
     if asked is None:
@@ -234,9 +239,9 @@ def limits(asked: str | None, found: Iterable[Experiment]) -> list[tuple[Experim
 
 
 def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = None) -> list[Comparison]:
-    """Each experiment's comparisons under its limits. ``held``: of ``limits``; ``per``: of ``best``.
+    """Each experiment's rankings under its SLOs. ``held``: from ``limits``; ``per``: see ``best``.
 
-    Where limits need a table that was deleted the others are answered, with a note; InputError where none can be.
+    An SLO that needs a deleted table is left out, with a note. Raises InputError where that leaves none.
     """
     found: list[Comparison] = []
     problem: InputError | None = None
@@ -253,11 +258,11 @@ def answers(held: Iterable[tuple[Experiment, Sequence[Slo]]], per: Per | None = 
 
 
 def with_limits(asked: str | None, found: Iterable[Experiment]) -> Iterator[tuple[Experiment, Sequence[Slo], Points]]:
-    """Each experiment's points, held against the limits asked for, else against all that its file names."""
+    """Each experiment's points, judged by the SLO that was asked for, else by all that its file names."""
     for one, slos in limits(asked, found):
         try:
             points = one.points(*slos)
-        except InputError as error:  # some of them need a table that was deleted
+        except InputError as error:  # limits on single gaps need token_events, which was deleted
             if asked is not None:
                 raise
             one.unanswered += [f"{slo.name}: {error}" for slo in slos if _on_gaps(slo)]
@@ -271,7 +276,7 @@ def _on_gaps(slo: Slo) -> bool:
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:
-    """``h100=2.10`` and so on: USD per GPU hour by hardware. Raises InputError."""
+    """Texts like ``h100=2.10`` as USD per GPU hour by hardware. Raises InputError."""
     prices = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -285,7 +290,7 @@ def parse_prices(texts: Sequence[str]) -> dict[str, float]:
 
 
 def check_prices(prices: Mapping[str, float], found: Iterable[Experiment]) -> None:
-    """Raises InputError for the price of hardware that is in no experiment."""
+    """Raises InputError for a price of hardware that no experiment uses."""
     known = {name for one in found for name in one.hardware} if prices else set()
     if unknown := sorted(set(prices) - known):
         raise InputError(f"--price: {unknown_name('hardware', unknown[0], known)}")

@@ -1,4 +1,4 @@
-"""Tables and figures as text. Lines may hold ANSI colours: ``click.echo`` takes them away where it is no terminal."""
+"""Tables and numbers as text. Lines may hold ANSI colours: ``click.echo`` strips them where there is no terminal."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from dataclasses import dataclass
 
 import click
 
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import few
 from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal
 EMULATED = "emulated: an emulator answered, not an engine; this says nothing about real hardware"
-LEAST_FOLDED = 12  # of columns that fold
+LEAST_FOLDED = 12  # characters of a folding column, unless all its words are shorter
 _RULE = "─"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``title`` and cells may have several lines. Columns that fold share the width that the others leave."""
+    """``title`` and cells may have several lines. Folding columns share the width that the others leave."""
 
     title: str
-    fold: bool = False  # left-aligned and folded; else right-aligned and whole
+    fold: bool = False  # left-aligned and wrapped where too wide; else right-aligned and never wrapped
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text of one style (a colour of click's, or ``bold``)."""
+    """Text in one style (see ``say``)."""
 
     text: str
     style: str | None = None
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None = None) -> Iterator[str]:
-    """A table line by line. ``rows``: a cell per column. Where the terminal is too narrow, a line per cell instead."""
+    """A table line by line. ``rows``: one cell per column. On too narrow a terminal every cell gets its own line."""
     cells = [
         [one if isinstance(one, Cell) else Cell(one) for one in row]
         for row in ([Cell(column.title, "bold") for column in columns], *rows)
@@ -59,7 +60,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
-    """The same with the words of columns that do not fold below each other."""
+    """The same rows, with one word per line in the columns that do not fold."""
     return [
         [
             one if column.fold else Cell(one.text.replace(" ", "\n"), one.style)
@@ -77,7 +78,7 @@ def _cell_by_cell(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> 
 
 
 def echo(lines: str, err: bool = False) -> None:
-    """Prints them: on a terminal folded between words."""
+    """Print lines, wrapped between words on a terminal."""
     width = shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else None
     for line in lines.split("\n"):
         click.echo(line if width is None else _between_words(line, width), err=err)
@@ -85,21 +86,22 @@ def echo(lines: str, err: bool = False) -> None:
 
 def _between_words(line: str, width: int) -> str:
     text = click.unstyle(line)
-    if len(text) <= width or text not in line or " orchestrator " in text:  # several styles; a command, which is copied
+    # a line with several styles cannot be cut; a command is left whole to be copied
+    if len(text) <= width or text not in line or " orchestrator " in text:
         return line
-    begin, _, end = line.partition(text)  # its style
+    begin, _, end = line.partition(text)  # begin and end are the ANSI codes of its style
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"{begin}{part}{end}" for part in parts)
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; 120 where there is none."""
+    """Columns of the terminal; WIDTH where there is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def say(text: str, style: str | None = None) -> str:
-    """A line in a style: a colour of click's, ``bold``, ``dim``, or two of them (``bold green``)."""
+    """One line in a style: a colour that click knows, ``bold``, ``dim``, or two of them (``bold green``)."""
     text = plain(text)
     if style is None:
         return text
@@ -111,14 +113,14 @@ def say(text: str, style: str | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """Foreign text as one line that no terminal obeys: control characters are shown, not sent."""
+    """Foreign text as one safe line: control characters are shown, not sent to the terminal."""
     return "".join(
         char if char.isprintable() else ascii(char)[1:-1] for char in text.replace("\t", "    ").replace("\n", " ")
     )
 
 
 def figure(value: float | None) -> str:
-    """Three digits that matter, thousands separated; ``-`` for None."""
+    """About three significant digits, thousands separated; ``-`` for None."""
     if value is None:
         return "-"
     if value >= 100:
@@ -127,15 +129,30 @@ def figure(value: float | None) -> str:
 
 
 def percentile(values: Distribution | None, quantile: float, count: int) -> str:
-    """One percentile of so many values; with their number where they are too few for it."""
+    """One percentile of ``count`` values; their number is added where they are too few for that percentile."""
     if values is None:
         return "-"
     text = figure(getattr(values, f"p{quantile * 100:.0f}"))
     return f"{text} (n={count})" if few(count, quantile) else text
 
 
+def p50_p99(values: Distribution | None, count: int) -> str:
+    """Both percentiles of ``count`` values, one below the other."""
+    return f"{percentile(values, 0.5, count)}\n{percentile(values, 0.99, count)}"
+
+
+def plus_minus(interval: Interval | None) -> str:
+    """The estimate, below it half the width of its interval."""
+    return f"{figure(interval.estimate)}\n±{figure((interval.upper - interval.lower) / 2)}" if interval else "-"
+
+
+def share_text(share: Interval) -> str:
+    """A share, below it its interval."""
+    return f"{share.estimate:.3f}\n{share.lower:.3f}-{share.upper:.3f}"
+
+
 def size_text(count: float) -> str:
-    """Bytes in the unit that leaves three digits or so: ``13.0 MiB``."""
+    """Bytes in the unit that leaves about three digits: ``13.0 MiB``."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
@@ -144,8 +161,10 @@ def size_text(count: float) -> str:
 
 
 def _widths(columns: Sequence[Column], natural: Sequence[int], words: Sequence[int], room: int) -> list[int]:
-    """What fits stays whole; else the folding columns get what the others leave, the narrow ones first, but no less
-    than their longest word where that is short."""
+    """The width of each column: folding ones share what the others leave of ``room``, the narrow ones first.
+
+    None gets less than 8, nor less than its longest word or LEAST_FOLDED, whichever is shorter.
+    """
     room -= sum(wide for column, wide in zip(columns, natural, strict=True) if not column.fold)
     found = list(natural)
     folding = sorted((wide, at) for at, (column, wide) in enumerate(zip(columns, natural, strict=True)) if column.fold)
