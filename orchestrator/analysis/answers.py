@@ -1,8 +1,8 @@
-"""What launches answered to the fixed prompts before they were measured: whether it is output at all, and how much of
-it the model's reference deployment answered too.
+"""What launches answered to fixed prompts before they were measured: is it output at all, and how much of it equals the
+answers of the model's reference deployment?
 
-That is no evaluation of quality: it tells a fast engine from one that computes something else. Only answers to the same
-prompt, through the same API, of one model are compared (docs/metrics.md).
+This does not evaluate quality: it tells a fast engine from one that computes something else. Only answers of one model
+to the same prompt through the same API are compared (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-FEW = 4  # answers or tokens: so few may be alike by chance
-# a piece and nothing else; after a first token more of it, for words may end in "...."
+FEW = 4  # fewer answers or tokens than this may be alike by chance
+# one piece again and again; more often where a first token comes before it, since words may end in "...."
 _REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
 
 Answers = Sequence[AnswerRow]
@@ -29,8 +29,10 @@ Answers = Sequence[AnswerRow]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``share`` of ``n`` tokens that equal the reference's, up to the first of each answer that differs; of characters
-    where one of both tells no token ids (``unit``). ``note``: why there is no share, or what to know of it."""
+    """``share`` of ``n`` tokens that equal the reference's, up to the first difference in each answer.
+
+    Characters are compared where either side has no token ids (``unit``). ``note``: why there is no share, or a remark.
+    """
 
     share: float | None = None
     n: int = 0
@@ -56,7 +58,7 @@ class Answered:
 
     @property
     def family(self) -> tuple[str, str]:
-        """What is compared: one model, whatever its checkpoint, asked through one API."""
+        """Answers are compared within a family: one model, in any checkpoint, asked through one API."""
         return model_of(self.deployment), self.answers[0].api
 
 
@@ -65,7 +67,7 @@ def model_of(row: DeploymentRow) -> str:
 
 
 def called(rows: Sequence[DeploymentRow]) -> str:
-    """One model in few words: its checkpoint that is not quantized, and how many others there are."""
+    """One model in a few words: its unquantized checkpoint, and how many other checkpoints there are."""
     names = {row.model for row in rows}
     first = min({row.model for row in rows if not _quantized(row)} or names)
     others = len(names) - 1
@@ -73,7 +75,7 @@ def called(rows: Sequence[DeploymentRow]) -> str:
 
 
 def broken(answers: Answers) -> list[str]:
-    """Why what a replica answers is no output, a sentence for each that answers none. Too few answers say nothing."""
+    """Why the answers are no output: a sentence per broken replica, empty where all is well or answers are too few."""
     of_each: dict[int, list[AnswerRow]] = defaultdict(list)
     for one in answers:
         of_each[one.replica].append(one)
@@ -104,7 +106,7 @@ def _noise(answers: Answers) -> str | None:
 
 
 def _repeated(text: str) -> str | None:
-    """The piece that a text repeats, and nothing else but what its first token may be."""
+    """The piece that a text repeats, perhaps after a first token; None where it does not only repeat."""
     found = _REPEATED.fullmatch(text)
     return (found[1] or found[2]) if found else None
 
@@ -114,9 +116,9 @@ def agreements(
     described: Callable[[DeploymentRow], DeploymentRow] = lambda row: row,
     planned: Iterable[str] = (),
 ) -> dict[str, Agreement]:
-    """By id of the deployment, for those whose answers are stored.
+    """By deployment id, for deployments whose answers are stored.
 
-    ``described``: a row as it is shown; ``planned``: ids in the order of the file.
+    ``described``: turns a row into the one that is shown; ``planned``: deployment ids in the order of the file.
     """
     manifests = [one for one in store.manifests("launch") if any(part.table == "answers" for part in one.files)]
     if not manifests:
@@ -136,7 +138,7 @@ def agreements(
 
 
 def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[str, Agreement]:
-    """The agreement of every deployment with the reference of its family. A pure function of what is stored."""
+    """The agreement of every deployment with the reference of its family."""
 
     def order(one: Answered) -> tuple[int, int, str]:
         place = planned.index(one.deployment.deployment_id) if one.deployment.deployment_id in planned else len(planned)
@@ -160,10 +162,10 @@ def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[
 
 
 def reference(family: Sequence[Answered], planned: Sequence[str] = ()) -> Answered | None:
-    """The launch that the others are held against: the first of the unquantized deployment with the plainest settings,
-    a superseded one only where the plan asks for none; where all are quantized, the first of all. None where no launch
-    gave output.
+    """The launch that the others are compared with; None where no launch gave output.
 
+    It is the first launch of the unquantized deployment with the plainest settings. A superseded deployment is taken
+    only where the plan asks for no unquantized one; where all are quantized, the first launch of all.
     ``family``: in the order of the file, then of time.
     """
     good = [one for one in family if not broken(one.answers)]
@@ -178,7 +180,7 @@ def _quantized(row: DeploymentRow) -> bool:
 
 
 def _plainness(one: Answered) -> tuple[bool, bool, int, int]:
-    """The lower the plainer: no token ids, a KV cache of another type, devices, how much was set at all."""
+    """Lower is plainer: token ids are told, the KV cache has the model's type, few devices, few settings."""
     row, told = one.deployment, all(answer.token_ids for answer in one.answers)
     return not told, row.kv_cache_dtype not in (None, "auto"), row.devices, len(json.loads(row.settings_json))
 

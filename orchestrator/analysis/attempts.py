@@ -1,7 +1,8 @@
 """What answers need of an attempt, computed once from its requests and kept beside them (docs/data-format.md).
 
-The requests stay the truth. What is computed is written when an attempt is committed, and by whoever finds it missing,
-damaged or of another version: the same function makes it, so it is the same to the last digit.
+The requests stay the truth. The computed data is written when an attempt is committed, and again by any reader that
+finds it missing, damaged or of another version. The same function makes it each time, so it is the same to the last
+digit.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ Record = TypeVar("Record", AttemptData, PooledFigures)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One committed attempt as it was measured. Tables are in the schemas of their names."""
+    """One committed attempt as it was measured. Each table has the schema of its name."""
 
     manifest: Manifest
     point: PointHead
     deployment: DeploymentRow | None
     requests: pa.Table
-    token_events: pa.Table | None  # None: there are none, or they were deleted
+    token_events: pa.Table | None  # None: none were stored, or they were deleted
     engine_metrics: pa.Table
 
     def observed(self) -> Observed:
-        """What its figures are computed from. Raises ValueError when rows of several attempts are mixed."""
+        """What its figures are computed from. Raises ValueError where rows of several attempts are mixed."""
         return observe(self.requests, self.token_events, self.point.window_ns)
 
     def data(self) -> AttemptData:
         """All that answers need of it. Raises ValueError as ``observed`` does."""
         observed = self.observed()
         found, (batches,) = figures(observed), observed.token_batches
-        del observed  # arrays of a million requests are large
+        del observed  # the arrays of a million requests are large
         limits = limit_values(self.requests, self.token_events, self.point.window_ns)
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
@@ -87,7 +88,7 @@ class Attempt:
 
 
 def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
-    """A committed attempt from its parts; None when its commit holds no row of points."""
+    """A committed attempt from its files; None where its commit holds no row of ``points``."""
     points = rows_of(store.read_manifests("points", [manifest]), PointHead)
     if not points:
         return None
@@ -99,11 +100,11 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
 def with_parts(
     store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: pa.Table
 ) -> Attempt:
-    """A committed attempt of which these rows are at hand, requests by index; the others are read."""
+    """A committed attempt of which these rows are at hand; the others are read. ``requests``: sorted by index."""
     token_events = store.read_manifests("token_events", [manifest], GAPS)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     no_tokens = requests["first_token_ns"].null_count == requests.num_rows
-    whole = token_events.num_rows == committed and (committed > 0 or no_tokens)  # half of them answers nothing
+    whole = token_events.num_rows == committed and (committed > 0 or no_tokens)  # a part of them would mislead
     return Attempt(
         manifest=manifest,
         point=point,
@@ -115,12 +116,12 @@ def with_parts(
 
 
 def engine_side(samples: pa.Table) -> EngineSide | None:
-    """Figures of one attempt's ``engine_metrics``, over all replicas, warm-up included; None without samples.
+    """Figures of one attempt's ``engine_metrics`` over all replicas, warm-up included; None without samples.
 
-    Gauges are the highest of the readings, counters the growth from the first to the last one. Null: a replica does not
-    tell it (a part of a sum would be taken for the whole), or a counter fell (the engine was started anew). Where
-    replicas have roles a request passes two: prompts and prefixes are counted where they are computed (prefill), output
-    and TTFT where answers come from (decode: its TTFT begins when the router asks it).
+    Gauges: the highest reading; counters: the growth from the first reading to the last. None where a replica does not
+    report the metric (a part of a sum would be taken for the whole) or a counter fell (the engine was restarted). Where
+    replicas have roles a request passes through two of them: prompts and prefixes are counted at prefill, output and
+    TTFT at decode, whose TTFT begins when the router asks it.
     """
     if not samples.num_rows:
         return None
@@ -136,7 +137,7 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
         return _finite(of_each(f"{name}_max").max())
 
     def grown(name: str, but: str = "") -> float | None:
-        """Of all replicas that do not have the role ``but``."""
+        """The growth over all replicas, except those with the role ``but``."""
         growth = of_each(f"{name}_last") - of_each(f"{name}_first")
         return _finite(np.where((of_each(f"{name}_count") > 1) & (growth >= 0), growth, np.nan)[roles != but].sum())
 
@@ -165,14 +166,14 @@ def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> floa
 
 
 def keep(kept: PackedRows, rows: pa.Table) -> pa.Table:
-    """Write what was computed where that is allowed: read-only results give the same answers, later."""
+    """Store computed rows where that is allowed. Read-only results give the same answers, only slower."""
     with suppress(ResultsError):
         kept.add(rows)
     return rows
 
 
 def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """These columns of AttemptData of some attempts. ``attempts``: their ids. Damaged ones are left out."""
+    """The given columns of AttemptData. ``attempts``: ids; damaged ones are left out."""
 
     def one(ids: tuple[str, str]) -> AttemptData | None:
         attempt = _whole(store, ids)
@@ -186,20 +187,20 @@ def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequenc
 
 
 def attempt_data(store: Store, attempts: Iterable[Committed]) -> Iterator[AttemptData]:
-    """All that answers need of some attempts; none of one whose commit is damaged."""
+    """All that answers need of some attempts; damaged ones are left out."""
     for rows in computed(store, [one.ids for one in attempts], arrow_schema(AttemptData).names):
         yield from rows_of(rows, AttemptData)
 
 
 def pool_key(attempt_ids: Iterable[str]) -> str:
-    """What PooledFigures calls these attempts."""
+    """The key under which PooledFigures stores the figures of these attempts."""
     return "+".join(sorted(attempt_ids))
 
 
 def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterator[pa.Table]:
-    """Figures of attempts taken together, as ``attempt_ids`` and ``figures``. ``groups``: ids of each.
+    """The pooled figures of groups of attempts, as ``attempt_ids`` and ``figures``. ``groups``: the ids of each.
 
-    Raises DamagedError when some cannot be read: they are left out of the store then, so that asking again goes on.
+    Raises DamagedError where attempts cannot be read. The store leaves those out from then on: asking again succeeds.
     """
 
     def one(group: Sequence[tuple[str, str]]) -> PooledFigures | None:
@@ -222,7 +223,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
 
 
 def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:
-    """An attempt from its parts; None, and left out of the store, where they cannot be read."""
+    """An attempt from its files; where they cannot be read None, and the store leaves it out from then on."""
     manifest = store.manifest(*ids)
     try:
         attempt = read_attempt(store, manifest) if manifest else None
@@ -241,7 +242,7 @@ def _kept_or_made(
     record: type[Record],
     make: Callable[[Source], Record | None],
 ) -> Iterator[pa.Table]:
-    """Rows of the wanted keys, some at a time: those that were kept, then the others, made and kept."""
+    """The rows of the wanted keys, some at a time: first the stored ones, then those that are made, and stored, now."""
     missing = dict(wanted)
     for rows in kept.scan(columns, wanted) if wanted else ():
         for key in kept.keys_of(rows):

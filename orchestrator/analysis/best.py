@@ -1,7 +1,7 @@
-"""Which deployment gives the most throughput while the limits hold, how sure that is, and what would make it surer.
+"""Which deployment gives the most throughput while the limits hold, how sure that is, and what would settle it.
 
-What each deployment holds is in capacity.py. What was asked and not measured is a doubt like what was measured badly:
-nothing is certain while a level that was never judged could still turn the answer.
+capacity.py finds what each deployment holds. A level that was asked for and not measured is as much a doubt as one that
+was measured badly: nothing is certain while a level that was never judged could still change the answer.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from orchestrator.analysis.measured import Point
 from orchestrator.analysis.slo import format_slo
 from orchestrator.spec.load import Per, Slo, load_text
 
-Doubt = tuple[str, str | None]  # why the answer is not certain, and which measurement would decide
+Doubt = tuple[str, str | None]  # why the answer is not certain, and which measurement would settle it
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ranking of the deployments that were asked the same of the same model, the best first.
+    """The ranking of deployments of one model that were asked the same, best first.
 
-    ``decide``: which further measurements would make it certain, a sentence each. ``content``: what was asked, where
-    no plan tells it apart.
+    ``decide``: the further measurements that would make it certain, a sentence each. ``content``: what was asked, where
+    there is no plan to say it.
     """
 
     experiment: str
@@ -65,12 +65,12 @@ def best(
     searched: Mapping[str, bool] = MappingProxyType({}),
     full_grid: bool = False,
 ) -> list[Comparison]:
-    """One comparison per experiment, workload, model and, unless dollars make them comparable, hardware; what an
-    emulator answered has its own.
+    """One comparison per experiment, workload, model and hardware; per dollar all hardware is compared. Emulated points
+    are compared among themselves.
 
-    ``points``: of ``load_points`` with the same ``slo``, of each workload's name those of one content. ``per`` None:
-    per GPU, and per deployment where one of a comparison has no GPUs of ours (an endpoint). ``searched``: workloads of
-    which capacities were searched, and whether under these limits; ``full_grid``: they did not race.
+    ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the same content.
+    ``per`` None: per GPU, or per deployment where a comparison has an endpoint, whose GPUs are not known. ``searched``:
+    workloads whose capacity was searched, and whether under this SLO. ``full_grid``: the deployments did not race.
     """
     groups: dict[Group, tuple[list[Point], list[Missing]]] = {}
     for point in points:
@@ -84,13 +84,13 @@ def best(
 
 
 def group_of(point: Point) -> Group:
-    """What it is compared within: checkpoints of one model stand together."""
+    """The group that a point is shown in: all checkpoints of one model stand together."""
     head, deployment = point.head, point.deployment
     return Group(head.experiment, head.workload, model_of(deployment), deployment.hardware, point.emulated)
 
 
 def ranked_in(point: Point, per: Per | None) -> Group:
-    """What it is ranked with."""
+    """The group that a point is ranked in."""
     return _in(group_of(point), per)
 
 
@@ -138,7 +138,7 @@ def _comparison(
 def _claimed(
     of_each: Mapping[str, tuple[Sequence[Point], object]], slo: Slo, searched: bool | None, race: Per | None
 ) -> dict[str, dict[str, Claim]]:
-    """What searches show, by deployment. ``race``: per what they race; None: they do not."""
+    """The claims of searches, by deployment id. ``race``: the unit they race in; None: they do not race."""
     found = {name: claims(some, slo, searched) for name, (some, _) in of_each.items() if some and searched is not None}
     if race is None:
         return found
@@ -154,7 +154,7 @@ def _unit(points: Sequence[Point], per: Per) -> str:
 
 
 def _certainty(contenders: Sequence[Contender], ranking: Sequence[Candidate]) -> tuple[bool, str, tuple[str, ...]]:
-    """Whether the first is certain to be the best, why in one sentence, and which measurements would decide."""
+    """Whether the first is certain to be the best, why in one sentence, and which measurements would settle it."""
     doubts = [*_unsettled(contenders), *_weak(ranking)]
     if doubts:
         why = "; ".join(doubt for doubt, _ in doubts)
@@ -165,7 +165,7 @@ def _certainty(contenders: Sequence[Contender], ranking: Sequence[Candidate]) ->
 
 
 def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
-    """What could still be better than everything in the ranking."""
+    """Doubts about deployments that could still turn out better than all in the ranking."""
     if new := [one.label for one in contenders if not one.measured]:
         yield f"{_names(new)} {_are(new)} not measured yet", f"run the experiment again: it goes on with {_names(new)}"
     if unknown := [one for one in contenders if one.measured and one.open]:
@@ -191,8 +191,8 @@ def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
 
 
 def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
-    """What keeps the order of the ranking from being certain. Of those that were outraced (and are not the
-    first all the same) no more is wanted: they were shown to fail at what another holds."""
+    """Doubts about the order of the ranking. Deployments that were outraced need no more measuring, unless one of them
+    is first: they failed at a load that another one holds."""
     first, *others = ranking
     known = [first, *(one for one in others if one.capacity is None or one.capacity.status != "outraced")]
     if unsteady := [one.name for one in known if any(repeat.point.steady is False for repeat in one.point.used)]:
@@ -204,7 +204,7 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
         again = [_label(one) for one in single if one.point.deployment.launched]
         yield "one start: spread unknown", f"start {_names(again)} at least twice (starts: 2)" if again else None
     below = [one for one in first.point.tests if one.share.lower < one.target]
-    if short := below if first.capacity is None else []:  # what is claimed was shown by a test of its own
+    if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
     told = [one for one in others if one.throughput.starts > 1]
@@ -218,7 +218,7 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
 
 
 def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo) -> tuple[bool, str, tuple[str, ...]]:
-    """Why there is no ranking, and what to measure."""
+    """The certainty (False), why there is no ranking, and what to measure."""
     decide = [text for _, text in _unsettled(contenders) if text]
     if not points:
         return False, "nothing that the plan asks for here is measured yet", tuple(decide)
@@ -242,7 +242,7 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _lower(points: Sequence[Point]) -> tuple[str, ...]:
-    """What to measure where nothing holds: where the lowest level met the limits, it is that one's measurement."""
+    """What to measure where nothing holds: below the lowest level that failed, where there is anything below."""
     judged = [point for point in points if point.tests and not holds(point)]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):

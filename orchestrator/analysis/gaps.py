@@ -1,4 +1,4 @@
-"""Counts of token gaps by whole microseconds: exact quantiles of hundreds of millions of gaps in little memory."""
+"""Token gaps counted by whole microseconds: exact quantiles of hundreds of millions of gaps in little memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from orchestrator.analysis.requests import Block, Bools, Floats, Ints
 
-_DENSE_US = 1 << 20  # gaps below one second are counted in an array, the few above by sorting
+_DENSE_US = 1 << 20  # gaps below about one second are counted in an array, the few longer ones by sorting
 
 
 @dataclass(frozen=True, slots=True)
 class GapCounts:
-    """How often each gap occurred. ``us`` sorted and distinct, ``counts`` of the same length."""
+    """How often each gap occurred. ``us``: sorted, distinct; ``counts``: of the same length."""
 
     us: Ints
     counts: Ints
@@ -26,15 +26,15 @@ class GapCounts:
         return int(self.counts.sum())
 
     def mean_us(self) -> float:
-        """Of at least one gap."""
+        """The mean gap; there must be one."""
         return float(self.us @ self.counts) / self.total
 
     def std_us(self) -> float:
-        """Of at least one gap: the standard deviation of these gaps."""
+        """The standard deviation of the gaps; there must be one."""
         return float(np.sqrt(((self.us - self.mean_us()) ** 2 @ self.counts) / self.total))
 
     def quantiles_us(self, probabilities: Iterable[float]) -> Floats:
-        """As ``numpy.quantile`` (linear, Hyndman and Fan's type 7) of the gaps written out one by one."""
+        """What ``numpy.quantile`` gives for the single gaps (linear interpolation, Hyndman and Fan's type 7)."""
         ends = np.cumsum(self.counts)
         rank = np.asarray(list(probabilities)) * (ends[-1] - 1)
         low = np.floor(rank)
@@ -47,7 +47,7 @@ NO_GAPS = GapCounts(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
-    """All gaps of several measurements together."""
+    """The gaps of several measurements pooled."""
     found = list(parts)
     if len(found) == 1:
         return found[0]
@@ -57,7 +57,7 @@ def merge_gaps(parts: Iterable[GapCounts]) -> GapCounts:
 def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
     """Inter-token gaps of the chosen requests (a mask over RequestArrays).
 
-    A gap before a chunk of k tokens counts as k gaps that add up to it: whole microseconds, remainder carried.
+    A gap before a chunk of k tokens counts as k gaps in whole microseconds that add up to it.
     """
     dense = np.zeros(0, np.int64)
     large: list[Ints] = []
@@ -77,7 +77,7 @@ def count_gaps(blocks: Iterable[Block], chosen: Bools) -> GapCounts:
 
 
 def token_gaps(block: Block) -> tuple[Ints, Ints]:
-    """Every inter-token gap of a block in us, and the row it belongs to."""
+    """Every inter-token gap of a block in us, and the row of the block it belongs to."""
     if block.tokens is None:
         return block.gaps_us.astype(np.int64), block.row_of_gap
     whole, rest = np.divmod(block.gaps_us.astype(np.int64), block.tokens)

@@ -1,14 +1,14 @@
-"""How sure a share or a rate is, when what happens to one request depends on its neighbours.
+"""Confidence intervals of a share or a rate where the fate of one request depends on its neighbours.
 
-Failures come in runs (a queue fills up, then everything behind it is late), so intervals for independent samples are
-too narrow: in a synthetic check the usual one let a false claim through in 40 % of runs. Method of batch means
-(Schmeiser 1982, "Batch size effects in the analysis of simulation output"): cut each repeat into 10 batches in order of
-time, take the spread of the batches for the spread of the mean. Batches of different size and several repeats are
-weighed as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole repeats differ by more than their
-batches do, the spread of the repeats counts instead.
+Failures come in runs: a queue fills up, then everything behind it is late. Intervals for independent samples are
+therefore too narrow; in a synthetic check the usual one let a false claim through in 40 % of runs. This is the method
+of batch means (Schmeiser 1982, "Batch size effects in the analysis of simulation output"): each repeat is cut into 10
+batches in order of time, and the spread of the batches gives the standard error of the mean. Batches of different size
+and several repeats are weighted as a ratio estimator (Cochran, "Sampling Techniques", ch. 6). Where whole repeats
+differ by more than their batches do, the spread of the repeats counts instead.
 
-Two starts of one engine differ by more than anything within one of them tells (memory layout, clocks, compiled code,
-neighbours). Where there are several, the spread between starts counts, with as many degrees of freedom as it has.
+Two starts of one engine differ by more than anything seen within one start (memory layout, clocks, compiled code,
+neighbours). Where there are several starts, the spread between them counts, with its own degrees of freedom.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.throughput import BATCHES, Batches
 
 CONFIDENCE = 0.95
-MOST_STARTS = 20  # that anybody would be asked for
+MOST_STARTS = 20  # more than this nobody is advised to make
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its two-sided interval. ``design_effect``: variance over that of independent samples.
+    """An estimate and its two-sided interval. ``design_effect``: its variance over that of independent samples.
 
-    ``starts``: of the engine; with one, the interval tells nothing of how much another start would differ.
+    ``starts``: engine starts; with one, the interval says nothing of how much another start would differ.
     """
 
     estimate: float
@@ -48,9 +48,9 @@ class Interval:
 
 
 def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -> bool:
-    """Whether ``first`` is above ``second`` by more than their starts differ (Welch's t-test, 1947).
+    """Whether ``first`` is above ``second`` by more than starts differ (Welch's t-test, 1947).
 
-    Both need at least two starts: False otherwise.
+    False where either has fewer than two starts.
     """
     if min(first.starts, second.starts) < 2:
         return False
@@ -65,7 +65,7 @@ def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
-    """Starts of each at which the difference seen would be beyond the spread seen; None: more than MOST_STARTS."""
+    """How many starts of each would show the observed difference, if the spread stays; None: more than MOST_STARTS."""
     for starts in range(2, MOST_STARTS + 1):
         if exceeds(_of_starts(first, starts), _of_starts(second, starts)):
             return starts
@@ -73,7 +73,7 @@ def starts_to_decide(first: Interval, second: Interval) -> int | None:
 
 
 def _of_starts(one: Interval, starts: int) -> Interval:
-    """What so many starts that differ like these would give."""
+    """The interval expected from ``starts`` starts that differ as those seen do."""
     return replace(one, starts=starts, standard_error=one.standard_error * float(np.sqrt(one.starts / starts)))
 
 
@@ -81,7 +81,7 @@ NO_BATCHES = Batches(np.zeros(0), np.zeros(0))
 
 
 def batches_of(flags: Bools) -> Batches:
-    """Flags in order of schedule; fewer flags than batches make each its own."""
+    """BATCHES batches of nearly equal size; fewer where there are fewer flags. ``flags``: in order of schedule."""
     sizes = np.full(min(BATCHES, flags.size), flags.size // BATCHES)
     sizes[: flags.size - int(sizes.sum())] += 1
     starts = np.cumsum(sizes) - sizes
@@ -91,12 +91,11 @@ def batches_of(flags: Bools) -> Batches:
 def share_interval(
     repeats: Sequence[Bools], starts: Sequence[int] = (), confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Interval of the share of true flags; None of nothing. ``repeats``: flags of each repeat in order of schedule.
+    """Interval of the share of true flags; None without flags. ``repeats``: the flags of each repeat, in order of
+    schedule. ``starts``: the engine start that each repeat was measured on; empty: all on one.
 
-    ``starts``: which start each repeat was measured on; left out: all on one.
-
-    Wilson's interval (1927) with the effective number of samples n / design effect and Student's t for the batches'
-    degrees of freedom. With all flags equal there is no spread to see, and the design effect is taken as 1.
+    Wilson's interval (1927) with n / design effect as the effective sample size, and Student's t with the degrees of
+    freedom of the batches. Where all flags are equal there is no spread to see: the design effect is taken as 1.
     """
     cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
     ratio = _ratio(cut, starts)
@@ -117,9 +116,9 @@ def share_interval(
 def rate_interval(
     repeats: Sequence[Batches], starts: Sequence[int] = (), confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Interval of total amount / total size (a throughput: tokens / seconds); None where there is no size.
+    """Interval of total amount / total size, such as tokens / seconds; None where the size is 0.
 
-    ``starts``: as of ``share_interval``.
+    ``starts``: see ``share_interval``.
     """
     ratio = _ratio(repeats, starts)
     if ratio is None:
@@ -131,7 +130,7 @@ def rate_interval(
 
 @dataclass(frozen=True, slots=True)
 class _Ratio:
-    """Of sums: total amount over total ``size``, its variance and that variance's degrees of freedom."""
+    """Total amount over total ``size``, the variance of that estimate and the variance's degrees of freedom."""
 
     estimate: float
     size: float
@@ -142,7 +141,7 @@ class _Ratio:
 
 
 def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
-    """None where there is no size. Of batches, repeats and starts those count that differ most."""
+    """None where the size is 0. The variance is that of batches, repeats or starts, whichever differ most."""
     measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
     measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
     if not measured:
@@ -162,7 +161,7 @@ def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
 
 
 def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
-    """Of the ratio estimator: B/(B-1) * sum((a - ratio * s)^2) / sum(s)^2."""
+    """Variance of the ratio estimator: B/(B-1) * sum((a - ratio * s)^2) / sum(s)^2."""
     count = amounts.size
     if count < 2:
         return 0.0
@@ -170,6 +169,6 @@ def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
 
 
 def _t(freedom: float, confidence: float) -> float:
-    from scipy.special import stdtrit  # only when there is something to say: `load` starts without it
+    from scipy.special import stdtrit  # imported late: `load` starts without scipy
 
     return float(stdtrit(max(freedom, 1), (1 + confidence) / 2))

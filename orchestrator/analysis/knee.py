@@ -1,4 +1,4 @@
-"""Where a curve bends: the load up to which more load is worth it."""
+"""Where a throughput curve bends: the load beyond which more load gains little."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.analysis.measured import Point
 from orchestrator.analysis.metrics import BACKLOG, FAILING
 
 FEWEST = 4  # levels
-LEAST = 0.1  # distance from the straight line, both axes from 0 to 1: less is noise
+LEAST = 0.1  # distance from the straight line (both axes scaled to 0..1); less is noise
 
 
 def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
-    """Index of the knee of throughput over load, loads rising; None where it has none.
+    """Index of the knee of throughput over load; None where there is none. ``levels``: ascending.
 
-    Both scaled to 0..1, it is the point furthest above the straight line between the ends: Kneedle (Satopaa et al.,
-    "Finding a Kneedle in a Haystack", ICDCSW 2011), without smoothing.
+    With both scaled to 0..1, the knee is the point furthest above the straight line between the ends: Kneedle (Satopaa
+    et al., "Finding a Kneedle in a Haystack", ICDCSW 2011), without smoothing.
     """
     x, y = np.asarray(levels, float), np.asarray(throughputs, float)
     if x.size < FEWEST or np.ptp(y) <= 0:
@@ -29,7 +29,7 @@ def knee(levels: Sequence[float], throughputs: Sequence[float]) -> int | None:
 
 
 def knees(points: Iterable[Point]) -> frozenset[str]:
-    """Ids of the points that are the knee of their curve: of one workload on one deployment, with one control."""
+    """Ids of the points that are the knee of a curve: one workload on one deployment, under one control."""
     curves: dict[tuple[str, str, str], list[tuple[float, float, str]]] = {}
     for point in points:
         head, rate = point.head, point.figures.output_token_throughput

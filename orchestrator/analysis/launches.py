@@ -1,4 +1,4 @@
-"""Starts of engines: what the plan had predicted of each beside what the engine then said of itself."""
+"""Starts of engines: what the plan predicted for each beside what the engine then reported."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FIGURES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """One figure as predicted and as reported; None where it was not.
+    """One figure as predicted and as reported, each None where unknown.
 
-    ``difference_percent``: the prediction's, in per cent of what the engine reports: above 0 it promised too much.
+    ``difference_percent``: predicted minus reported, in per cent of reported: above 0 the prediction was too high.
     """
 
     predicted: float | None
@@ -35,9 +35,9 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by name, see FIGURES.
+    """One launch, failed or not. ``deployment`` None: its row was not stored. ``figures``: by the names of FIGURES.
 
-    ``reported``: all that the engine said of itself, by the names of ``Engine.reported``.
+    ``reported``: all that the engine reported, by the names of ``Engine.reported``.
     """
 
     row: LaunchRow
@@ -51,7 +51,7 @@ class Launch:
 
 
 def load_launches(store: Store) -> list[Launch]:
-    """Every launch of an experiment, failed ones too, sorted by deployment and time."""
+    """All launches of an experiment, failed ones included, sorted by deployment and time."""
     committed = store.manifests("launch")
     described = rows_of(store.read_manifests("deployments", committed, leave_out=True), DeploymentRow)
     deployments = {row.deployment_id: row for row in described}
@@ -65,18 +65,17 @@ def load_launches(store: Store) -> list[Launch]:
 
 
 def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, LaunchRow]:
-    """The launches that attempts ran on, by id; without those that are not committed."""
+    """The committed launches that attempts ran on, by id."""
     committed = store.launches(sorted({one.launch_id for one in attempts if one.launch_id}))
     rows = store.read_manifests("launches", committed, leave_out=True)
     return {row.launch_id: row for row in rows_of(rows, LaunchRow)}
 
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
-    """Every figure of FIGURES, from what ``predicted_json`` and ``engine_reported_json`` hold."""
+    """All figures of FIGURES, from the contents of ``predicted_json`` and ``engine_reported_json``."""
     return {name: _figure(predicted.get(ours), reported.get(theirs)) for name, (ours, theirs) in FIGURES.items()}
 
 
 def _figure(predicted: float | None, reported: float | None) -> Predicted:
-    known = predicted is not None and reported
-    difference = (predicted - reported) / reported * 100 if known and reported and predicted is not None else None
+    difference = (predicted - reported) / reported * 100 if predicted is not None and reported else None
     return Predicted(predicted, reported, difference)

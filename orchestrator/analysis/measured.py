@@ -1,4 +1,4 @@
-"""Stored measurements with their metrics: load points, each with its repeats, for tables and for ``best``."""
+"""Stored measurements with their metrics: load points, each with its repeats, for tables and ``best``."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)  # failures t
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One repeat of a point: the attempt that counts."""
+    """One repeat of a point: the attempt of it that counts."""
 
     point: PointHead
     output_tokens: Batches  # over the steady window
-    verdicts: tuple[Verdicts, ...]  # under each of the limits that were asked for; none where it failed
-    attempts: int  # at this measurement, failed ones too
+    verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
+    attempts: int  # all attempts at this measurement, failed ones included
     requests: Counts
-    _figures: Callable[[], Figures]  # these two are made when they are asked for
+    _figures: Callable[[], Figures]  # these two are decoded only when needed
     _engine_side: Callable[[], EngineSide | None]
 
     @property
@@ -58,7 +58,7 @@ class Measurement:
 
     @property
     def engine_side(self) -> EngineSide | None:
-        """What the engines said of themselves."""
+        """What the engines' own metrics say; None where they gave none."""
         return self._engine_side()
 
     @property
@@ -71,17 +71,17 @@ class Measurement:
 
     @property
     def counts(self) -> bool:
-        """Whether its requests say how the engine did: a repeat in which it fell behind is no less true than others."""
+        """Whether its requests show how the engine did. A repeat in which the engine fell behind counts too."""
         return self.valid or (self.ok and self.point.validity == BACKLOG)
 
     @property
     def broken(self) -> bool:
-        """Whether the engine failed it: it died, took too long or cannot run so."""
+        """Whether it failed because of the engine: that died, took too long or cannot run this configuration."""
         return not self.ok and self.point.failure_class not in _NOT_THE_ENGINES
 
 
 class Attained(NamedTuple):
-    """What came of one test of an SLO at a load: the share of requests that met it, and the share that must."""
+    """The result of one test of an SLO at a load: the share of requests that met it, and the share that must."""
 
     name: str
     share: Interval
@@ -89,7 +89,7 @@ class Attained(NamedTuple):
 
 
 def attained(verdicts: Sequence[Verdicts], starts: Sequence[int] = ()) -> tuple[Attained, ...]:
-    """Every test of an SLO over some repeats; none without requests. ``starts``: of ``share_interval``."""
+    """The results of all tests of an SLO over some repeats; empty without requests. ``starts``: see share_interval."""
     of_each = zip(*(one.tests for one in verdicts), strict=True)
     shares = [(tests[0], share_interval([one.met for one in tests], starts)) for tests in of_each]
     return tuple(Attained(test.name, share, test.target) for test, share in shares if share is not None)
@@ -101,26 +101,33 @@ class Point:
 
     deployment: DeploymentRow
     repeats: tuple[Measurement, ...]
-    used: tuple[Measurement, ...]  # its answers come from these: those that count; without any, those that ran at all
     _figures: Callable[[], Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
 
     @property
     def head(self) -> PointHead:
-        """The first repeat's row; what it shares with the others is the point's."""
+        """The row of the first repeat, which stands for what all repeats share."""
         return self.repeats[0].point
 
+    @cached_property
+    def used(self) -> tuple[Measurement, ...]:
+        """The repeats that its answers come from."""
+        return _used(self.repeats)
+
     def named(self, workload: str | None) -> Point:
-        """The same under the name that its workload has now: a name changes no measurement."""
+        """The point under the name that its workload has now: renaming changes no measurement."""
         if workload is None or workload == self.head.workload:
             return self
-        repeats = {id(one): replace(one, point=replace(one.point, workload=workload)) for one in self.repeats}
-        return replace(self, repeats=tuple(repeats.values()), used=tuple(repeats[id(one)] for one in self.used))
+        return replace(
+            self, repeats=tuple(replace(one, point=replace(one.point, workload=workload)) for one in self.repeats)
+        )
 
     @property
     def validity(self) -> str:
-        """Of its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed;
-        ``broken_output`` where any repeat is: it may be the others' prompts that did not show it."""
+        """The verdict on its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed.
+
+        ``broken_output`` where any repeat is: the prompts of the others may just not have shown it.
+        """
         if self._noise:
             return BROKEN
         some = self.used or self.repeats
@@ -129,7 +136,7 @@ class Point:
 
     @property
     def reasons(self) -> list[str]:
-        """Behind its validity, of each repeat that decides it."""
+        """The reasons for its validity, from every repeat that decides it."""
         return [text for one in self._noise or self.used or self.repeats for text in one.point.validity_reasons]
 
     @property
@@ -138,12 +145,12 @@ class Point:
 
     @property
     def broken(self) -> tuple[Measurement, ...]:
-        """Its repeats that the engine failed: whatever the others say, such a level does not hold."""
+        """Its repeats that the engine failed. A level with such a repeat does not hold."""
         return tuple(one for one in self.repeats if one.broken)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Which start of its deployment each used repeat was measured on."""
+        """The start of its deployment that each used repeat was measured on."""
         return tuple(one.point.start for one in self.used)
 
     @property
@@ -152,23 +159,23 @@ class Point:
 
     @property
     def figures(self) -> Figures:
-        """Of the used repeats pooled; of all when each of them failed (counts, no latencies)."""
+        """The used repeats pooled; where all repeats failed, all of them (counts, no latencies)."""
         return self._figures()
 
     @cached_property
     def held(self) -> tuple[tuple[Attained, ...], ...]:
-        """Under each of the SLOs, what came of its tests; no test without requests."""
+        """The results of the tests of each SLO; empty without requests."""
         by_slo = zip(*(one.verdicts for one in self.used), strict=True)
         return tuple(attained(verdicts, self.starts) for verdicts in by_slo)
 
     @property
     def tests(self) -> tuple[Attained, ...]:
-        """Under the first of the SLOs; none without any, and without requests."""
+        """The results under the first SLO; empty without an SLO or without requests."""
         return self.held[0] if self.held else ()
 
     @property
     def attainment(self) -> Interval | None:
-        """Of the first of these tests."""
+        """The share of the first of these tests."""
         return self.tests[0].share if self.tests else None
 
     def output_token_throughput(self) -> Interval | None:
@@ -177,10 +184,10 @@ class Point:
 
 
 def load_points(store: Store, *slos: Slo) -> list[Point]:
-    """Every point of an experiment, held against these limits, sorted by deployment, workload and level.
+    """Every point of an experiment, judged by these SLOs, sorted by deployment, workload and level.
 
-    A measurement is its winning attempt; one that never got an ok attempt is its latest failed one. Attempts with
-    damaged files are left out (``store.damage``).
+    Of each measurement the first ok attempt counts, else the latest failed one. Attempts with damaged files are left
+    out (``store.damage``); where one is found, all is read again without it.
     """
     while True:
         damaged = len(store.damage)
@@ -195,10 +202,10 @@ def load_points(store: Store, *slos: Slo) -> list[Point]:
 
 
 def complete(store: Store) -> None:
-    """Compute and keep what answers will need of a store and nobody computed yet, as far as that is possible now."""
+    """Compute and keep what later answers need and is not computed yet, as far as that is possible now."""
     try:
         load_points(store)
-    except (ResultsError, ValueError) as error:  # all is committed: whoever reads the results computes it
+    except (ResultsError, ValueError) as error:  # nothing is lost: readers compute what is missing
         _log.warning("not everything that answers need was computed: %s", error)
 
 
@@ -212,32 +219,30 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     attempts = _Attempts(slos, tries)
     for rows in computed(store, counting, attempts.columns):
         attempts.add(rows)
-    if unknown := attempts.undescribed():  # versions that wrote a deployment with its launch alone
+    if unknown := attempts.undescribed():  # older versions stored a deployment's row with its launch only
         launched = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
         attempts.deployments |= {one.deployment_id: one for one in launched if one.deployment_id in unknown}
     groups: dict[str, list[Measurement]] = {}
     for measurement in attempts.measurements():
         groups.setdefault(measurement.point.point_id, []).append(measurement)
-    used = [_used(group) for group in groups.values()]
-    together = _together(store, [some or group for some, group in zip(used, groups.values(), strict=True)])
+    together = _together(store, [_used(group) or group for group in groups.values()])
     return [
-        Point(attempts.deployment(group[0].point), tuple(group), some, figures)
-        for group, some, figures in zip(groups.values(), used, together, strict=True)
+        Point(attempts.deployment(group[0].point), tuple(group), figures)
+        for group, figures in zip(groups.values(), together, strict=True)
     ]
 
 
 def _counting(store: Store) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """Ids of the attempts that count, and how many each measurement had."""
+    """The ids of the attempts that count, and how many attempts each measurement had."""
     committed = store.commits()  # oldest first
     counting = {one.measurement_id: one for one in committed} | first_ok(committed)
     return sorted(one.ids for one in counting.values()), Counter(one.measurement_id for one in committed)
 
 
 class _Attempts:
-    """The attempts that count: of each measurement the first ok one, else the latest.
+    """The attempts that count, with the columns of AttemptData that are needed.
 
-    Those columns of AttemptData that are needed: small things as records, figures as Arrow. ``tries``: how many
-    attempts each measurement had.
+    Small things are held as records, figures as Arrow. ``tries``: how many attempts each measurement had.
     """
 
     def __init__(self, slos: Sequence[Slo], tries: Mapping[str, int]) -> None:
@@ -247,12 +252,12 @@ class _Attempts:
         needed = ["point", "deployment", "figures", "engine_side", "batch_tokens", "batch_s", *limits]
         self.columns = [*arrow_schema(Committed).names, *needed]
         self.deployments: dict[str, DeploymentRow] = {}
-        self._described: dict[str, int] = {}  # when the attempt was made that a deployment's row came with
+        self._described: dict[str, int] = {}  # by deployment: creation time of the attempt that its row came with
         self._rows: list[tuple[PointHead, Batches, tuple[Verdicts, ...]]] = []
         self._figures = [arrow_schema(AttemptData).empty_table().select(["figures", "engine_side"])]
 
     def add(self, rows: pa.Table) -> None:
-        """``rows``: in ``columns``, of attempts that were not added yet."""
+        """Add attempts. ``rows``: the columns ``columns``."""
         points = rows_of(_unnested(rows["point"]), PointHead)
         batches = map(Batches, _split(rows["batch_tokens"]), _split(rows["batch_s"]))
         committed = rows_of(rows, Committed)
@@ -261,19 +266,18 @@ class _Attempts:
         there, new = rows["deployment"].is_valid().to_pylist(), dict[str, int]()
         for at, (one, point) in enumerate(zip(committed, points, strict=True)):
             known = self._described.get(point.deployment_id)
-            if there[at] and (
-                known is None or one.created_unix_ns < known
-            ):  # prices and labels may change: the oldest row counts
+            oldest = known is None or one.created_unix_ns < known  # prices and labels may change: the oldest row counts
+            if there[at] and oldest:
                 self._described[point.deployment_id], new[point.deployment_id] = one.created_unix_ns, at
         described = rows["deployment"].take(pa.array(new.values(), pa.int64())).drop_null()
         self.deployments |= {one.deployment_id: one for one in rows_of(_unnested(described), DeploymentRow)}
 
     def undescribed(self) -> set[str]:
-        """Deployments of which no row came with an attempt."""
+        """Ids of deployments whose row came with none of the attempts."""
         return {point.deployment_id for point, _, _ in self._rows} - set(self.deployments)
 
     def deployment(self, point: PointHead) -> DeploymentRow:
-        """That of a point; one with nothing but its id where nobody described it."""
+        """The deployment of a point; where its row was never stored, one that has only the id."""
         found = self.deployments.get(point.deployment_id)
         return found or _nothing_known(point.deployment_id, point.experiment)
 
@@ -294,7 +298,7 @@ class _Attempts:
         return self.deployment(point).label, point.workload, point.level, point.point_id, point.repeat
 
     def _verdicts(self, rows: pa.Table) -> list[tuple[Verdicts, ...]]:
-        """Of the ok attempts: all requests are judged at once."""
+        """The verdicts on each attempt, none on failed ones. The requests of all attempts are judged at once."""
         if not self._slos:
             return [()] * rows.num_rows
         ok = [status == "ok" for status in rows["status"].to_pylist()]
@@ -307,7 +311,7 @@ class _Attempts:
 
 
 def _each(verdicts: Verdicts, ends: npt.NDArray[np.int64]) -> Iterator[Verdicts]:
-    """Those of each attempt."""
+    """The joint verdicts on several attempts, cut apart. ``ends``: where the requests of each but the last end."""
     by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
     tests = [np.split(one.met, ends) for one in verdicts.tests]
     for at in range(len(ends) + 1):
@@ -316,7 +320,7 @@ def _each(verdicts: Verdicts, ends: npt.NDArray[np.int64]) -> Iterator[Verdicts]
 
 
 def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:
-    """Figures of each group taken together. Computes those that nobody computed yet."""
+    """The pooled figures of each group; those that are not stored yet are computed."""
     ids = [[(one.point.measurement_id, one.point.attempt_id) for one in group] for group in groups if len(group) > 1]
     empty = arrow_schema(PooledFigures).empty_table().select(["attempt_ids", "figures"])
     rows = pa.concat_tables([empty, *pooled(store, ids)], promote_options="permissive")
@@ -327,12 +331,13 @@ def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Cal
 
 
 def _handles(column: pa.ChunkedArray, record: type[Any]) -> list[Callable[[], Any]]:
-    """What makes the record of each row when it is asked for."""
+    """For each row a function that makes its record."""
     records = LazyRecords[Any](column, record)
     return [partial(records.__getitem__, at) for at in range(len(column))]
 
 
 def _used(repeats: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """The repeats that count; without any, those that ran at all."""
     counting = tuple(one for one in repeats if one.counts)
     return counting or tuple(one for one in repeats if one.ok)
 
@@ -357,14 +362,14 @@ def _nothing_known(deployment_id: str, experiment: str) -> DeploymentRow:
 
 
 def _unnested(column: pa.ChunkedArray) -> pa.Table:
-    """A column of structs as a table."""
+    """The fields of a struct column as a table."""
     return pa.Table.from_batches(
         [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks], pa.schema(list(column.type))
     )
 
 
 def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The values of a column of lists, one after the other."""
+    """The values of a list column, one list after the other."""
     return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False))
 
 

@@ -1,9 +1,9 @@
-"""Requests to the figures people compare engines by.
+"""From requests to the figures by which people compare engines.
 
-Latencies are over the ok requests of phase ``measure`` that were due inside the window; throughput is over what was
-completed inside it, whichever request it belonged to (a window in steady state starts and ends with requests under
-way; ITL counts from first to last content chunk). Failed requests are counted and give no latency and no throughput.
-The definitions are this project's (docs/metrics.md says where other tools differ).
+Latencies are those of the ok requests of phase ``measure`` that were due inside the window. Throughput counts all that
+was completed inside the window, whichever request it belongs to: a steady window begins and ends with requests under
+way. Failed requests are counted and add neither latency nor throughput. docs/metrics.md says where other tools define
+these figures differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.results.records import Counts, Distribution, Figures
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
-FAILING = "failing"  # a verdict beside those of load/validity.py
+FAILING = "failing"  # one more verdict, beside those of load/validity.py
 FAILING_SHARE = 0.05
 BACKLOG = "engine_bound_backlog"  # the verdicts of load/validity.py that blame the engine
 BROKEN = "broken_output"
@@ -34,8 +34,8 @@ BROKEN = "broken_output"
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
-    ``samples``: name to one value per request (names and units as in Figures). ``delivered``: requests, input and
-    output tokens completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one per attempt.
+    ``samples``: by the names of Figures, one value per request. ``delivered``: requests, input and output tokens that
+    were completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one entry per attempt.
     """
 
     scheduled: int
@@ -51,9 +51,9 @@ class Observed:
 
 
 def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests: pa.Table | None) -> WindowNs:
-    """The steady window of a run: after its warm-up, for its duration; without one until the last request was over.
+    """The steady window of a run: from the end of its warm-up, for its duration or else until the last request ended.
 
-    ``warmup_s`` None: from where the run was steady to the end of its duration, all of it where no part was.
+    ``warmup_s`` None: from where the run became steady; the whole run where it never did.
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is not None:
@@ -85,7 +85,7 @@ def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: Window
 
 
 def merge(parts: Iterable[Observed]) -> Observed:
-    """Several attempts as one: samples are pooled (never a mean of percentiles), windows are added."""
+    """Several attempts as one: samples are pooled (percentiles are never averaged), windows are added."""
     found = list(parts)
     names = found[0].samples
     return Observed(
@@ -103,11 +103,11 @@ def merge(parts: Iterable[Observed]) -> Observed:
 
 
 def figures(observed: Observed) -> Figures:
-    """The metrics, the same whoever asks for them.
+    """The metrics of docs/metrics.md.
 
     request_throughput = ok requests completed in the window / its length; requests_per_minute = 60 times that;
-    output_token_throughput and input_token_throughput likewise for tokens, total_token_throughput their sum; the last
-    two are None where prompts were not counted by anyone.
+    output_token_throughput and input_token_throughput are the same for tokens, total_token_throughput is their sum.
+    The last two are None where nobody counted the prompts.
     """
     delivered, window_s = observed.delivered, observed.window_s
     return Figures(
@@ -127,18 +127,19 @@ def figures(observed: Observed) -> Figures:
 
 
 def validity_of(measured: str, requests: Sequence[Counts]) -> str:
-    """The verdict with what failed in mind: where more than FAILING_SHARE did, the others' latencies are no answer."""
+    """The verdict; ``failing`` in place of valid where more than FAILING_SHARE of the requests failed, since the
+    latencies of the others are then no answer."""
     failed, scheduled = (sum(getattr(one, name) for one in requests) for name in ("failed", "scheduled"))
     return FAILING if measured == "valid" and failed > FAILING_SHARE * scheduled else measured
 
 
 def few(count: int, quantile: float) -> bool:
-    """Whether so few values have no such percentile of their own: not even one of them is expected above it."""
+    """Whether ``count`` values are too few for this percentile: less than one of them is expected above it."""
     return count * (1 - quantile) < 1 - 1e-9
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """Percentiles interpolate linearly (numpy's default); None of nothing."""
+    """None without values. Percentiles interpolate linearly (numpy's default)."""
     if not values.size:
         return None
     return _distribution((values.mean(), values.std(), values.min(), values.max()), np.quantile(values, QUANTILES))
@@ -151,16 +152,15 @@ def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
 
 
 def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Floats]]:
-    """One value per chosen request, NaN where its formula has no value, one array after the other: they are large.
+    """One value per chosen request, NaN where its formula has none. A generator, since the arrays are large.
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
-    - ttfo_ms = first content token that is not thought - scheduled, of requests whose stream began with thoughts
+    - ttfo_ms = first token of the answer - scheduled, of requests whose stream began with reasoning
     - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
-    - tpot_ms = (last - first content token) / (N - 1), for N > 1, N the tokens that were streamed; none of a stream
-      that came in lumps
-    - prefill_throughput = prompt tokens / TTFT from sent, tokens/s of one request (genai-bench's input_throughput)
-    - decode_throughput = (N - 1) / (last - first), tokens/s of one request: 1 / TPOT
-    - normalized_ttft_ms = ttft_ms / prompt tokens: compares prompts of different lengths
+    - tpot_ms = (last - first content token) / (N - 1) for N > 1 streamed tokens; none where the stream was buffered
+    - prefill_throughput = prompt tokens / TTFT from sent, in tokens/s of one request (genai-bench's input_throughput)
+    - decode_throughput = (N - 1) / (last - first), in tokens/s of one request: 1 / TPOT
+    - normalized_ttft_ms = ttft_ms / prompt tokens, to compare prompts of different lengths
     """
     scheduled, sent = columns.scheduled_ns[chosen], columns.sent_ns[chosen]
     first, last = columns.first_ns[chosen], columns.last_ns[chosen]
@@ -184,9 +184,9 @@ def _positive(values: Floats) -> Floats:
 
 
 def _delivered(columns: RequestArrays, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
-    """Of ok requests: those complete in the window, and the prompts of those whose first token came in it.
+    """Ok requests completed in the window, input tokens of those whose first token came in it, output tokens in it.
 
-    Input tokens are NaN when those of any request are unknown: a part of the sum would be taken for the whole.
+    Input tokens are NaN where those of any request are unknown: a part of the sum would be taken for the whole.
     """
     return {
         "requests": float((columns.ok & within(columns.finished_ns, window_ns)).sum()),
@@ -205,7 +205,7 @@ def _rate(amount: float, window_s: float) -> float | None:
 
 
 def _gap_distribution(gaps: GapCounts) -> Distribution | None:
-    """ITL in ms: gap before each output token but those of the first chunk."""
+    """ITL in ms: the gap before each output token, except those of the first chunk."""
     if not gaps.total:
         return None
     moments = (gaps.mean_us(), gaps.std_us(), gaps.us[0], gaps.us[-1])

@@ -1,4 +1,4 @@
-"""What became of the requests of a running point so far, in the terms in which limits are held against stored ones."""
+"""The requests of a point that still runs, as the values that limits are checked against."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.slo import LimitValues, limit_values, tests
 from orchestrator.spec.load import LIMITS, Slo
 
-ALL_NS = (0, 2**62)  # a window
-Open = Sequence[tuple[int, bool]]  # when requests were due, ns, and whether nothing of their answer has come
+ALL_NS = (0, 2**62)  # a window without end
+Open = Sequence[tuple[int, bool]]  # of each open request: when it was due, ns; whether nothing of its answer has come
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Measured requests, warm-up ones left out. Instants are seconds since the point's start.
+    """Measured requests, without warm-up. Instants are seconds since the point's start.
 
-    ``ended``: of those that ended since the last time, due at ``due_s`` and over at ``done_s``. ``open``: of those due
-    at ``open_due_s`` and not over when their client told it the least that their values can still come to be.
-    ``now_s``: until when all clients have told.
+    ``ended``: the values of the requests that ended since the last call, due at ``due_s`` and over at ``done_s``.
+    ``open``: for requests that were still open, due at ``open_due_s``, the least that their values can still become.
+    ``now_s``: the instant up to which all clients have reported.
     """
 
     now_s: float
@@ -34,17 +34,19 @@ class Outcomes:
     open: LimitValues
 
     def met(self, slos: Sequence[Slo]) -> Bools:
-        """[ended, tests of all SLOs]"""
+        """Which tests each ended request met. Shape [ended, tests of all SLOs]."""
         return _met(self.ended, slos)
 
     def open_missed(self, slos: Sequence[Slo]) -> Bools:
-        """[open, tests]: which are certain to miss."""
+        """Which tests each open request is certain to miss. Shape [open, tests of all SLOs]."""
         return ~_met(self.open, slos)
 
 
 def outcomes(told: Sequence[tuple[int, Open]], requests: pa.Table, token_events: pa.Table) -> Outcomes:
-    """Of what clients told while they run (``load.point.SoFar``): each at an instant of its own, ns, which requests are
-    open; and the rows of what ended."""
+    """From what clients reported while they run (``load.point.SoFar``).
+
+    ``told``: of each client the instant of its report, ns, and its open requests; the tables: the rows of what ended.
+    """
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
     due_ns, done_ns = (measured[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
     ended = limit_values(requests, token_events, ALL_NS)
@@ -59,7 +61,7 @@ def outcomes(told: Sequence[tuple[int, Open]], requests: pa.Table, token_events:
 
 
 def targets(slos: Sequence[Slo]) -> list[list[float]]:
-    """Of the tests of each SLO, in the order of ``Outcomes.met``."""
+    """The targets of the tests of each SLO, in the order of ``Outcomes.met``."""
     nothing = LimitValues(np.zeros(0, np.bool_), dict.fromkeys(LIMITS, np.zeros(0)))
     return [[test.target for test in tests(nothing, slo)] for slo in slos]
 

@@ -24,7 +24,7 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 class RequestArrays:
     """One entry per request of one attempt. Times in ns since the point's start; NaN where a value is unknown.
 
-    ``position``: where the request of each row of ``token_events`` is in the other arrays.
+    ``position``: for each row of ``token_events`` the index of its request in the other arrays.
     """
 
     ok: Bools
@@ -32,32 +32,32 @@ class RequestArrays:
     scheduled_ns: Floats
     sent_ns: Floats
     first_ns: Floats
-    answer_ns: Floats  # of those that thought aloud first
+    answer_ns: Floats  # first token after the reasoning, where that was streamed
     last_ns: Floats
     done_ns: Floats
-    input_tokens: Floats  # as the engine counted them, else as asked, where that is known (a prompt file: it is not)
+    input_tokens: Floats  # as the engine counted them, else as asked for (of a prompt file nobody knows it)
     output_tokens: Floats  # N of throughput
-    shown_tokens: Floats  # N of TPOT and ITL: without those that were never streamed
-    buffered: bool  # events came in lumps: their instants tell nothing of tokens
+    shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
+    buffered: bool  # the stream came in lumps: the times of its events say nothing of tokens
     token_events: pa.Table | None
     position: Ints
 
     @property
     def intervals(self) -> Floats:
-        """Between a request's first and last token, shown ones; NaN where nobody can tell when tokens came."""
+        """Number of gaps between the first and the last streamed token; NaN where token times are unknown."""
         return np.full(self.ok.size, np.nan) if self.buffered else self.shown_tokens - 1
 
     @property
     def finished_ns(self) -> Floats:
-        """When a request was complete: its last content token; ``done`` when it had none."""
+        """When a request was complete: at its last content token; ``done`` where it had none."""
         return np.where(np.isnan(self.last_ns), self.done_ns, self.last_ns)
 
     def scheduled_in(self, window_ns: WindowNs) -> Bools:
-        """Measured requests that were due in the window: what latencies and attainment are over."""
+        """Measured requests that were due in the window: latencies and attainment are theirs."""
         return self.measured & within(self.scheduled_ns, window_ns)
 
     def blocks(self) -> Iterator[Block]:
-        """``token_events`` in blocks of bounded size; nothing where there are none."""
+        """``token_events`` in blocks of bounded size."""
         start = 0
         columns = None if self.token_events is None else self.token_events.select(["gaps_us", "tokens_per_chunk"])
         for batch in columns.to_batches(max_chunksize=ROWS_PER_BLOCK) if columns is not None else ():
@@ -67,7 +67,7 @@ class RequestArrays:
 
 
 def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> RequestArrays:
-    """Raises ValueError when rows of several attempts are mixed: a request_index occurs twice, or without a request."""
+    """Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has no request."""
     index = requests["request_index"].to_numpy().astype(np.int64)
     if np.unique(index).size != index.size:
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
@@ -94,7 +94,7 @@ def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> Request
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
-    """Which instants are in a window; unknown ones are not."""
+    """Which instants lie in a window; unknown ones do not."""
     return (times_ns >= window_ns[0]) & (times_ns < window_ns[1])
 
 
@@ -104,17 +104,17 @@ def equals(table: pa.Table, name: str, value: str) -> Bools:
 
 
 def _floats(table: pa.Table, name: str) -> Floats:
-    """int64 ns fit a float64 exactly for 104 days; null becomes NaN."""
+    """A column as float64, null as NaN. Times in ns are exact for 104 days."""
     return np.asarray(table[name].to_numpy(), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of ``token_events`` with their requests.
+    """Some rows of ``token_events``.
 
-    ``request``: position in RequestArrays of each row. ``gaps_us``: gaps of all rows one after the other, ``starts``
-    where each row's begin (length rows + 1). ``tokens``: tokens of the chunk after each gap, None when all hold one.
-    ``first_tokens``: tokens of each row's first chunk.
+    ``request``: the index of each row's request in RequestArrays. ``gaps_us``: the gaps of all rows, one row after the
+    other; ``starts``: where each row's begin (length rows + 1). ``tokens``: tokens of the chunk after each gap; None:
+    each holds one. ``first_tokens``: tokens of each row's first chunk.
     """
 
     request: Ints
@@ -143,13 +143,13 @@ def _positions(index: Ints, token_events: pa.Table) -> Ints:
 
 
 def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArray) -> Block:
-    """``total``: output tokens of each row's request that were streamed."""
+    """``total``: the streamed output tokens of each row's request."""
     offsets = gaps.offsets.to_numpy().astype(np.int64)
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets - offsets[0]
     chunks = np.diff(starts) + 1
     given = tokens.is_valid().to_numpy(zero_copy_only=False)
-    several = ~given & (total > chunks) & (chunks > 1)  # more tokens than chunks, and which holds how many is not known
+    several = ~given & (total > chunks) & (chunks > 1)  # more tokens than chunks, and nobody said which held how many
     first = np.where(~given & (total > chunks) & (chunks == 1), total, 1.0).astype(np.int64)
     if not given.any() and not several.any():
         return Block(request, values, starts, None, first)
@@ -162,7 +162,7 @@ def _block(total: Floats, request: Ints, gaps: pa.ListArray, tokens: pa.ListArra
 
 
 def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> None:
-    """N - 1 tokens over the gaps of a row, as evenly as whole tokens go: then mean ITL equals TPOT."""
+    """Spread N - 1 whole tokens as evenly as possible over the gaps of a row: then mean ITL equals TPOT."""
     lengths = np.where(rows, np.diff(starts), 0)
     at = np.repeat(starts[:-1], lengths) + _counting(lengths)
     gaps, tokens = np.repeat(lengths, lengths), np.repeat(np.where(rows, total - 1, 0).astype(np.int64), lengths)

@@ -1,4 +1,4 @@
-"""Latency limits: which requests met them, for any limit, from stored requests."""
+"""Latency limits: which stored requests met them. Any limit can be checked after a run."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from orchestrator.registry import unknown_name
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
 
-JOINT = "attainment"  # the test of a request's own limits together
+JOINT = "attainment"  # name of the test whether a request met all its limits together
 _TERM = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>|==|=)\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What a share of all requests must meet. ``met``: one entry per request, errors are misses."""
+    """What a share ``target`` of all requests must meet. ``met``: one entry per request; errors are misses."""
 
-    __test__: ClassVar[bool] = False  # no test of ours
+    __test__: ClassVar[bool] = False  # keeps pytest from collecting it
 
-    name: str  # JOINT, or that of a limit on a percentile
+    name: str  # JOINT, or the name of a limit on a percentile
     met: Bools
     target: float
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """One entry per request that was due in the window, in order of schedule; errors are in it as not met.
+    """One entry per request that was due in the window, in order of schedule; an error met nothing.
 
-    An SLO holds where all of its ``tests`` do: that of all limits of a request together, then each percentile.
+    An SLO holds where all its ``tests`` hold: that of the limits on each request together, then one per percentile.
     """
 
     tests: tuple[Test, ...]
@@ -44,16 +44,16 @@ class Verdicts:
 
     @property
     def met(self) -> Bools:
-        """Of the first test: what attainment is the share of."""
+        """Who met the first test: attainment is the share of these."""
         return self.tests[0].met
 
 
 @dataclass(frozen=True, slots=True)
 class LimitValues:
-    """What limits are held against: one entry per measured request that was due in the window, in order of schedule.
+    """What limits are checked against: one entry per measured request that was due in the window, in order of schedule.
 
-    ``seconds``: by name of LIMITS; -inf where a request cannot violate it, NaN (never met) where its value is unknown.
-    It lacks ``itl_p99`` where there are no token_events.
+    ``seconds``: by the names of LIMITS; -inf where a request cannot violate the limit, NaN (never met) where its value
+    is unknown. ``itl_p99`` is missing where there are no token_events.
     """
 
     ok: Bools
@@ -61,7 +61,7 @@ class LimitValues:
 
 
 def parse_slo(text: str) -> Slo:
-    """``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``, ``reader=visual``, ``attainment>=95%``).
+    """Reads ``ttft<=500ms,tpot<=50ms,attainment>=0.95`` (also ``ttft_p95<=500ms``, ``reader=visual``, ``95%``).
 
     Raises ProblemsError with everything that is wrong at once.
     """
@@ -92,7 +92,7 @@ def parse_slo(text: str) -> Slo:
 
 
 def _unfit(values: dict[str, Any]) -> list[str]:
-    """What is wrong with terms that are each right."""
+    """What is wrong with terms that are each right by themselves."""
     if not values.keys() - {"attainment"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:
@@ -122,22 +122,22 @@ _WORDS: dict[str, Any] = {**dict.fromkeys(LIMITS, parse_duration), "reader": _re
 
 
 def format_slo(slo: Slo) -> str:
-    """As ``parse_slo`` reads it."""
+    """The text that ``parse_slo`` reads."""
     terms = [f"{one.name}<={format_duration(one.seconds)}" for one in slo.limits]
     return ",".join([*terms, *([f"attainment>={slo.attainment:g}"] if is_joint(slo) else [])])
 
 
 def is_joint(slo: Slo) -> bool:
-    """Whether it has limits that each request must meet."""
+    """Whether it has limits on single requests, not only on percentiles."""
     return any(one.share is None for one in slo.limits)
 
 
 def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> LimitValues:
-    """What any limit can be checked with. Raises ValueError when rows of several attempts are mixed.
+    """The values that any limit can be checked against. Raises ValueError where rows of several attempts are mixed.
 
-    TTFT and E2E count from scheduled; a request with one token has no TPOT and one chunk no ITL: nothing to violate.
-    ``itl_p99`` is the 99th percentile of the request's own gaps. TPOT and it are unknown of a stream that came in
-    lumps, ``normalized_ttft`` (per prompt token) where nobody counted the prompt.
+    TTFT and E2E count from scheduled. A request of one token has no TPOT to violate, a request of one chunk no ITL.
+    ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that came in lumps;
+    ``normalized_ttft`` (per prompt token) is unknown where nobody counted the prompt.
     """
     arrays = request_arrays(requests, token_events)
     due = np.flatnonzero(arrays.scheduled_in(window_ns))
@@ -157,14 +157,14 @@ def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: W
 
 
 def stored_values(data: AttemptData) -> LimitValues:
-    """The same of a stored attempt."""
+    """The values of a stored attempt."""
     known = {name: values for name in LIMITS if (values := getattr(data, f"request_{name}_s")) is not None}
-    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}  # as read they are tuples
+    seconds = {name: np.asarray(values, np.float64) for name, values in known.items()}  # stored as tuples
     return LimitValues(np.asarray(data.request_ok, np.bool_), seconds)
 
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
-    """Every request against every limit. Raises InputError when a limit needs token_events and there were none."""
+    """Judges every request by every limit. Raises InputError where a limit needs token_events that are not there."""
     by_limit = {}
     for one in slo.limits:
         if one.of not in values.seconds:
@@ -177,7 +177,7 @@ def judge(values: LimitValues, slo: Slo) -> Verdicts:
 
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
-    """What must hold for an SLO to hold, the test of its joint limits first. Raises as ``judge`` does."""
+    """The tests that must all hold for an SLO to hold, the joint one first. Raises as ``judge`` does."""
     return judge(values, slo).tests
 
 
@@ -189,7 +189,7 @@ def _itl_p99(arrays: RequestArrays) -> Floats:
 
 
 def _p99_of_rows(block: Block) -> Floats:
-    """99th percentile (linear) of each row's own gaps in us; -inf for a row without any."""
+    """99th percentile (linear) of each row's own gaps in us; -inf for a row without gaps."""
     gaps, row = token_gaps(block)
     ordered = np.sort((row << 32) | gaps) & 0xFFFFFFFF  # gaps sorted within their row
     lengths = np.bincount(row, minlength=block.request.size)

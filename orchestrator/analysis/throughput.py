@@ -1,4 +1,4 @@
-"""Output tokens that had come by an instant: a non-decreasing function, so windows side by side add up to the whole."""
+"""Output tokens that had come by an instant. The count never falls, so adjacent windows add up to the whole."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from orchestrator.analysis.requests import Block, Bools, Floats, Ints, RequestArrays, WindowNs
 
-BATCHES = 10  # of each repeat, for intervals.py
+BATCHES = 10  # parts of each repeat, for intervals.py
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """One repeat cut in order of time: what each batch amounts to, and its size (requests, or seconds)."""
+    """One repeat cut in order of time: the amount in each batch, and the batch's size (requests, or seconds)."""
 
     amounts: Floats
     sizes: Floats
@@ -25,8 +25,8 @@ class Batches:
 def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Floats:
     """Output tokens of ok requests that came before each edge.
 
-    A token came with its chunk: the first at first_token_ns, the others after the gaps of ``token_events``. A request
-    without gaps there had its N tokens evenly between its first and its last. The tokens of a request sum to its N.
+    A token came with its chunk: the first at first_token_ns, the others after the gaps of ``token_events``. Where a
+    request has no gaps there, its N tokens count as evenly spread from first to last. They add up to N in any case.
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
     known = columns.ok & (np.nan_to_num(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
@@ -37,26 +37,26 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
 
 
 def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
-    """Output tokens of each of BATCHES equal parts of the window, and their length in seconds."""
+    """Output tokens in each of BATCHES equal parts of the window, and the parts' lengths in seconds."""
     edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
     return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
 
 
 def basis(columns: RequestArrays) -> str:
-    """Where token times come from: ``chunk_times``, ``interpolated`` or ``mixed``."""
+    """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or ``mixed``."""
     timed = _timed(columns)[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
     return "interpolated" if not timed.any() else "chunk_times" if timed.all() else "mixed"
 
 
 def _timed(columns: RequestArrays) -> Bools:
-    """Requests that have a row of ``token_events``."""
+    """Which requests have a row in ``token_events``."""
     found = np.zeros(columns.ok.size, np.bool_)
     found[columns.position] = True
     return found
 
 
 def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
-    """Token j of N at first + j (last - first) / (N - 1)."""
+    """Tokens before each edge, with token j of N at first + j (last - first) / (N - 1)."""
     tokens, first, last = columns.output_tokens[at], columns.first_ns[at], columns.last_ns[at]
     step = (last - first) / np.maximum(tokens - 1, 1)
     step = np.where(step > 0, step, np.inf)
@@ -68,9 +68,9 @@ def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
 
 
 def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Floats) -> Floats:
-    """Requests under way at an edge are counted by their gaps, the others whole or not at all.
+    """Tokens of a block before each edge: requests under way there are counted by their gaps, others whole or not.
 
-    Running sums over all gaps of the block are sorted, so a request's place in them is found by bisection.
+    The running sums over all gaps of the block are sorted, so a request's place in them is found by bisection.
     """
     rows = np.flatnonzero(known[block.request])
     request = block.request[rows]
