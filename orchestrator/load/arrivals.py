@@ -1,7 +1,7 @@
-"""When requests are due (open loop): one pure function per process.
+"""When requests are due in an open loop: one pure function per arrival process.
 
-A process gets what was asked for and a generator, and returns float64 offsets in seconds from the point's start,
-ascending. It ends at ``horizon_s`` or after ``count`` arrivals, whichever is first.
+A process takes what was asked for and a random generator. It returns ascending float64 offsets in seconds from the
+point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Offsets = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Arrivals as written, at a mean rate in requests/s. At least one of ``horizon_s`` and ``count`` is given."""
+    """Arrivals as the file has them, at a mean rate in requests/s. ``horizon_s``, ``count`` or both are given."""
 
     arrivals: Arrivals
     rate: float
@@ -31,7 +31,7 @@ class Asked:
 
     @property
     def expected(self) -> float:
-        """About how many arrivals there will be, at the most."""
+        """Roughly how many arrivals there will be at most."""
         by_time = np.inf if self.horizon_s is None else self.horizon_s * max(self.rate, self.arrivals.to or 0.0)
         return min(by_time, np.inf if self.count is None else self.count)
 
@@ -54,7 +54,7 @@ _NEEDS = {"ramp": "to", "steps": "steps", "trace": "trace"}
 
 
 def problems(arrivals: Arrivals) -> list[str]:
-    """Why these arrivals cannot be drawn, one sentence each; empty when they can."""
+    """Why these arrivals cannot be drawn, one sentence each; empty where they can."""
     if arrivals.process not in ARRIVALS:
         return [unknown_name("arrival process", arrivals.process, ARRIVALS.names())]
     needed = _NEEDS.get(arrivals.process)
@@ -68,7 +68,7 @@ def problems(arrivals: Arrivals) -> list[str]:
     return []
 
 
-# -- processes whose gaps are independent and alike
+# -- processes with independent gaps of one distribution
 
 
 def constant(asked: Asked, rng: np.random.Generator) -> Offsets:
@@ -78,12 +78,12 @@ def constant(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def poisson(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """Exponential gaps: arrivals of many independent users. Dispersion index 1."""
+    """Exponential gaps, as many independent users make them. Dispersion index 1."""
     return renewal(lambda n: rng.exponential(1.0 / asked.rate, n), asked.rate, asked.horizon_s, asked.count)
 
 
 def gamma(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """Gamma gaps with shape ``burstiness`` (as vLLM defines it): 1 is Poisson, below 1 burstier, above 1 steadier.
+    """Gamma gaps of shape ``burstiness``, as vLLM defines it: 1 is Poisson, below 1 burstier, above 1 steadier.
 
     The dispersion index of the counts tends to 1/burstiness.
     """
@@ -92,7 +92,7 @@ def gamma(asked: Asked, rng: np.random.Generator) -> Offsets:
 
 
 def renewal(gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None, count: int | None) -> Offsets:
-    """Sums of gaps up to the horizon or the count. ``gaps`` draws n of them."""
+    """Cumulative sums of gaps up to the horizon or the count. ``gaps`` draws n gaps."""
     if horizon_s is None:
         assert count is not None
         return np.cumsum(gaps(count))
@@ -103,14 +103,14 @@ def renewal(gaps: Callable[[int], Offsets], rate: float, horizon_s: float | None
     return offsets[: int(np.searchsorted(offsets, horizon_s, side="left"))][:count]
 
 
-# -- Poisson processes whose rate changes. A unit-rate process is drawn in operational time (expected arrivals so far)
-# and mapped back through the inverse of the cumulative rate, which is exact for any rate function.
+# -- Poisson processes whose rate changes. A process of rate 1 is drawn in operational time (the expected arrivals so
+# far) and mapped to seconds through the inverse of the cumulative rate, which is exact for any rate function.
 
 
 def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """The rate goes in a straight line from the level's rate to ``to`` at the horizon.
+    """The rate changes linearly from the level's rate to ``to`` at the horizon.
 
-    Without a horizon the ramp is as long as ``count`` arrivals take on average; what is left then comes at ``to``.
+    Without a horizon the ramp takes as long as ``count`` arrivals do on average; arrivals after it come at rate ``to``.
     """
     rate, end_rate, ramp_s, expected = asked.rate, asked.arrivals.to, asked.horizon_s, None
     assert end_rate is not None
@@ -123,13 +123,13 @@ def ramp(asked: Asked, rng: np.random.Generator) -> Offsets:
     units = renewal(lambda n: rng.exponential(1.0, n), 1.0, expected, asked.count)
     slope = (end_rate - rate) / ramp_s
     inside = np.minimum(units, ramp_s * mean_rate)
-    # the root of rate * t + slope * t^2 / 2 = units, written so that slope 0 is no special case
+    # t solves rate * t + slope * t^2 / 2 = units; in this form slope 0 is no special case
     offsets = 2.0 * inside / (rate + np.sqrt(np.maximum(rate * rate + 2.0 * slope * inside, 0.0)))
     return offsets + (units - inside) / end_rate
 
 
 def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """Stretches of constant rate, (factor of the level's rate, seconds) each, repeated until the end."""
+    """Stretches of constant rate, each (factor of the level's rate, seconds), repeated until the end."""
     assert asked.arrivals.steps is not None
     factors, lengths = np.array(asked.arrivals.steps, dtype=np.float64).T
     per_cycle = float(np.sum(factors * lengths)) * asked.rate
@@ -137,7 +137,7 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
         return np.empty(0)
 
     def cycles(number: int) -> tuple[Offsets, Offsets]:
-        """Instants between the steps of so many cycles, and the arrivals expected until each."""
+        """The instants between the steps of ``number`` cycles, and the arrivals expected until each."""
         times, arrivals = np.tile(lengths, number), np.tile(factors * lengths * asked.rate, number)
         return np.concatenate([[0.0], np.cumsum(times)]), np.concatenate([[0.0], np.cumsum(arrivals)])
 
@@ -150,22 +150,21 @@ def steps(asked: Asked, rng: np.random.Generator) -> Offsets:
     return offsets
 
 
-# -- arrivals as they were recorded: one number of seconds per line, or JSON lines with ``timestamp``
+# -- recorded arrivals: one number of seconds per line, or JSON lines with ``timestamp``
 
 
 def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
-    """The recorded offsets. The level's rate has no effect: a trace has its own.
-
-    Raises InputError when the file cannot be read.
-    """
+    """The recorded offsets, whatever the level's rate is. Raises ProblemsError as ``recorded`` does."""
     offsets = recorded(asked.arrivals)
     end = len(offsets) if asked.horizon_s is None else int(np.searchsorted(offsets, asked.horizon_s, side="left"))
     return offsets[:end][: asked.count]
 
 
 def recorded(arrivals: Arrivals) -> Offsets:
-    """All offsets of a trace. Raises ProblemsError with every line without a time, or with one before that of the line
-    above it: a file whose prompts are sent at its times has both in one order."""
+    """All offsets of a trace. Raises ProblemsError with every line that has no time, or one before the line above.
+
+    Times must ascend, since a trace may also hold the prompts that are sent at its times.
+    """
     from orchestrator.load.workloads.file import lines_of, read_each, read_file  # only a trace needs them
 
     path, last = arrivals.trace or "", -np.inf

@@ -1,7 +1,7 @@
-"""One load client: prepares its part of a point, runs it from a given instant, returns rows.
+"""One load client: prepares its share of a point, runs it from a given instant, returns rows.
 
-The order of work in one turn of its loop: bytes that are there, requests that are due, then, only when neither is
-waiting, a step of reading responses or of writing requests ahead.
+Each turn of its loop first sends the requests that are due and takes in the bytes that have come. Only when neither is
+waiting does it read a bit of the finished responses, or write a request ahead.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from orchestrator.load.transport import Transport
 from orchestrator.load.wire import WIRES
 from orchestrator.results.outcomes import ErrorClass, Status
 
-BEAT_NS = 10_000_000  # heartbeat: loop lag is measured and timeouts are looked at
+BEAT_NS = 10_000_000  # heartbeat: measures the loop's lag and checks timeouts
 SWEEP_EVERY = 25  # beats
-LISTEN_NS = 5_000_000_000  # how often silences are looked for: with 10,000 open that takes 10 ms from the loop
-OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read although bytes are waiting
-FLIGHT_BYTES = 3_000  # of a response, without what came
+LISTEN_NS = 5_000_000_000  # how often silent targets are looked for: with 10,000 open requests that takes 10 ms
+OVER_BYTES = 128 * 1024 * 1024  # of finished responses; beyond it they are read even while bytes are waiting
+FLIGHT_BYTES = 3_000  # memory of a response, without the bytes that came
 
 
 class LoadClient:
     """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``.
 
-    ``priority``: of the loading thread; ``realtime`` where that is allowed.
-    ``run`` blocks its thread; the other methods may be called from any other.
+    ``priority``: of the thread that calls ``run``; ``realtime`` only where that is allowed.
+    ``run`` blocks; the other methods may be called from any thread.
     """
 
     def __init__(self, index: int = 0, count: int = 1, priority: How = "realtime") -> None:
@@ -51,9 +51,9 @@ class LoadClient:
         self._rows_of_rest = True
 
     def prepare(self, point: LoadPoint) -> int:
-        """Computes the schedule, looks hosts up and writes requests. Returns the entries known so far.
+        """Computes the schedule, looks up hosts and writes requests. Returns the number of requests known so far.
 
-        Raises InputError when the point cannot be run.
+        Raises InputError where the point cannot be run.
         """
         raise_open_files_limit()
         self._aborted.clear()
@@ -62,11 +62,11 @@ class LoadClient:
         writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
         writer.ahead()
         self._driver = Driver(assignment, writer, endpoints)
-        gc.collect()  # now: it may take longer than there is between run and the start
+        gc.collect()  # here, because it may take longer than the time between `run` and the start
         return assignment.schedule.known_requests()
 
     def run(self, start_ns: int) -> ClientResult:
-        """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host); returns when all is over.
+        """Runs what was prepared from ``start_ns`` on (``time.monotonic_ns`` of this host) until all requests ended.
 
         Every scheduled request has exactly one row, whatever the servers did, unless ``abort`` left some out.
         """
@@ -83,22 +83,24 @@ class LoadClient:
                 self._driver = None
 
     def progress(self) -> Progress:
-        """Counters so far, of the last run when none is on."""
+        """Counters of the run so far, or of the last run."""
         driver = self._driver
         return driver.progress() if driver is not None else self._progress
 
     def so_far(self) -> SoFar | None:
-        """Of a watched point that runs."""
+        """What a watched point has to report since the last call; None while none runs."""
         return self._driver.so_far() if self._driver is not None else None
 
     def finish(self, at_ns: int, drain: bool) -> None:
-        """Ends the run so long after its start, as if the point were no longer. ``drain``: open requests are waited
-        for; else they become ``aborted`` rows."""
+        """Ends the run ``at_ns`` after its start, as if the point were no longer than that.
+
+        ``drain``: wait for open requests; else they become ``aborted`` rows.
+        """
         if self._driver is not None:
             self._driver.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
-        """Ends the run now: what is open or was not sent becomes ``aborted`` rows, or none. Also before ``run``."""
+        """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become ``aborted`` rows."""
         self._rows_of_rest = rows
         self._aborted.set()
         driver = self._driver
@@ -107,7 +109,7 @@ class LoadClient:
 
 
 class Driver:
-    """Used once: ``run``. ``progress`` and ``abort`` from any thread."""
+    """The loop of one run. ``run`` is called once; the other public methods may be called from any thread."""
 
     def __init__(self, assignment: Assignment, writer: RequestWriter, endpoints: list[Endpoint]) -> None:
         self._assignment = assignment
@@ -120,16 +122,16 @@ class Driver:
         self._poller = Poller()
         self._transport = Transport(self._poller, endpoints)
         self._open: dict[InFlight, None] = {}  # oldest first
-        self._waiting: deque[Entry] = deque()  # due, but max_in_flight are in flight
-        self._over: deque[InFlight] = deque()  # responses to be read
+        self._waiting: deque[Entry] = deque()  # due, but max_in_flight requests are in flight
+        self._over: deque[InFlight] = deque()  # finished responses, to be read
         self._over_bytes = 0
-        self._long: list[InFlight] = []  # running streams of which some can be read ahead
+        self._long: list[InFlight] = []  # running streams that can be read ahead
         self._reading: Iterator[None] | None = None
         self._stats = StatsRecorder(assignment.client)
         self._listening = Listening(len(point.targets))
-        self._listen_ns = 0  # when silences are looked for again
+        self._listen_ns = 0  # when to look for silent targets again
         self._silences: tuple[Silence, ...] = ()
-        self._crowded = False  # a conversation's rows, which are made while bytes wait, are to be flushed
+        self._crowded = False  # rows must be flushed even while bytes wait (conversations make rows at any time)
         self._priority = Priority("normal")
         self._closing: tuple[int, bool] | None = None
         self._aborting = False
@@ -137,7 +139,6 @@ class Driver:
         self._replies: list[Reply] = []
         self._failed = 0
         self._done = 0
-        self._chunks = 0
         self._start_ns = 0
         self._rows: Rows
 
@@ -147,7 +148,7 @@ class Driver:
     def so_far(self) -> SoFar | None:
         if not self._start_ns:
             return None
-        ended = self._rows.untold()  # first: what ends meanwhile is told the next time, and not twice
+        ended = self._rows.untold()  # first: what ends meanwhile is reported next time, and not twice
         open_now = [(flight.entry.due_ns, flight.silent()) for flight in list(self._open)]
         open_now += [(entry.due_ns, True) for entry in list(self._waiting)]
         open_now += [(flight.entry.due_ns, False) for flight in list(self._over)]
@@ -164,10 +165,10 @@ class Driver:
         sent = self._queue.scheduled - len(self._waiting)
         if (now := time.monotonic_ns()) >= self._listen_ns:
             self._listen_ns, self._silences = now + LISTEN_NS, tuple(self._listening.silences(list(self._open), now))
-        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._chunks, self._silences)
+        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._silences)
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
-        """All rows of this client, when its last request is over."""
+        """Blocks until the last request is over; returns all rows of this client."""
         self._rows = Rows(self._assignment, start_ns)
         self._start_ns = start_ns
         try:
@@ -179,7 +180,7 @@ class Driver:
             while self._read_step():
                 pass
             stats = self._stats.stats(self._transport, self._priority.how)
-            self._rows.recount()  # not in the stats: it happens after the load
+            self._rows.recount()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
             return ClientResult((requests, token_events), stats, tuple(self._replies))
         finally:
@@ -219,7 +220,7 @@ class Driver:
             idle = not (self._over or self._reading or self._long or self._writer.hungry)
 
     def _finished(self, now: int) -> bool:
-        """Nothing left to do, or the time to drain is over."""
+        """Nothing is left to do, or the drain time is over."""
         if self._queue.next_due_ns is not None:
             return False
         if not self._open and not self._waiting:
@@ -228,14 +229,14 @@ class Driver:
         return last_ns is not None and now - self._start_ns >= last_ns + round(self._point.drain_s * 1e9)
 
     def _draining(self, now: int) -> bool:
-        """Nothing more is due. Of a number of requests, which may all be due at once, half are over too."""
+        """Nothing more is due. For a point of N requests, which may all be due at once: and half of them are over."""
         last_ns = self._queue.last_ns(now - self._start_ns)
         if self._queue.next_due_ns is not None or last_ns is None or now - self._start_ns < last_ns:
             return False
         return self._point.duration_s is not None or 2 * len(self._open) <= self._stats.in_flight_max
 
     def _beat(self, now: int, late_ns: int) -> None:
-        """What needs no better precision than the heartbeat."""
+        """Work that needs no better precision than the heartbeat."""
         self._stats.beat(late_ns, len(self._open), self._draining(now))
         if self._closing is not None:
             self._close(now - self._start_ns, *self._closing)
@@ -275,7 +276,7 @@ class Driver:
     # -- ends
 
     def _take_ended(self) -> None:
-        """Frees places first, so that who waits is sent before anything is parsed."""
+        """Frees places first, so that waiting requests are sent before anything is parsed."""
         ended, self._transport.ended = self._transport.ended, []
         for flight in ended:
             del self._open[flight]
@@ -292,7 +293,7 @@ class Driver:
             self._queue.over(flight.entry, flight.ended_ns - self._start_ns, _refused(flight))
 
     def _read_step(self) -> bool:
-        """One step of reading what is over, else what is long. False: there is nothing to read."""
+        """One step of reading: finished responses first, else long running ones. False: nothing to read."""
         if self._reading is None and self._rows.full:
             self._reading = self._rows.flush()
         elif self._reading is None and self._over:
@@ -310,7 +311,7 @@ class Driver:
         self._add(flight)
 
     def _read_ahead_step(self) -> bool:
-        """Reads some of a stream that still runs. False: none is long enough."""
+        """Reads a part of a stream that still runs. False: none is long enough."""
         while self._long:
             flight = self._long.pop()
             if flight in self._open:
@@ -319,7 +320,7 @@ class Driver:
         return False
 
     def _read_now(self, flight: InFlight) -> None:
-        """A conversation's next turn needs the reply."""
+        """Reads a whole response at once: the conversation's next turn needs the reply."""
         deque(self._read(flight), maxlen=0)
         self._crowded = self._crowded or self._rows.full
         response = flight.response
@@ -330,7 +331,6 @@ class Driver:
         if response.status is not Status.OK:
             self._failed += 1
             self._perhaps_give_up()
-        self._chunks += response.chunks
         self._stats.coalesced_reads += response.coalesced_reads
         self._rows.add(flight)
         if self._point.keep_replies and response.status is Status.OK:
@@ -344,7 +344,7 @@ class Driver:
 
     def _reply(self, flight: InFlight) -> Reply:
         parsed, prompt = flight.response.parsed, flight.request.prompt
-        assert prompt is not None, "kept where replies are"
+        assert prompt is not None, "prompts are kept where replies are"
         return Reply(
             flight.entry.index,
             self._point.targets[flight.request.target].replica,
@@ -355,7 +355,7 @@ class Driver:
         )
 
     def _give_up_open(self) -> None:
-        """After the drain time or an abort: rows for what is in flight, waiting, or was still to come."""
+        """After the drain time or an abort: makes rows for what is in flight, waiting, or still to come."""
         if not self._rows_of_rest:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
@@ -383,11 +383,11 @@ _END = object()
 
 
 def _held_bytes(flight: InFlight) -> int:
-    """Of a response that is over, roughly: what it is made of, and its bytes."""
+    """Roughly the memory of a finished response, with the bytes that came."""
     return FLIGHT_BYTES + sum(map(len, flight.parts))
 
 
 def _refused(flight: InFlight) -> bool:
-    """It failed at once: another try now would fail the same way."""
+    """Whether it failed so quickly that another request sent now would fail the same way."""
     bad = flight.response.error_class is not None or (flight.head is not None and flight.head.status != 200)
     return bad and flight.ended_ns - flight.started_ns < BACKOFF_NS

@@ -1,4 +1,4 @@
-"""What a client measures of itself while it runs: the evidence for a point's validity."""
+"""What a client measures about itself while it runs: evidence for a point's validity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.load.transport import Transport
 
 
 class StatsRecorder:
-    """Counters and samples. Instants are ``time.monotonic_ns``."""
+    """Collects counters and samples. Instants are ``time.monotonic_ns``."""
 
     def __init__(self, client: int) -> None:
         self._client = client
@@ -25,7 +25,7 @@ class StatsRecorder:
         self._start_ns = 0
         self._start_error_ns = 0
         self._cpu_start_ns = 0
-        self._loaded: tuple[int, int] | None = None  # wall and CPU time, ns, when nothing more was due
+        self._loaded: tuple[int, int] | None = None  # wall and CPU time, ns, once nothing more was due
         self.beats = 0
         self.in_flight_max = 0
         self.coalesced_reads = 0
@@ -37,20 +37,20 @@ class StatsRecorder:
         self._cpu_start_ns = time.thread_time_ns()
 
     def beat(self, late_ns: int, in_flight: int, draining: bool = False) -> None:
-        """A heartbeat and how late it was: for so long, bytes or a due request may have waited for this client.
+        """One heartbeat, and how late it came: bytes or a due request may have waited that long for this client.
 
-        ``draining``: nothing more is due. To wait for the last answers is easy, however busy the client was before.
+        ``draining``: nothing more is due. That time does not count: waiting for the last answers is easy work.
         """
         self.beats += 1
         if draining:
             self._loaded = self._loaded or self._used()
             return
-        self._loaded = None  # a conversation went on
+        self._loaded = None  # a conversation went on after all
         self._lags_ns.append(late_ns)
         self.in_flight_max = max(self.in_flight_max, in_flight)
 
     def sent(self, late_ns: int) -> None:
-        """How late a request was sent, after it was due and allowed under max_in_flight."""
+        """One request, sent ``late_ns`` after it was due and max_in_flight allowed it."""
         self._send_lags_ns.append(late_ns)
 
     def _used(self) -> tuple[int, int]:
@@ -88,14 +88,14 @@ class StatsRecorder:
 
 
 class Listening:
-    """When each target was last heard of, as far as this client knows. Instants are ``time.monotonic_ns``."""
+    """When this client last heard from each target. Instants are ``time.monotonic_ns``."""
 
     def __init__(self, targets: int) -> None:
-        self._heard: list[int | None] = [None] * targets  # the last byte of requests that are over
-        self._unheard: list[int | None] = [None] * targets  # the first request since then that ended without a byte
+        self._heard: list[int | None] = [None] * targets  # last byte of the requests that are over
+        self._unheard: list[int | None] = [None] * targets  # start of the first request since then that got no byte
 
     def over(self, flight: InFlight) -> None:
-        """A request is over, and its response not yet read."""
+        """A request is over; its response is not read yet."""
         target = flight.request.target
         if flight.times:
             self._heard[target], self._unheard[target] = flight.times[-1], None
@@ -103,8 +103,8 @@ class Listening:
             self._unheard[target] = flight.started_ns
 
     def silences(self, open_flights: Iterable[InFlight], now_ns: int) -> list[Silence]:
-        """Of each target: how long requests have been open there without a byte of any; without open ones, how long
-        nothing was heard. Targets that were never asked are left out."""
+        """For each target: how long its open requests have received no byte; without open ones, how long ago the last
+        byte came. Targets that were never asked are left out."""
         last, since, counts = list(self._heard), list(self._unheard), [0] * len(self._heard)
         for flight in open_flights:
             target, times = flight.request.target, flight.times[-1:]

@@ -1,8 +1,8 @@
 """An HTTP server of known timing for ``selfcheck``: what a client reports is compared with what was really sent.
 
-It speaks OpenAI completions. A request names its own timing: fields ``ttft_ms`` and ``itl_ms`` of the body. Token i is
-due at arrival + ttft + i * itl and leaves in a write of its own; the server keeps when it really left, so its own
-lateness is never taken for the client's error. It holds no model and is no engine.
+It speaks OpenAI completions and holds no model. A request sets its own timing, by the fields ``ttft_ms`` and ``itl_ms``
+of its body. Token i is due at arrival + ttft + i * itl and is written by itself. The server records when each token
+really left, so that its own lateness is never taken for the client's error.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 def _last(tokens: int) -> bytes:
-    """The last token, usage and the end."""
+    """The last token, usage and the end of the stream."""
     usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}}
     return LAST_TOKEN + _chunk(b"data: " + orjson.dumps(usage) + b"\n\n") + END
 
 
 class _Stream(asyncio.Protocol):
-    """One connection and the answer it is giving. ``last_ns``: when the request came, then when a token left."""
+    """One connection and its current answer. ``last_ns``: when the request came, later when the last token left."""
 
     def __init__(self, server: KnownServer) -> None:
         self._server, self._received = server, b""
@@ -69,7 +69,7 @@ class _Stream(asyncio.Protocol):
 
 
 class KnownServer:
-    """Serves until told to stop through its pipe: ``stats`` answers and forgets what was sent so far."""
+    """Serves until its pipe says ``stop``; to anything else it answers with statistics since the last question."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -78,7 +78,7 @@ class KnownServer:
         self._ttft_ns, self._gaps_ns, self._late_ns = array("q"), array("q"), array("q")
 
     async def serve(self) -> None:
-        """Says its port through the pipe, and serves until that says ``stop`` or closes."""
+        """Sends its port through the pipe, then serves until that says ``stop`` or is closed."""
         loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._timer = LoopTimer(loop, self._send_due)
         listener = await loop.create_server(lambda: _Stream(self), "127.0.0.1", 0, backlog=4096)
@@ -90,7 +90,7 @@ class KnownServer:
         self._timer.close()
 
     def due(self, at_ns: int, stream: _Stream) -> None:
-        """The stream's next token is due then."""
+        """The stream's next token is due at ``at_ns``."""
         heapq.heappush(self._due, (at_ns, next(self._ties), stream))
         self._timer.arm(self._due[0][0])
 
@@ -125,7 +125,7 @@ class KnownServer:
         stream.write(data + (_last(stream.asked) if stream.sent == stream.asked else TOKEN))
 
     def _stats(self) -> dict[str, float]:
-        """Milliseconds; everything since the last question."""
+        """What happened since the last question, times in ms."""
         found = {"events": float(len(self._late_ns)), "cpu_s": time.process_time()}
         for name, values in (("ttft", self._ttft_ns), ("itl", self._gaps_ns), ("late", self._late_ns)):
             sample = np.array(values, dtype=np.float64) / 1e6 if values else np.zeros(1)
@@ -136,7 +136,7 @@ class KnownServer:
 
 
 def serve(pipe: Connection, core: int | None) -> None:
-    """The life of a server process. ``core``: the only one it may use."""
+    """Main function of the server process. ``core``: the only one it may run on."""
     if core is not None:
         os.sched_setaffinity(0, {core})
     raise_open_files_limit()

@@ -1,8 +1,8 @@
 """How the load thread is scheduled beside an engine that may want the same cores.
 
-Niceness alone does not bring a client before an engine: with Linux's autogroups it only counts among the processes of
-one session, and an engine is a session of its own. Real-time scheduling does. The engine pays nothing for it that could
-be measured, on a shared core neither (docs/measurements.md): the client needs the same CPU time, only at once.
+Niceness alone does not put a client before an engine: under Linux's autogroups it only counts among the processes of
+one session, and an engine has a session of its own. Real-time scheduling does. No cost to the engine could be measured,
+even on a shared core (docs/measurements.md): the client needs the same CPU time, only at once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ How = Literal["realtime", "nice", "normal"]
 
 NICENESS = -10
 WINDOW_NS = 50_000_000
-FULL_SHARE = 0.85  # of a window: the thread needs nearly all of its core
-REALTIME_SHARE = 0.8  # of a window in which it does
+FULL_SHARE = 0.85  # CPU time over a window from which on the thread counts as needing its whole core
+REALTIME_SHARE = 0.8  # part of such a window in which it stays real-time
 
 
 class Priority:
-    """How the calling thread is scheduled. Belongs to that thread."""
+    """How the calling thread is scheduled. To be used by that thread only."""
 
     def __init__(self, how: How) -> None:
-        self.how: How = how  # what it is for the whole run
+        self.how: How = how  # for the run as a whole
         self.now: How = how
         self._full = False
-        self._window = (0, 0)  # its start, and the thread's CPU time then
+        self._window = (0, 0)  # its start, and the thread's CPU time at that instant
 
     def look(self, now_ns: int, cpu_ns: int) -> None:
-        """Every 10 ms or so, with the CPU time of the thread: steps back for a moment while it needs all of its core.
+        """Leaves real-time for a moment while the thread fills its core. To be called every 10 ms or so.
 
-        A real-time thread that took 95 % of a second is stopped by the kernel for the rest of it, 50 ms at once
+        Otherwise the kernel would stop a real-time thread that used 95 % of a second for the rest of it, 50 ms at once
         (sched_rt_runtime_us).
         """
         if self.how != "realtime":
@@ -50,10 +50,10 @@ class Priority:
 
 @contextmanager
 def scheduled(wanted: How) -> Iterator[Priority]:
-    """The calling thread runs as wanted, or as near to it as is allowed; yields how. Afterwards all is as before.
+    """Runs the calling thread as wanted, or as near to it as is allowed, and yields how. Undone on exit.
 
-    Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the nearest niceness to -10 is what
-    counts (Ray starts its workers at 15). Threads and processes started inside do not inherit real-time scheduling.
+    Real-time scheduling needs root, CAP_SYS_NICE or RLIMIT_RTPRIO. Without them the niceness goes as near to -10 as is
+    allowed (Ray starts its workers at 15). Threads and processes started inside do not inherit real-time scheduling.
     """
     if wanted == "normal":
         yield Priority("normal")
@@ -77,12 +77,12 @@ def scheduled(wanted: How) -> Iterator[Priority]:
 
 
 def _schedule(policy: int, priority: int) -> None:
-    """Of the calling thread. The flag stays for good: clearing it takes CAP_SYS_NICE."""
+    """Schedules the calling thread. The reset-on-fork flag stays for good: clearing it takes CAP_SYS_NICE."""
     os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
 
 
 def lower_niceness(wanted: int) -> None:
-    """Of the calling thread, to ``wanted`` or the nearest value allowed (root, RLIMIT_NICE)."""
+    """Lowers the calling thread's niceness to ``wanted``, or the nearest value allowed (root, RLIMIT_NICE)."""
     for niceness in range(wanted, os.getpriority(os.PRIO_PROCESS, 0)):
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -91,7 +91,7 @@ def lower_niceness(wanted: int) -> None:
 
 @contextmanager
 def quiet_memory() -> Iterator[None]:
-    """No garbage collection during a run: a pass over all objects would stop reads for milliseconds."""
+    """No garbage collection during a run: a pass over all objects would hold up reads for milliseconds."""
     enabled = gc.isenabled()
     gc.freeze()
     gc.disable()

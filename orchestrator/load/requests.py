@@ -1,7 +1,7 @@
 """Requests as bytes, written before they are due, and the conversations they continue.
 
-As many first turns as the bounds allow are written before the start, the rest while the client has nothing
-to read. Later turns are written when the answer before them is known.
+As many first turns as the bounds allow are written before the start, the rest while the client has nothing to read.
+Later turns are written once the answer before them is known.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from orchestrator.load.workloads.content import (
     stream,
 )
 
-AHEAD_BYTES = 128 * 1024 * 1024  # of requests written and not yet sent, per client
-AHEAD_REQUESTS = 20_000  # a small one costs more than its bytes
-AHEAD_PER_SLOT = 8  # requests; a closed loop by time does not know how many it will need
+AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
+AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes
+AHEAD_PER_SLOT = 8  # most requests per slot where a closed loop by time does not know how many it will need
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A client and its part of a point: which requests are its own, and what is in them."""
+    """A client's share of a point: which requests are its own, and what they contain."""
 
     point: LoadPoint
     client: int
@@ -46,19 +46,20 @@ class Assignment:
 
     @classmethod
     def of(cls, point: LoadPoint, client: int, clients: int) -> Assignment:
-        """Client ``client`` of ``clients``. Raises InputError when the point cannot be run."""
+        """The share of client ``client`` of ``clients``. Raises InputError where the point cannot be run."""
         made = prompter(point)
         kind: Kind = point.workload.requests(made, point.seed)
         return cls(point, client, made, kind, Schedule(point, kind, client, clients))
 
     def target(self, session: int) -> int:
-        """Sessions go round the replicas; all turns of one stay together, as a router that knows caches would do."""
+        """The index of the target: sessions go round the replicas; all turns of one go to the same replica, as a
+        cache-aware router would send them."""
         return session % len(self.point.targets)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request ready to send. ``prompt`` is kept where it will be needed."""
+    """One request, ready to send. ``prompt``: kept only where it will be needed."""
 
     target: int
     wire_bytes: bytes
@@ -86,11 +87,11 @@ class RequestWriter:
         self._ready: dict[int, Request] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
-        self._more = True  # first turns not written yet
+        self._more = True  # some first turns are not written yet
         self.hungry = True  # there is something to write, and room for it
 
     def ahead(self, limit: int | None = None) -> None:
-        """Writes the next ``limit`` first turns (None: all that fit)."""
+        """Writes the next ``limit`` first turns; None: all that fit."""
         for _ in repeat(None) if limit is None else repeat(None, limit):
             if self._full():
                 break
@@ -104,7 +105,7 @@ class RequestWriter:
         self.hungry = self._more and not self._full()
 
     def take(self, entry: Entry) -> Request:
-        """The request of an entry; written now if it was not, or was for the other phase."""
+        """The request of an entry. Written now if it was not written ahead, or if the phase changes its prompt."""
         phase = self._assignment.schedule.phase(entry.due_ns)
         if entry.turn:
             return self._write(entry.session, entry.turn, phase, tuple(self._history.get(entry.session, ())))
@@ -120,8 +121,8 @@ class RequestWriter:
         return replace(made, phase=phase)
 
     def answered(self, entry: Entry, request: Request, parsed: Parsed, reply_tokens: int) -> None:
-        """Keeps a turn for the next one; the last turn of a session forgets it."""
-        assert request.prompt is not None, "kept where the next turn needs it"
+        """Keeps a turn for the next one; after its last turn a session is forgotten."""
+        assert request.prompt is not None, "prompts are kept where the next turn needs them"
         if entry.turn + 1 == self._kind.turns(entry.session):
             self._history.pop(entry.session, None)
             return
@@ -130,7 +131,7 @@ class RequestWriter:
         self._history.setdefault(entry.session, []).extend((user, Message("assistant", reply, reply_tokens)))
 
     def _reply(self, entry: Entry, user: Content, parsed: Parsed, reply_tokens: int) -> Content:
-        """The answer in the form of the prompt. Ids the engine did not give are replaced by as many random ones."""
+        """The answer in the form of the prompt: text or ids. Ids that the engine did not send are drawn at random."""
         if isinstance(user[0], str):
             return ("".join(parsed.texts or ()),)
         if (ids := parsed.ids) is not None:
@@ -139,7 +140,7 @@ class RequestWriter:
         return (self._assignment.prompter.make(rng, reply_tokens),)
 
     def _likely_phase(self, session: int) -> str:
-        """Closed loop: the phase is known when a slot is free; most requests are measured ones."""
+        """The phase a request will probably be sent in: a closed loop knows it only then, and most are measured."""
         schedule = self._assignment.schedule
         return schedule.phase(int(schedule.due_ns[session])) if schedule.open_loop else "measure"
 
@@ -160,7 +161,7 @@ class RequestWriter:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a target lives. ``prefix`` is the path of its URL, which goes before the dialect's."""
+    """Where a target lives. ``prefix``: the path of its URL, which goes before the dialect's path."""
 
     host: str
     port: int
@@ -169,7 +170,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """The Host header: IPv6 in brackets, the default port left out."""
+        """Value of the Host header: IPv6 in brackets, without a default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
@@ -190,7 +191,7 @@ def parse_url(url: str) -> Origin:
 
 
 def header_problem(name: str, value: str) -> str | None:
-    """Why a header cannot be added to requests, without its value, which may be a secret; None when it can."""
+    """Why a header cannot be added to requests; None where it can. Never shows the value, which may be a secret."""
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
         return "what stands before its first colon is no name of a header; give NAME: VALUE"
     if name.lower() in ("content-length", "transfer-encoding", "connection", "accept-encoding"):
@@ -201,9 +202,9 @@ def header_problem(name: str, value: str) -> str | None:
 
 
 def request_head(origin: Origin, path: str, target: Target) -> bytes:
-    """Everything before the length of the body: append it, a blank line and the body.
+    """The head of a request, up to the value of Content-Length; see ``with_body``.
 
-    The target's own headers replace ours. Raises InputError for one that cannot be sent.
+    The target's own headers replace ours. Raises InputError for a header that cannot be sent.
     """
     headers = {
         "host": ("Host", origin.authority),

@@ -1,14 +1,14 @@
 """How one response is read: from the bytes of its reads to what the request's row needs.
 
-While a response comes in, the transport only adds reads to an ``InFlight``. What they hold is taken off in three
-layers, HTTP and events (http.py) and the API's JSON (the wire), and each event gets the instant of the read in
-which it was complete. That happens in the client's pauses and in steps: what is whole of a long stream while it runs
-(``read_ahead``, so that a token in flight costs a few bytes and the end of a long answer is no long stop), the rest
-when it is over (``finish``).
+While a response comes in, the transport only appends reads to an ``InFlight``. Later they are decoded in three layers:
+HTTP and events (http.py), then the API's JSON (the wire). Each event gets the instant of the read in which it was
+complete. This happens in steps in the client's pauses: ``read_ahead`` takes what is complete of a long stream while it
+runs, so that a token in flight costs a few bytes and a long answer does not end in a long stop; ``finish`` takes the
+rest once the stream is over.
 
-``read_ahead`` is also the short way for most of a stream: an engine that is not slowed down writes a chunk per token.
-Such reads are told by their two ends and counted without being decoded. Everything else goes the general way, and the
-result is the same (tests compare the two). It saves two thirds of the price.
+``read_ahead`` is also the short way for most of a stream. An engine that is not held up writes one chunk per token;
+such reads are recognised by their two ends and counted without being decoded. Everything else goes the general way,
+with the same result (tests compare the two). This saves two thirds of the CPU time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from orchestrator.load.wire import UNKNOWN, Parsed, Wire, error_class
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.dialect import Dialect
 
-AHEAD_READS = 128  # of a stream that runs, before it is read ahead
-MIN_READS = 32  # fewer are not worth the looking
-FIRST_READS, LAST_READS = 3, 4  # decoded in any case: a role; why the stream ended
+AHEAD_READS = 128  # so many reads must wait before a running stream is read ahead
+MIN_READS = 32  # with fewer the short way is not worth it
+FIRST_READS, LAST_READS = 3, 4  # always decoded: they may hold a role, and why the stream ended
 STEP = 256  # reads or events in one step: about 0.3 ms away from the sockets
-LUMP_NS = 200_000  # events closer than that, and than a tenth of their request's mean gap, came together
+LUMP_NS = 200_000  # events closer than this, and than a tenth of their request's mean gap, came together
 _MAX_GAP_US = 2**31 - 1
 _MAX_CHUNK_TOKENS = 2**15 - 1
 
@@ -42,28 +42,28 @@ Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Response:
-    """What came back for one request, and what became of it. Instants are ``time.monotonic_ns``.
+    """What came back for one request, and how it ended. Instants are ``time.monotonic_ns``.
 
-    ``event_ns[i]`` is when event i of ``parsed.tokens`` was complete; they are in no order. ``chunks``: events with
-    content; those of one speculative step are one chunk. ``gaps_us``: between successive chunks. ``tokens_per_chunk``:
-    None where each held one, or nobody said which held how many.
+    ``event_ns[i]``: when event i of ``parsed.tokens`` was complete; not sorted. ``chunks``: events with content; those
+    of one speculative step are one chunk. ``gaps_us``: times between successive chunks. ``tokens_per_chunk``: None
+    where each held one, or nobody said which held how many.
     """
 
     parsed: Parsed = field(default_factory=Parsed)
     event_ns: array[int] = field(default_factory=lambda: array("q"))
-    done: bool = False  # the [DONE] marker was there
+    done: bool = False  # the [DONE] marker came
     status: Status = Status.OK
     error_class: ErrorClass | None = None
     error: str | None = None
     http_status: int | None = None
     first_token_ns: int | None = None
-    first_answer_ns: int | None = None  # of a stream that began with what the model thought
+    first_answer_ns: int | None = None  # first token after the reasoning, where that was streamed
     last_token_ns: int | None = None
     chunks: int = 0
     coalesced_chunks: int = 0
     coalesced_reads: int = 0
     output_tokens: int | None = None
-    hidden_tokens: int | None = None  # of these, never streamed
+    hidden_tokens: int | None = None  # those of output_tokens that were never streamed
     counted: int | None = None
     source: str | None = None
     gaps_us: array[int] | None = None  # int32
@@ -76,23 +76,23 @@ class Response:
         return None if not self.chunks else "token" if one_each else "chunk"
 
     def fail(self, error_class: ErrorClass, error: str) -> None:
-        """The first failure counts."""
+        """Records a failure; the first one counts."""
         if self.error_class is None:
             self.status, self.error_class, self.error = error_class.status, error_class, error[:MOST_SAID]
 
     def recount(self, total: int) -> None:
-        """Takes in the tokenizer's count of a reply that came without counts."""
+        """Sets the tokenizer's count of a reply that came without token counts."""
         self.output_tokens = self.counted = total
         self.source = "tokenizer"
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One request on its way, written by the transport. Instants are ``time.monotonic_ns``.
+    """One request under way, filled by the transport. Instants are ``time.monotonic_ns``.
 
-    ``parts[i]`` are the bytes of a read, ``times[i]`` when they were read; the head and what was read ahead are taken
-    out. ``mark`` is how a read ends when it may be the last one; every read is looked at while it is empty (headers,
-    bodies of known length).
+    ``parts[i]``: the bytes of a read, ``times[i]``: when they were read; without the head and what was read ahead.
+    ``mark``: the bytes that a read must end with to be perhaps the last one; while it is empty (headers, bodies of
+    known length) every read is examined.
     """
 
     entry: Entry
@@ -100,11 +100,11 @@ class InFlight:
     response: Response = field(default_factory=Response)
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    odd: int = FIRST_READS  # so many first parts stay for the end
+    odd: int = FIRST_READS  # so many of the first parts are left for ``finish``
     mark: bytes = b""
     head: Head | None = None
-    received: int = 0  # bytes of the body, counted while every read is looked at
-    swept_ns: int = 0  # the last read at the last closer look
+    received: int = 0  # bytes of the body, counted while every read is examined
+    swept_ns: int = 0  # time of the last read when ``Transport.sweep`` examined it
     retried: bool = False
     started_ns: int = 0  # handed to the transport
     sent_ns: int | None = None  # first byte handed to the socket
@@ -112,15 +112,15 @@ class InFlight:
     ended_ns: int = 0
 
     def silent(self) -> bool:
-        """Whether no event at all has come yet, as far as the first reads show."""
+        """Whether no event has come yet, as far as the first reads show."""
         return len(self.times) <= FIRST_READS and b"data:" not in b"".join(self.parts)
 
     def may_end(self) -> bool:
-        """Whether the last reads of a chunked body look as if they held its end."""
+        """Whether the last reads of a chunked body may hold its end."""
         return b"\r\n0" in b"\r\n" + b"".join(self.parts[-16:])
 
     def read_head(self) -> bool:
-        """Takes the head off what has come so far. False: not all of it is here. Raises BadHttp."""
+        """Takes the head off what has come so far. False: it is not complete yet. Raises BadHttp."""
         self.first_byte_ns = self.times[0]
         raw = b"".join(self.parts)
         self.head = parse_head(raw)
@@ -131,13 +131,13 @@ class InFlight:
 
 
 def can_read_ahead(flight: InFlight, least: int = AHEAD_READS) -> bool:
-    """Whether at least so many reads may be counted. Replies that are needed as text stay whole."""
+    """Whether at least ``least`` reads may be counted undecoded. Replies that are needed as text stay whole."""
     enough = len(flight.parts) - LAST_READS - flight.odd >= least
     return enough and flight.mark != b"" and flight.response.parsed.texts is None
 
 
 def read_ahead(flight: InFlight, wire: Wire) -> None:
-    """Counts those of the next reads that are plain and drops their bytes. Needs ``can_read_ahead``."""
+    """Counts the plain ones among the next reads and drops their bytes. Only after ``can_read_ahead``."""
     step = slice(flight.odd, min(flight.odd + STEP, len(flight.parts) - LAST_READS))
     parts, times = flight.parts[step], flight.times[step]
     matches, payloads = _single_events(parts)
@@ -152,7 +152,7 @@ def read_ahead(flight: InFlight, wire: Wire) -> None:
 
 
 def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:
-    """Which reads are one chunk that holds JSON from ``data:`` to an empty line, and that JSON."""
+    """Which reads are exactly one chunk with one event (``data:``, JSON, an empty line), and the JSON of those."""
     lengths = list(map(len, reads))
     starts = {length: b"%x\r\ndata: {" % _chunk_bytes(length) for length in set(lengths)}
     opens = map(bytes.startswith, reads, map(starts.__getitem__, lengths))
@@ -161,7 +161,7 @@ def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:
 
 
 def _chunk_bytes(length: int) -> int:
-    """The size of the chunk that a read of that length is: digits, CR LF, chunk, CR LF. 0 when there is none."""
+    """The chunk size for which digits, CR LF, chunk and CR LF make a read of this length; 0: there is none."""
     for digits in range(1, 8):
         size = length - digits - 4
         if size > 0 and len(b"%x" % size) == digits:
@@ -170,10 +170,10 @@ def _chunk_bytes(length: int) -> int:
 
 
 def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
-    """Reads the rest of a response that is over and says what became of it, in steps. Never raises for what came."""
+    """Reads the rest of a response that is over and judges it, in steps. Never raises, whatever came."""
     response, head = flight.response, flight.head
     if head is None:
-        response.fail(ErrorClass.GARBAGE, "no response")  # where nothing failed before
+        response.fail(ErrorClass.GARBAGE, "no response")  # unless it failed before
         return
     response.http_status = head.status
     while can_read_ahead(flight, MIN_READS):
@@ -204,13 +204,13 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
 
 
 def _is_stream(response: Response, content: bytes) -> bool:
-    """Told by the body, not by its Content-Type: some servers send streams as text/plain."""
+    """Whether a body is an event stream. The Content-Type does not tell: some servers send streams as text/plain."""
     begun = len(response.event_ns) > 0
     return begun or not content.lstrip().startswith((b"{", b"[", b"<")) or b"\ndata:" in content
 
 
 def _payloads(flight: InFlight, body: Body) -> list[bytes]:
-    """What the events of a body hold. Keeps the instant of each: that of the read in which it was complete."""
+    """The payloads of a body's events. Records the instant of each: that of the read in which it was complete."""
     events = split(body.content)
     flight.response.done = events.done
     ends, read = list(accumulate(map(len, flight.parts))), 0
@@ -222,10 +222,10 @@ def _payloads(flight: InFlight, body: Body) -> list[bytes]:
 
 
 def _count(response: Response, tokens_per_step: int) -> None:
-    """Times and token counts of the content chunks."""
+    """Fills in times and token counts of the content chunks."""
     parsed, tokens = response.parsed, response.parsed.tokens
     if UNKNOWN in tokens:
-        parsed.source = None  # some events told their count, others did not: the parts do not make a whole
+        parsed.source = None  # some events told their count and others did not: the sum would be too small
     response.chunks = chunks = len(tokens) - tokens.count(0)
     counted = sum(tokens) if parsed.source else chunks
     response.counted = counted or None
@@ -236,7 +236,7 @@ def _count(response: Response, tokens_per_step: int) -> None:
     if not chunks:
         return
     at_ns, held = np.frombuffer(response.event_ns, np.int64), np.array(tokens, np.int64)
-    order = np.argsort(at_ns, kind="stable")  # what was read ahead stands before what was between
+    order = np.argsort(at_ns, kind="stable")  # events that were read ahead stand before earlier ones
     at_ns, held = at_ns[order], held[order]
     content = held != 0
     stamps, held = at_ns[content], held[content] if parsed.source else np.ones(chunks, np.int64)
@@ -249,7 +249,7 @@ def _count(response: Response, tokens_per_step: int) -> None:
     stamps, held, response.coalesced_chunks = _steps(stamps, held, tokens_per_step)
     response.chunks = len(held)
     response.first_token_ns, response.last_token_ns = int(stamps[0]), int(stamps[-1])
-    # rounded as positions, so that the gaps' rounding does not add up
+    # positions are rounded, not gaps, so that rounding errors do not add up
     micros = (stamps - stamps[0] + 500) // 1000
     response.gaps_us = array("i", np.minimum(micros[1:] - micros[:-1], _MAX_GAP_US).astype(np.int32).tobytes())
     if (parsed.source or one_each) and (held != 1).any():
@@ -257,10 +257,10 @@ def _count(response: Response, tokens_per_step: int) -> None:
 
 
 def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, int]:
-    """Content events as chunks: their instants and tokens, and how many of them came together with the one before.
+    """Content events as chunks: the chunks' instants and tokens, and how many chunks came together with the one before.
 
-    Events lie in a lump when hardly any time is between them. A lump of no more tokens than the engine makes in one
-    step is that step and one chunk, which is there with its last event.
+    Events form a lump where hardly any time lies between them. A lump of at most as many tokens as the engine makes in
+    one step is that step: it is one chunk, complete with its last event.
     """
     gaps_ns = np.diff(stamps)
     apart = gaps_ns > min(LUMP_NS, gaps_ns.sum() / (10 * max(gaps_ns.size, 1)))
@@ -274,27 +274,23 @@ def _steps(stamps: Ints, held: Ints, tokens_per_step: int) -> tuple[Ints, Ints, 
 
 
 def _hidden(response: Response) -> int | None:
-    """Reasoning tokens that were counted and not streamed; None where the engine tells of none."""
+    """Reasoning tokens that were counted and not streamed; None where the engine reports no reasoning."""
     parsed, total = response.parsed, response.output_tokens or 0
     if parsed.reasoning_tokens is None:
         return None
-    hidden = (
-        total - (response.counted or 0)
-        if parsed.source
-        else 0
-        if parsed.thought_at is not None
-        else parsed.reasoning_tokens
-    )
+    hidden = 0 if parsed.thought_at is not None else parsed.reasoning_tokens
+    if parsed.source:
+        hidden = total - (response.counted or 0)
     return max(0, min(hidden, parsed.reasoning_tokens, total - response.chunks))
 
 
 def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) -> None:
-    """An answer that is not 200, with what its body says, or a body without events: an error object, mostly."""
+    """Judges an answer without a stream: a status other than 200, or a body without events, mostly an error object."""
     said = body[:MOST_SAID].decode("utf-8", "replace").strip()
     text = f"HTTP {head.status} {head.reason}: {said}".strip(": ")
     if head.status >= 400:
         found = error_class(None, said, head.status)
-        refused = head.status < 500 or found is ErrorClass.HTTP_429  # some say with 503 that their queue is full
+        refused = head.status < 500 or found is ErrorClass.HTTP_429  # some servers say 503 when their queue is full
         response.fail(found if refused else ErrorClass.HTTP_5XX, text)
     elif "location" in head.headers:
         where = head.headers["location"]
@@ -310,12 +306,12 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
 
 
 def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool) -> None:
-    """A stream with status 200 that came to its end. ``framed``: HTTP says where that is, so that it was not cut.
+    """Judges a finished stream with status 200. ``framed``: HTTP tells where it ends, so it was not cut off.
 
     The length is judged only where the engine was told to keep it and the count is the engine's own.
     """
     parsed, output_tokens = response.parsed, response.output_tokens
-    shown = (output_tokens or 0) - (response.hidden_tokens or 0)  # some servers count what is thought, some do not
+    shown = (output_tokens or 0) - (response.hidden_tokens or 0)  # some servers count reasoning tokens, some do not
     counted = output_tokens is not None and (parsed.source is not None or parsed.output_tokens is not None)
     if parsed.error is not None:
         response.fail(parsed.error_class, parsed.error)

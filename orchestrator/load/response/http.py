@@ -1,8 +1,8 @@
-"""The HTTP/1.1 of a response: its head, the framing of its body (where it ends, and how to take it off), its events.
+"""The HTTP/1.1 of a response: its head, the framing of its body (finding its end, removing it), its events.
 
-Never while it streams: the end is checked once, when the last bytes look like one, and the rest is done in the client's
-pauses and when the request is over. What engines usually send is split in one pass of C; everything else the standards
-allow takes a slower way to the same result.
+Nothing of this runs while a response streams: the end is checked once, when the last bytes look like it; the rest is
+done in the client's pauses or when the request is over. What engines usually send is split in one pass of C code;
+everything else that the standards allow takes a slower way to the same result.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import accumulate
 MAX_HEAD_BYTES = 256 * 1024
 MAX_CHUNK_LINE_BYTES = 4096
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
-TRAILERS_MARK = END_MARK[1:]  # and with them
-MOST_SAID = 2_000  # of what is no HTTP; rows shorten it, once secrets are taken out: none may be cut in two
-LAST_READS = 16  # looked at for one whole chunk
+TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
+MOST_SAID = 2_000  # characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
+LAST_READS = 16  # so many are searched for one whole chunk
 
 
 class BadHttp(Exception):
-    """What came is not HTTP/1.x. The message is for the row."""
+    """What came is not HTTP/1.x. The message goes into the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,7 @@ class Head:
 
 
 def parse_head(raw: bytes) -> Head | None:
-    """The head of the final response; interim ones (1xx) are passed over. None: not all of it is here yet.
-
-    Raises BadHttp.
-    """
+    """The head of the final response; interim ones (1xx) are skipped. None: incomplete. Raises BadHttp."""
     start = 0
     while True:
         if not b"HTTP/1."[: len(raw) - start] == raw[start : start + 7]:
@@ -95,10 +92,10 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An unwrapped body and where it lay in the raw one.
+    """A body without its framing, and where its parts lay in the raw body.
 
-    It came in pieces (chunks, or one): piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and at byte
-    ``raw_ends[i]`` of the raw body. ``size``: raw bytes up to the end of the body; what follows is not ours.
+    It came in pieces (chunks, or a single one): piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and at byte
+    ``raw_ends[i]`` of the raw body. ``size``: raw bytes up to the end of the body; more may follow.
     """
 
     content: bytes
@@ -108,7 +105,7 @@ class Body:
     size: int
 
     def raw_positions(self, positions: Sequence[int]) -> list[int]:
-        """Exclusive ends within ``content``, ascending, as exclusive ends within the raw body."""
+        """Maps exclusive ends within ``content``, ascending, to exclusive ends within the raw body."""
         found, piece = [], 0
         for position in positions:
             while self.ends[piece] < position:
@@ -118,7 +115,7 @@ class Body:
 
 
 def unwrap(raw: bytes, head: Head) -> Body:
-    """Takes the framing off what has come of a body so far. Raises BadHttp when it is broken."""
+    """Removes the framing from what has come of a body so far. Raises BadHttp where it is broken."""
     if head.chunked:
         return unwrap_chunks(raw)
     body = raw if head.length is None else raw[: head.length]
@@ -126,7 +123,7 @@ def unwrap(raw: bytes, head: Head) -> Body:
 
 
 def unwrap_chunks(raw: bytes) -> Body:
-    """The same for a chunked body, or its rest from the start of a chunk. A last chunk is kept as far as it came."""
+    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk is kept."""
     pieces, raw_ends = _plain_chunks(raw)
     complete, size = _other_chunks(raw, raw_ends[-1] + 2 if raw_ends else 0, pieces, raw_ends)
     return Body(b"".join(pieces), list(accumulate(map(len, pieces))), raw_ends, complete, size)
@@ -136,15 +133,15 @@ _HEX = [b"%x" % size for size in range(8192)]
 
 
 def _plain_chunks(raw: bytes) -> tuple[list[bytes], list[int]]:
-    """Whole chunks with lower-case sizes that hold no CR LF, which is what engines send, and where in ``raw`` they end.
+    """Whole chunks as engines send them (lower-case sizes, no CR LF inside), and where in ``raw`` they end.
 
-    Splitting at all CR LF in one pass of C is right exactly when every second part is as long as the part before says;
-    else there are none.
+    Splitting at every CR LF, in one pass of C code, is right exactly if every second part is as long as the part before
+    it says. Otherwise none are returned.
     """
     parts = raw.split(b"\r\n")
     pieces = parts[1:-1:2]
     if pieces and not pieces[-1]:
-        del pieces[-1]  # the end, or its beginning
+        del pieces[-1]  # the last chunk of size 0, or a part of it
     sizes, lengths = parts[: 2 * len(pieces) : 2], list(map(len, pieces))
     if not pieces or not 0 < min(lengths) <= max(lengths) < len(_HEX) or sizes != list(map(_HEX.__getitem__, lengths)):
         return [], []
@@ -153,7 +150,7 @@ def _plain_chunks(raw: bytes) -> tuple[list[bytes], list[int]]:
 
 
 def _other_chunks(raw: bytes, at: int, pieces: list[bytes], raw_ends: list[int]) -> tuple[bool, int]:
-    """Adds chunks after RFC 9112 section 7.1, extensions and trailers too; returns whether the body ends, and where."""
+    """Adds chunks by RFC 9112 section 7.1, with extensions and trailers. Returns whether the body ends, and where."""
     size_end = at
     while (line := raw.find(b"\r\n", at, at + MAX_CHUNK_LINE_BYTES)) >= 0:
         size = _chunk_size(raw[at:line])
@@ -174,7 +171,7 @@ def _other_chunks(raw: bytes, at: int, pieces: list[bytes], raw_ends: list[int])
 
 
 def _chunk_size(line: bytes) -> int:
-    """The number before any extension. Raises BadHttp."""
+    """The size on a chunk's first line, without extensions. Raises BadHttp."""
     digits = line.partition(b";")[0].strip()
     if not _DIGITS.fullmatch(digits):
         raise BadHttp(f"not a chunk size: {line[:MOST_SAID]!r}")
@@ -185,7 +182,7 @@ _DIGITS = re.compile(rb"[0-9A-Fa-f]{1,16}")
 
 
 def _trailers_end(raw: bytes, at: int) -> int | None:
-    """Where the empty line after the trailers ends; None: it is not here yet."""
+    """Where the empty line after the trailers ends; None: it has not come yet."""
     while (line := raw.find(b"\r\n", at)) >= 0:
         if line == at:
             return line + 2
@@ -194,9 +191,10 @@ def _trailers_end(raw: bytes, at: int) -> int | None:
 
 
 def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
-    """What came after the last read that is exactly one chunk with one event, where a chunk begins; None: not among the
-    last few. It says where a chunked body ends for a fraction of the price of the whole response. Only a server that
-    sends, inside of a larger chunk, what looks like a chunk of its own deceives it; whoever reads the whole finds out.
+    """What came after the last read that is exactly one chunk with one event; None: no such read among the last few.
+
+    A chunk begins there, so the end of a chunked body is found without reading all of it. Only a server that sends,
+    within a larger chunk, what looks like a whole chunk can deceive this; ``finish`` notices.
     """
     for back in range(2, min(len(reads), LAST_READS) + 1):
         line, _, chunk = reads[-back].partition(b"\r\n")
@@ -205,18 +203,18 @@ def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
     return None
 
 
-# -- server-sent events of a body, or of a part of one that ends with an event: payloads, and where each ended
+# -- server-sent events of a body, or of a part that ends with an event
 
 _FIRST, _BETWEEN, _LAST = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
 
-# an empty line after a line, of any of the three kinds; atomic, so that \r\n is never taken for two line ends
+# an empty line after a line, with any of the three line ends; atomic, so that \r\n is never taken for two of them
 _BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
 _LINE = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Event i holds ``payloads[i]`` and ended (exclusive) at byte ``ends[i]``. ``done``: a [DONE] came after them."""
+    """Event i holds ``payloads[i]`` and ends (exclusive) at byte ``ends[i]``. ``done``: a [DONE] follows them."""
 
     payloads: list[bytes]
     ends: list[int]
@@ -224,12 +222,12 @@ class Events:
 
 
 def split(body: bytes) -> Events:
-    """The events of a body without comments, pings and [DONE]. What follows [DONE] is left out."""
+    """The events of a body, without comments, pings, [DONE] and what follows it."""
     return _split_plain(body) or _split_any(body)
 
 
 def _split_plain(body: bytes) -> Events | None:
-    """The usual stream: every event one line ``data: ...``, then an empty line; None when it is not quite that."""
+    """The usual stream: every event is one line ``data: ...`` and an empty line. None where it is anything else."""
     done = body.endswith(_LAST)
     if done:
         body = body[: 2 - len(_LAST)]
@@ -261,7 +259,7 @@ def _split_any(body: bytes) -> Events:
 
 
 def _payload(event: bytes) -> bytes | None:
-    """The data lines of one event joined; llama.cpp's ``error:`` field becomes an error object; None: no data."""
+    """The joined data lines of one event; llama.cpp's ``error:`` field becomes an error object. None: no data."""
     data = []
     for line in _LINE.split(event):
         name, colon, value = line.partition(b":")
