@@ -1,7 +1,7 @@
-"""Rows of one client, one per scheduled request: a tuple each until there are some thousand, then Arrow tables on
-their way to disk (results/spool.py), so that memory is the same however many there are.
+"""Rows of one client, one per scheduled request. Each is a tuple at first; some thousand at a time become Arrow tables
+and go to disk (results/spool.py), so that memory is bounded however many there are.
 
-The rows of a client that died are made elsewhere, from the schedule: it says what that client had to do.
+The rows of a client that died are made by another process from the schedule, which says what that client had to do.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from orchestrator.results.spool import Part, Spool, nameless_file, room
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
 
-ROWS_AT_ONCE = 5_000  # to disk; a row is about 1 kB until then, a gap 4 bytes (6 where chunks hold several tokens)
+ROWS_AT_ONCE = 5_000  # to disk; in memory a row takes about 1 kB, a gap 4 bytes (6 where chunks hold several tokens)
 GAPS_AT_ONCE = 250_000
 MOST_SHOWN = 500  # characters of an error
-REPLIES_AT_ONCE = 1_000  # tokenized together: encodings take about 100 bytes a token until they are counted
+REPLIES_AT_ONCE = 1_000  # tokenized together; an encoding takes about 100 bytes per token
 
 
 class Rows:
-    """``start_ns``: the point's start on this client's clock. ``close`` it in the end."""
+    """Collects rows. ``start_ns``: the point's start on this client's clock. To be closed with ``close``."""
 
     def __init__(self, assignment: Assignment, start_ns: int) -> None:
         self._assignment = assignment
@@ -49,18 +49,18 @@ class Rows:
         self._gaps_held = 0
         self._untold: deque[Ended] | None = deque() if assignment.point.watched else None
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
-        self._replies = nameless_file() if self._tokenizer else None  # that came without counts, pickled
+        self._replies = nameless_file() if self._tokenizer else None  # pickled requests whose reply had no counts
         self._spool = Spool("requests", "token_events")
         secrets = [target.secrets for target in assignment.point.targets]
         self._shown = lru_cache(64)(lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN])
 
     @property
     def full(self) -> bool:
-        """So much is here that it should be flushed."""
+        """Whether there is enough to flush."""
         return len(self._rows) >= ROWS_AT_ONCE or self._gaps_held >= GAPS_AT_ONCE
 
     def add(self, flight: InFlight) -> None:
-        """The row of a request that was sent, or tried to be, and whose response was read."""
+        """Adds a request that was sent (or could not be) and whose response was read."""
         response = flight.response
         if self._untold is not None:
             gaps = response.gaps_us
@@ -77,8 +77,10 @@ class Rows:
             self._gaps_held += len(response.gaps_us)
 
     def untold(self) -> tuple[Ended, ...]:
-        """Of a watched point, what was added since the last call; from any thread. Where text is counted after the run
-        it has the counts of chunks."""
+        """What a watched point added since the last call. From any thread.
+
+        Where text is counted after the run, these rows count chunks.
+        """
         assert self._untold is not None
         return tuple(self._untold.popleft() for _ in range(len(self._untold)))
 
@@ -111,7 +113,7 @@ class Rows:
         )
 
     def add_unsent(self, entry: Entry, done_ns: int, error_class: ErrorClass, error: str) -> None:
-        """The row of a request that was never sent. ``done_ns`` counts from the start."""
+        """Adds a request that was never sent. ``done_ns``: since the start."""
         kind, turn = self._assignment.kind, (entry.session, entry.turn)
         asked = Request(0, b"", "", kind.input_tokens(*turn), kind.output_tokens(*turn))
         flight = InFlight(entry, asked, ended_ns=self._start_ns + done_ns)
@@ -119,7 +121,7 @@ class Rows:
         self._rows.append(self._row(flight))
 
     def recount(self) -> None:
-        """Counts the replies that came without counts with the model's tokenizer, and adds their rows."""
+        """Counts the replies that came without token counts with the model's tokenizer, and adds their rows."""
         if self._replies is None:
             return
         assert self._tokenizer is not None
@@ -136,12 +138,14 @@ class Rows:
             self.flush_full()
 
     def flush_full(self) -> None:
-        """``flush`` at one go, where it is due."""
+        """A whole ``flush``, if there is enough to flush."""
         deque(self.flush() if self.full else (), maxlen=0)
 
     def flush(self, everything: bool = False) -> Iterator[None]:
-        """Hands what is here to the disk, in steps; not a few rows because their gaps are many, which would take more
-        room and time of whoever reads them. Raises ResultsError when there is no room."""
+        """Writes what is here to disk, in steps. Raises ResultsError where there is no room.
+
+        Rows wait until there are ROWS_AT_ONCE, even where their gaps are many: small parts cost readers room and time.
+        """
         gaps, self._gaps, self._gaps_held = self._gaps, [], 0
         self._spool.write("token_events", _token_events(self._assignment.point, gaps))
         if not everything and len(self._rows) < ROWS_AT_ONCE:
@@ -154,7 +158,7 @@ class Rows:
         self._spool.write("requests", pa.Table.from_arrays(columns, schema=REQUESTS))
 
     def parts(self) -> list[Part]:
-        """``requests`` and ``token_events``, complete. Raises ResultsError when there is no room for them."""
+        """``requests`` and ``token_events``, complete. Raises ResultsError where there is no room for them."""
         deque(self.flush(everything=True), maxlen=0)
         return self._spool.parts()
 
@@ -174,7 +178,7 @@ class Rows:
 
 
 def tables(point: LoadPoint, ended: Sequence[Ended]) -> tuple[pa.Table, pa.Table]:
-    """``requests`` and ``token_events`` of what a client told while it ran."""
+    """``requests`` and ``token_events`` of what a client reported while it ran."""
     columns = [*_ids(point, len(ended)), *_columns([row for row, _ in ended])]
     requests = pa.Table.from_arrays(columns, schema=REQUESTS)
     return requests, _token_events(point, [gaps for _, gaps in ended if gaps is not None])
@@ -192,13 +196,13 @@ def _ids(point: LoadPoint, rows: int) -> list[pa.Array]:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Iterator[pa.Array]:
-    """Of ``requests``, those after its ids."""
+    """The columns of ``requests`` after its ids."""
     for at, field in enumerate(list(REQUESTS)[2:]):
         yield pa.array([row[at] for row in rows], field.type)
 
 
 def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
-    """A list column out of one array per row; None makes a null."""
+    """A list column from one array per row; None makes a null."""
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([0 if part is None else len(part) for part in parts], out=offsets[1:])
     raw = b"".join([part for part in parts if part is not None])
@@ -208,15 +212,17 @@ def _lists(parts: Sequence[array[int] | None], kind: pa.DataType) -> pa.Array:
 
 
 def leave_pandas_out() -> None:
-    """For processes of our own only: pyarrow imports pandas, where it is installed, with the first array it makes, and
-    those 0.35 s of CPU would be counted as the client's."""
+    """Keeps pandas out of this process, which must be one of our own.
+
+    pyarrow imports an installed pandas with the first array it makes: 0.35 s of CPU that would count as the client's.
+    """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas:
-    """An import hook that knows no pandas. (None in sys.modules would do for Python, but pyarrow's compiled imports
-    take it for the module.)"""
+    """An import hook that finds no pandas. (None in sys.modules would do for Python, but pyarrow's compiled imports
+    would take it for the module.)"""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == "pandas":
@@ -224,9 +230,9 @@ class _NoPandas:
 
 
 def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> Part:
-    """The ``requests`` rows of client ``index`` of ``count`` that died, all with status ``lost``.
+    """The ``requests`` rows of client ``index`` of ``count``, which died: all have status ``lost``.
 
-    A closed loop by time has no fixed number of requests: then one session for each that the client kept in flight.
+    A closed loop by time has no fixed number of requests: it gets one session per slot of the client.
     """
     mine = Assignment.of(point, index, count)
     with closing(Rows(mine, 0)) as rows:

@@ -1,8 +1,8 @@
-"""The point's one global schedule, which part of it a client takes, and what of that is due when.
+"""The one global schedule of a point, the share of it that a client takes, and what is due when.
 
-The schedule is a pure function of the point: every client computes it whole and takes every n-th session. So the
-merged schedule of 1, 2 or 8 clients is the same, and what a dead client had to do is known without asking it.
-Nothing here knows a clock or a socket.
+The schedule is a pure function of the point: every client computes all of it and takes every n-th session. So 1, 2 or 8
+clients send the same requests at the same times, and what a dead client had to do is known without asking it.
+Nothing here uses a clock or a socket.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
 from orchestrator.spec.load import MOST_REQUESTS, MOST_SECONDS
 
-# Closed loop: slots start this far apart. All at one instant, the later ones of 512 would be late by the time the
-# client needs to send the earlier ones, and that lateness would be ours, not the engine's.
+# Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late by the time that the
+# client needs to send the others, and that lateness would be the client's, not the engine's.
 SLOT_STAGGER_NS = 200_000
 
 
-BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a request that failed, doubled up to the maximum
+BACKOFF_NS = 100_000_000  # closed loop: pause of a slot after a failed request, doubled up to the maximum
 MAX_BACKOFF_NS = 5_000_000_000
 
 
@@ -36,28 +36,28 @@ MAX_BACKOFF_NS = 5_000_000_000
 class Entry:
     """One request of the schedule. ``due_ns`` counts from the point's start."""
 
-    index: int  # request_index: counts the turns of all sessions, in order
+    index: int  # request_index: numbers the turns of all sessions, in order
     session: int
     turn: int
     due_ns: int
 
 
 def share(total: int, client: int, clients: int) -> int:
-    """How much of ``total`` client ``client`` of ``clients`` takes; the parts differ by at most 1."""
+    """How much of ``total`` goes to client ``client`` of ``clients``; shares differ by at most 1."""
     return total // clients + (client < total % clients)
 
 
 class Schedule:
-    """Sessions of one or more requests, when they are due, and what of it client ``client`` of ``clients`` does.
+    """Sessions of one or more requests, when they are due, and the share of client ``client`` of ``clients``.
 
-    ``sessions``: how many in all; None: as many as the time allows (closed loop). The client's own part:
-    ``slot_starts``: when each of its slots starts (closed loop), ns; ``cap``: its part of ``max_in_flight``.
+    ``sessions``: how many in all; None: as many as the time allows (closed loop). The client's share: ``slot_starts``,
+    when each of its slots starts (closed loop), ns; ``cap``, its part of ``max_in_flight``.
     """
 
     def __init__(self, point: LoadPoint, kind: Kind, client: int = 0, clients: int = 1) -> None:
-        """Raises InputError when the arrivals cannot be drawn, or would be more than can be held."""
+        """Raises InputError where the arrivals cannot be drawn, or would be too many."""
         self._kind = kind
-        self._first_index = array("q", [0])  # of every session, as far as was asked for
+        self._first_index = array("q", [0])  # first request_index of every session, as far as was asked for
         self.requests = point.requests
         self.open_loop = point.level.control == "request_rate"
         self.warmup_ns = round((point.warmup_s or 0.0) * 1e9)
@@ -68,7 +68,7 @@ class Schedule:
         if self.open_loop:
             self.due_ns = self._arrivals(point)
             self.sessions = len(self.due_ns)
-        # clients that get work: one that may have nothing in flight would never send its part
+        # the number of clients that get work: one that may have nothing in flight would never send its share
         self._parts = max(1, min(clients, self.slots or clients, point.max_in_flight or clients))
         self._client = client if client < self._parts else None
         self.slot_starts = [slot * SLOT_STAGGER_NS for slot in self._own(self.slots)]
@@ -81,17 +81,17 @@ class Schedule:
         return iter(self._own(self.sessions or 0))
 
     def _own(self, total: int) -> range:
-        """This client's numbers of so many."""
+        """This client's share of the numbers below ``total``."""
         return range(0) if self._client is None else range(self._client, total, self._parts)
 
     def known_requests(self) -> int:
-        """How many requests of this client are known before the start; in a closed loop by time one for each slot."""
+        """How many requests of this client are known before the start; in a closed loop by time one per slot."""
         if self.sessions is None:
             return len(self.slot_starts)
         return sum(map(self.turns, self.own_sessions()))
 
     def _arrivals(self, point: LoadPoint) -> NDArray[np.int64]:
-        """Sessions arrive at rate/turns, so that the level (and a ramp's end) stays a number of requests per second."""
+        """When sessions are due, ns. They arrive at rate/turns: levels (and a ramp's end) are requests per second."""
         arrivals, turns = point.arrivals, self._kind.mean_turns
         if np.isinf(point.level.value):
             if self.sessions is None:
@@ -109,7 +109,7 @@ class Schedule:
         return np.round(offsets_s * 1e9).astype(np.int64)
 
     def _sessions_of(self, requests: int) -> int:
-        """The fewest sessions that hold so many requests."""
+        """The fewest sessions that hold ``requests`` requests."""
         sessions = 0
         while self._first(sessions) < requests:
             sessions += 1
@@ -123,9 +123,9 @@ class Schedule:
         return known[session]
 
     def entry(self, session: int, turn: int, due_ns: int | None = None) -> Entry | None:
-        """A request of the schedule, None when it lies beyond the point's number of requests or its time.
+        """A request of the schedule; None where it lies beyond the point's number of requests or its time.
 
-        ``due_ns`` is given for turns and closed loops, where it follows from what happened before.
+        ``due_ns``: for later turns and closed loops, where it follows from what happened before.
         """
         if turn >= self.turns(session):
             return None
@@ -135,7 +135,7 @@ class Schedule:
         return Entry(self._first(session) + turn, session, turn, due)
 
     def turns(self, session: int) -> int:
-        """Requests of a session within the point's number of them (whether its time suffices is only known then)."""
+        """Requests of a session within the point's number of them (whether the time suffices is known only later)."""
         turns = self._kind.turns(session)
         return turns if self.requests is None else max(0, min(turns, self.requests - self._first(session)))
 
@@ -145,28 +145,28 @@ class Schedule:
 
 
 class RequestQueue:
-    """Hands out one client's entries in the order in which they are due."""
+    """Hands out one client's entries as they become due."""
 
     def __init__(self, schedule: Schedule, think_time_s: float) -> None:
         self._schedule = schedule
         self._think_ns = round(think_time_s * 1e9)
         self._sessions = schedule.own_sessions()
         self._heap: list[tuple[int, int, Entry]] = []  # due, tie, entry
-        self._failures: dict[int, int] = {}  # closed loop: in a row, of those whose place a session took
+        self._failures: dict[int, int] = {}  # closed loop, by session: failures in a row before it in its slot
         self._ties = 0
         self._last_due_ns = 0
-        self._coming = next(self._sessions, None)  # the session after those handed out
+        self._coming = next(self._sessions, None)  # the next session
         self.scheduled = 0
         for start_ns in [None] if schedule.open_loop else schedule.slot_starts:  # open: only the next arrival
             self._push(self._first_turn(start_ns))
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next entry known is due; None: nothing is left that does not follow from requests in flight."""
+        """When the next known entry is due; None: whatever is left follows from requests in flight."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ns: int) -> Entry | None:
-        """The next entry that is due; None when nothing is."""
+        """The next entry that is due; None where none is."""
         if not self._heap or self._heap[0][0] > now_ns:
             return None
         due, _, entry = heapq.heappop(self._heap)
@@ -177,9 +177,9 @@ class RequestQueue:
         return entry
 
     def over(self, entry: Entry, ended_ns: int, refused: bool) -> None:
-        """A request is over: its session's next turn becomes known, or (closed loop) the session that takes its place.
+        """A request is over: schedules its session's next turn or (closed loop) the session that takes its slot.
 
-        ``refused``: it failed at once. A dead engine refuses within microseconds: without a pause the rows would fill
+        ``refused``: it failed at once. A dead engine refuses within microseconds; without a pause the rows would fill
         the disk.
         """
         due, closed, failures = ended_ns + self._think_ns, not self._schedule.open_loop, 0
@@ -195,27 +195,27 @@ class RequestQueue:
         self._push(following)
 
     def last_ns(self, now_ns: int) -> int | None:
-        """The last scheduled instant; None while more may follow from what is in flight."""
+        """The last instant at which anything is due; None while requests in flight may be followed by more."""
         end_ns = self._schedule.end_ns
         if end_ns is not None and now_ns >= end_ns:
             return end_ns
         return None if self._coming is not None else max(self._last_due_ns, end_ns or 0)
 
     def close(self, at_ns: int) -> None:
-        """Nothing is due from then on: the point is over earlier than it was asked to be."""
+        """Ends the point early: nothing is due from ``at_ns`` on."""
         self._schedule.end_ns = min(at_ns, self._schedule.end_ns or at_ns)
         self._heap = [one for one in self._heap if one[0] < at_ns]
         heapq.heapify(self._heap)
 
     def later_turns(self, entry: Entry, now_ns: int) -> Iterator[Entry]:
-        """The turns after a given one that will not come any more."""
+        """The turns after this one, which will never be sent."""
         for turn in range(entry.turn + 1, self._schedule.turns(entry.session)):
             later = self._schedule.entry(entry.session, turn, max(now_ns, entry.due_ns))
             if later is not None:
                 yield later
 
     def rest(self, now_ns: int) -> Iterator[Entry]:
-        """Everything not handed out yet, for a run that is given up. Nothing is due afterwards."""
+        """Everything that was not handed out yet, for a run that is given up. Nothing is due afterwards."""
         pending, self._heap = sorted(self._heap), []
         due_ns = None if self._schedule.open_loop else now_ns
         known = self._schedule.sessions is not None
@@ -226,7 +226,7 @@ class RequestQueue:
             yield from self.later_turns(entry, now_ns)
 
     def _first_turn(self, due_ns: int | None) -> Entry | None:
-        """The next session's first turn; None when there are no more, or its time is over."""
+        """The next session's first turn; None where no session is left, or the time is over."""
         session = self._coming
         if session is None:
             return None

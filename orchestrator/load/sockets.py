@@ -1,6 +1,6 @@
-"""Sockets: room for them, connecting, TLS, sending, and waiting for them, an instant and other threads in one place.
+"""Sockets: making room for them, connecting, TLS, sending; and one place to wait for them, a time and other threads.
 
-The reading side is in transport.py, where every nanosecond counts.
+Reading is in transport.py, where every nanosecond counts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from orchestrator.timer import Timer
 Address = tuple[int, tuple[object, ...]]  # family, sockaddr
 
 LOCAL_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
-DESCRIPTORS = 16_384  # sockets for which there is room without the kernel's table growing
+DESCRIPTORS = 16_384  # so many fit into the kernel's table before it must grow again
 
 TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux
-# Once a second the other host's kernel is asked whether it is there (as long as nothing else comes), whatever its
-# programs do: silence is then the network's. Without an answer for two minutes the connection is over.
+# While nothing else comes, the other host's kernel is asked every second whether it is there. It answers whatever its
+# programs do, so silence means the network. Without an answer for two minutes the connection is over.
 KEEPALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 127}
 SENT_AGAIN, HEARD = struct.Struct("@100x I"), struct.Struct("@52x II")  # of struct tcp_info (linux/tcp.h)
 
@@ -39,24 +39,24 @@ MAX_EVENTS = 32  # one batch; bounds how long a timer, a send or a first token w
 
 
 def raise_open_files_limit() -> None:
-    """As many sockets as the system lets us have; the usual soft limit of 1,024 would cap the load unseen.
+    """Allows as many sockets as the system permits; the usual soft limit of 1,024 would silently cap the load.
 
     The kernel's table of descriptors grows by doubling, and in a process with threads each growth waits 10 ms and more
-    for all CPUs (synchronize_rcu). Taking a high number once makes it large now instead of during the run.
+    for all CPUs (synchronize_rcu). Taking one high number makes it grow now instead of during the run.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     except (ValueError, OSError):
-        pass  # a sandbox may forbid it; sockets that cannot be opened become rows of class `client`
+        pass  # a sandbox may forbid it; requests that find no socket become rows of class `client`
     with open(os.devnull) as any_file, suppress(OSError):
         os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(soft, DESCRIPTORS) - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A target whose name was looked up: before the run, never during it."""
+    """A target whose host name was looked up, before the run and never during it."""
 
     origin: Origin
     addresses: tuple[Address, ...]
@@ -64,7 +64,7 @@ class Endpoint:
 
 
 def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
-    """Looks the host up, IPv4 and IPv6. Raises InputError when it has no address."""
+    """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
         found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -87,16 +87,16 @@ class Connection:
         self.endpoint = endpoint
         self.addresses = list(endpoint.addresses)  # not tried yet
         self.flight: InFlight | None = None
-        self.out: memoryview | None = None  # what the socket did not take yet
-        self.uses = 0  # responses received whole
-        self.sent_again = 0  # segments, until it was connected: a server that takes no more connections answers none
+        self.out: memoryview | None = None  # what the socket has not taken yet
+        self.uses = 0  # whole responses received; below 0: not to be used again
+        self.sent_again = 0  # segments sent again while connecting (a busy server may not answer those)
         self.connecting = True
         self.handshaking = False
         self.sock: socket.socket
         self.fd = -1
 
     def connect(self) -> None:
-        """Starts connecting to the next address. Raises OSError when that failed at once."""
+        """Starts connecting to the next address. Raises OSError where that fails at once."""
         family, address = self.addresses.pop(0)
         self.connecting, self.handshaking = True, False
         self.sock = socket.socket(family, socket.SOCK_STREAM)
@@ -113,7 +113,7 @@ class Connection:
             raise OSError(code, os.strerror(code))
 
     def connected(self) -> None:
-        """The socket became writable: connected, or not. Raises OSError."""
+        """Called once the socket is writable. Raises OSError where it is not connected."""
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
@@ -126,7 +126,7 @@ class Connection:
             self.handshaking = True
 
     def handshake(self) -> bool | None:
-        """Goes on with TLS. True: done; False: wants to read; None: wants to write. Raises OSError."""
+        """Continues the TLS handshake. True: done; False: wants to read; None: wants to write. Raises OSError."""
         assert isinstance(self.sock, ssl.SSLSocket)
         try:
             self.sock.do_handshake()
@@ -138,7 +138,7 @@ class Connection:
         return True
 
     def send(self) -> bool:
-        """Hands over as much as the socket takes. True: all of it. Raises OSError."""
+        """Sends as much as the socket takes. True: all of it. Raises OSError."""
         assert self.out is not None
         while self.out:
             try:
@@ -153,11 +153,11 @@ class Connection:
         return int(self._tcp_info(SENT_AGAIN)[0]) - self.sent_again
 
     def silent_ms(self) -> int:
-        """For how long nothing at all came from the other host: no data, no acknowledgement, no answer to a probe."""
+        """How long no packet has come from the other host: no data, no acknowledgement, no answer to a probe."""
         return int(min(self._tcp_info(HEARD)))
 
     def _tcp_info(self, what: struct.Struct) -> tuple[int, ...]:
-        """Some figures of it; 0 where the system does not tell."""
+        """Fields of TCP_INFO; 0 where the system does not tell."""
         if TCP_INFO is None:
             return (0,)
         try:
@@ -166,13 +166,13 @@ class Connection:
             return (0,)
 
     def reader(self) -> Callable[[int], bytes]:
-        """What reads bytes: the socket's own ``recv``, for TLS one that leaves nothing decrypted behind."""
+        """The function that reads: the socket's own ``recv``; for TLS one that leaves no decrypted data behind."""
         return self._receive_decrypted if isinstance(self.sock, ssl.SSLSocket) else self.sock.recv
 
     def _receive_decrypted(self, size: int) -> bytes:
-        """A TLS record may hold more than was asked for, and the poller does not see what is already decrypted.
+        """Reads all that is decrypted: a TLS record may hold more than ``size``, and the poller would not see the rest.
 
-        Raises BlockingIOError when nothing is there, as a plain socket does.
+        Raises BlockingIOError where nothing is there, as a plain socket does.
         """
         sock = self.sock
         assert isinstance(sock, ssl.SSLSocket)
@@ -188,11 +188,10 @@ class Connection:
 
 
 class Poller:
-    """Level-triggered readiness. ``wait`` and the registrations belong to one thread, ``wake`` to any.
+    """Level-triggered readiness. One thread waits and registers; ``wake`` may be called from any.
 
-    Descriptors can be put first: they stand in a set of their own, inside of the other one, and under more events than
-    one batch holds they are not found behind all the rest. ``first_fd``, when it is ready or a batch is full, says to
-    ask ``first``.
+    Descriptors can be put first: they are in an epoll set of their own, nested in the main one, so that they are found
+    even where more events wait than one batch holds. Ask ``first`` when ``first_fd`` is ready or a batch is full.
     """
 
     def __init__(self) -> None:
@@ -212,27 +211,27 @@ class Poller:
         self._epoll.unregister(fd)
 
     def put_first(self, fd: int) -> None:
-        """From now on what is to be read there is found by ``first``. For a registered descriptor."""
+        """Moves a registered descriptor to the set that ``first`` asks."""
         if fd not in self._put_first:
             self._epoll.unregister(fd)
             self._first_epoll.register(fd, READ)
             self._put_first.add(fd)
 
     def put_back(self, fd: int) -> None:
-        """Undoes ``put_first``; nothing else if it was not called."""
+        """Undoes ``put_first``; does nothing if that was not called."""
         if fd in self._put_first:
             self._put_first.remove(fd)
             self._first_epoll.unregister(fd)
             self._epoll.register(fd, READ)
 
     def first(self) -> list[tuple[int, int]]:
-        """Those put first that are ready. Does not wait."""
+        """The descriptors put first that are ready. Does not wait."""
         return self._first_epoll.poll(0, MAX_EVENTS)
 
     def wait(self, until_ns: int) -> list[tuple[int, int]]:
-        """Descriptors that are ready, (fd, mask) each, or some that are ours and to be passed over.
+        """The descriptors that are ready, each (fd, mask). Some may be the poller's own: ignore those.
 
-        Returns at ``until_ns`` (``time.monotonic_ns``) at the latest; at once when that is 0.
+        Returns at ``until_ns`` (``time.monotonic_ns``) at the latest; at once if that is 0.
         """
         if until_ns == 0:
             return self._epoll.poll(0, MAX_EVENTS)
@@ -246,7 +245,7 @@ class Poller:
         try:
             self._wake_in.send(b"\0")
         except (BlockingIOError, OSError):
-            return  # full: it wakes anyway; closed: nobody waits
+            return  # full: a wake-up is pending anyway; closed: nobody waits
 
     def close(self) -> None:
         for one in (self._epoll, self._first_epoll, self._timer, self._wake_in, self._wake_out):

@@ -1,8 +1,8 @@
 """Requests out, raw bytes and their times in: the hot path.
 
-While a stream runs, a read costs one ``recv``, one clock and two appends. Nothing is parsed or decoded: only the last
-bytes of a read are compared with how its response may end, and when they match the framing is checked once. One thread
-calls everything here.
+While a stream runs, a read costs one ``recv``, one look at the clock and two appends. Nothing is parsed or decoded.
+Only the last bytes of a read are compared with how a response may end; on a match the framing is checked once. One
+thread calls everything here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from orchestrator.load.response.http import END_MARK, TRAILERS_MARK, BadHttp, si
 from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Connection, Endpoint, Poller
 from orchestrator.results.outcomes import ErrorClass
 
-READ_BYTES = 4_096  # made new for every read: 64 KiB cost a seventh of all CPU in malloc and page faults
-FIRST_READS = 3  # headers, a role, a token: at most so many are read before what running streams have to say
-LARGEST_READ_BYTES = 65_536  # one that decrypts returns whole TLS records
+READ_BYTES = 4_096  # allocated for every read: 64 KiB cost a seventh of all CPU time in malloc and page faults
+FIRST_READS = 3  # headers, a role, a token: so many reads of a response go before the reads of running streams
+LARGEST_READ_BYTES = 65_536  # a read that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
-SWEEP_AFTER_NS = 250_000_000  # a stream silent for so long is looked at more closely
-ASK_AFTER_NS = 1_000_000_000  # of one silent for so long TCP is asked whether the other host is there
+SWEEP_AFTER_NS = 250_000_000  # a stream that has been silent this long is examined
+ASK_AFTER_NS = 1_000_000_000  # after this much silence TCP is asked whether the other host is there
 CONNECT_TIMEOUT_NS = 30_000_000_000
 
+# a request, its read function, and where a read's time and bytes go: looked up once, not for every read
 Stream = tuple[InFlight, Callable[[int], bytes], Callable[[int], None], Callable[[bytes], None]]
-# a request, how to read, where a read's time and bytes go: looked up once, not for every read
 
 
 class Transport:
-    """Keep-alive connections to some endpoints, as many as there are requests in flight.
+    """Keep-alive connections to the endpoints, one per request in flight.
 
     ``ended`` collects requests that are over; the caller takes them out.
     """
@@ -36,7 +36,7 @@ class Transport:
     def __init__(self, poller: Poller, endpoints: list[Endpoint]) -> None:
         self._poller = poller
         self._endpoints = endpoints
-        self._streams: dict[int, Stream] = {}  # by fd: sent whole, answer awaited
+        self._streams: dict[int, Stream] = {}  # by fd: requests that were sent and wait for their answer
         self._connections: dict[int, Connection] = {}
         self._idle: list[list[Connection]] = [[] for _ in endpoints]  # by target
         self.ended: list[InFlight] = []
@@ -51,7 +51,7 @@ class Transport:
         return self._sent_again + sum(one.retransmitted() for one in self._connections.values() if not one.connecting)
 
     def start(self, flight: InFlight) -> None:
-        """Sends a request, on the connection used last that is free, or on a new one."""
+        """Sends a request, on the free connection that was used last or on a new one."""
         flight.started_ns = time.monotonic_ns()
         idle = self._idle[flight.request.target]
         if idle:
@@ -60,9 +60,9 @@ class Transport:
             self._connect_new(flight)
 
     def poll(self, until_ns: int) -> int:
-        """Takes in what comes until that instant (0: what is there), returns the number of reads.
+        """Takes in what comes until that instant (0: what is there). Returns the number of reads.
 
-        Ends earlier when something else than reads happened: a request is over, a connection is up, ``wake``.
+        Returns earlier where anything but reads happened: a request is over, a connection is up, ``wake``.
         """
         streams, clock, poller = self._streams, time.monotonic_ns, self._poller
         wait, first, first_fd = poller.wait, poller.first, poller.first_fd
@@ -99,7 +99,7 @@ class Transport:
                 return reads - others
 
     def cancel(self, flight: InFlight, error_class: ErrorClass, error: str) -> None:
-        """Ends a request from our side."""
+        """Ends a request from the client's side."""
         for connection in self._connections.values():
             if connection.flight is flight:
                 self._end(connection, error_class, error)
@@ -107,8 +107,8 @@ class Transport:
 
     def sweep(self, now_ns: int) -> None:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
-        connections that are not accepted, a network that is silent."""
-        asked = set[int]()  # targets, of which one silent connection tells as much as all
+        connections that are never accepted, a silent network."""
+        asked = set[int]()  # targets: one silent connection of each tells enough
         for connection in [c for c in self._connections.values() if c.connecting or c.handshaking]:
             if connection.flight and now_ns - connection.flight.started_ns > CONNECT_TIMEOUT_NS:
                 what = "not connected" if connection.connecting else "the TLS handshake was not over"
@@ -128,7 +128,7 @@ class Transport:
                 self._finish_if_whole(fd, flight)
 
     def close(self) -> None:
-        """Closes every socket. Requests in flight are not ended: cancel them first."""
+        """Closes every socket. Does not end requests in flight: cancel them first."""
         for connection in list(self._connections.values()):
             self._drop(connection)
 
@@ -141,7 +141,7 @@ class Transport:
         self._connect(connection)
 
     def _connect(self, connection: Connection) -> None:
-        """Starts connecting to its next address."""
+        """Starts connecting to the next address."""
         try:
             connection.connect()
         except OSError as error:
@@ -153,7 +153,7 @@ class Transport:
         self.sockets_max = max(self.sockets_max, len(self._connections))
 
     def _not_connected(self, connection: Connection, error: OSError) -> None:
-        """The next address, or a failed request."""
+        """Tries the next address; without one the request failed."""
         if error.errno in LOCAL_LIMITS:
             self._end(connection, ErrorClass.CLIENT, str(error))
         elif connection.addresses:
@@ -186,14 +186,14 @@ class Transport:
         self._streams[connection.fd] = flight, reader, flight.times.append, flight.parts.append
 
     def _other(self, fd: int, mask: int) -> None:
-        """Everything that is not an answer on a connection which has sent its request."""
+        """Handles all events but answers to requests that were sent."""
         connection = self._connections.get(fd)
         if connection is None:
-            return  # the poller's own, or closed earlier in this batch
+            return  # the poller's own descriptor, or one that was closed earlier in this batch
         flight = connection.flight
         if flight is None:
             self._idle[connection.target].remove(connection)
-            self._drop(connection)  # an idle connection says something: it was closed
+            self._drop(connection)  # an event on an idle connection: the server closed it
         elif connection.connecting or connection.handshaking:
             self._go_on(connection, flight)
         elif mask & ~WRITE:
@@ -202,7 +202,7 @@ class Transport:
             self._send(connection, flight, registered=READ | WRITE)
 
     def _go_on(self, connection: Connection, flight: InFlight) -> None:
-        """Connected, or a step of the TLS handshake."""
+        """Handles a connection that came up, or a step of its TLS handshake."""
         try:
             if connection.connecting:
                 connection.connected()
@@ -218,16 +218,16 @@ class Transport:
         self._give(connection, flight)
 
     def _early_answer(self, connection: Connection, flight: InFlight) -> None:
-        """The server answers (or closes) before it took the whole request: what it says counts."""
+        """The server answers (or closes) before it took the whole request: its answer counts."""
         connection.out = None
         self._poller.modify(connection.fd, READ)
-        connection.uses = -1  # half a request was sent on it: never again
+        connection.uses = -1  # half a request was sent on it: it cannot be used again
         self._await_answer(connection, flight)
 
     # -- ends
 
     def _look(self, fd: int, flight: InFlight, data: bytes) -> None:
-        """A read that may be the last one, or belongs to the head."""
+        """Examines a read that may be the last one, or belongs to the head."""
         if not data:
             flight.times.pop()
             flight.parts.pop()
@@ -247,7 +247,7 @@ class Transport:
             flight.received += len(data)
         if len(flight.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
-            # a last chunk, and perhaps trailers; a stream whose own lines end so would be looked at with every read
+            # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter mark needs the longer
             flight.mark = b"" if not head.chunked else END_MARK if data.endswith(b"\r\n\r\n\r\n") else TRAILERS_MARK
         if head.chunked:
             if flight.may_end():
@@ -256,7 +256,7 @@ class Transport:
             self._finish(fd, flight, reusable=flight.received == head.length)
 
     def _finish_if_whole(self, fd: int, flight: InFlight) -> None:
-        """Looks at the framing. The end mark inside of a chunk is not the end."""
+        """Ends the request if the framing says so: the end mark may also occur inside a chunk."""
         assert flight.head is not None
         raw = since_event_chunk(flight.parts) or b"".join(flight.parts)
         try:
@@ -268,7 +268,7 @@ class Transport:
             self._finish(fd, flight, reusable=body.size == len(raw))
 
     def _finish(self, fd: int, flight: InFlight, reusable: bool) -> None:
-        """The response is here; its end was in the last read."""
+        """The response is complete; its end was in the last read."""
         assert flight.head is not None
         flight.ended_ns = flight.times[-1]
         connection = self._connections[fd]
@@ -283,7 +283,7 @@ class Transport:
         self.ended.append(flight)
 
     def _closed(self, fd: int, flight: InFlight) -> None:
-        """The server closed the connection in the middle of a request, or to end it."""
+        """The server closed the connection, in the middle of a response or to end it."""
         head = flight.head
         if flight.first_byte_ns is None:
             self._broken(self._connections[fd], ErrorClass.RESET, "the connection was closed before any answer")
@@ -298,7 +298,7 @@ class Transport:
             self._finish(fd, flight, reusable=False)
 
     def _broken(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
-        """A connection died. One that was idle before may have been closed while we sent: tried once on a fresh one."""
+        """A connection died. A reused one may have been closed as we sent: then a new one gets the request once."""
         flight = connection.flight
         assert flight is not None
         if connection.uses > 0 and flight.first_byte_ns is None and not flight.retried:
@@ -310,7 +310,7 @@ class Transport:
             self._end(connection, error_class, error)
 
     def _end(self, connection: Connection, error_class: ErrorClass, error: str) -> None:
-        """A request failed and its connection is of no use any more."""
+        """A request failed; its connection is closed."""
         flight = connection.flight
         assert flight is not None
         connection.flight = None

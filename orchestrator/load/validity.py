@@ -1,14 +1,14 @@
 """Was a point honestly measured? The verdict and its evidence.
 
-``broken_output``: what the engine answers is no output (NaN, nothing, one token for ever; analysis/answers.py).
-``invalid``: what was measured is not what was asked (lengths, lost clients, nothing answered).
-``network_bound``: the network was silent or lost much, latencies are its own.
-``disturbed``: others took most of an engine's host: the figures are those of an engine that shares it.
-``client_bound``: the client was too slow, the figures are its own; repeat with more clients.
-``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that gathers them): when a
-token came is not known, TTFT is that of the first lump, TPOT and ITL are nobody's. The tokens of one speculative step
+``broken_output``: the engine's answers are no output (NaN, nothing, the same token for ever; analysis/answers.py).
+``invalid``: what was measured is not what was asked for (lengths, lost clients, nothing answered).
+``network_bound``: the network was silent or lost much: the latencies are the network's.
+``disturbed``: other programs took most of an engine's host: the figures are those of an engine that shares its host.
+``client_bound``: the client was too slow: the figures are the client's; repeat with more clients.
+``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that collects them). When each
+token came is not known: TTFT is that of the first lump, and there is no TPOT or ITL. The tokens of one speculative step
 are no lump (load/response).
-``engine_bound_backlog``: the engine fell behind all through the run; latencies depend on how long one looks.
+``engine_bound_backlog``: the engine fell behind all through the run: latencies grow with the length of the run.
 A point that the user ended is ``interrupted``, whatever is found here (runner/measure.py).
 """
 
@@ -28,19 +28,19 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_SEND_LAG_MS = 10.0  # an order under the tightest TTFT limits in use
+MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
-WINDOWS = 3  # end-to-end times: a shorter window's throughput depends on where it begins and ends
+WINDOWS = 3  # end-to-end times; the throughput of a shorter window depends on where it begins and ends
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
-SLOWER = 2  # times: the last tenth of requests than the first
-CHANCE_RETRANSMITS = 3  # any network loses a segment now and then: of twenty requests that says nothing
-MAX_TEMPLATE_TOKENS = 64  # a chat template or a BOS token, for each message of a prompt
+SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
+CHANCE_RETRANSMITS = 3  # any network loses a segment now and then; in a short run that would be a large share
+MAX_TEMPLATE_TOKENS = 64  # that a chat template or a BOS token may add to each message of a prompt
 REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
-# What spoils a point when its evidence is over the limit: figure, limit, sentence.
+# (name of a figure of the evidence, limit, sentence): above the limit the point has that verdict
 Limit = tuple[str, float, str]
 Limits = tuple[Limit, ...]
 INVALID: Limits = (
@@ -52,16 +52,16 @@ INVALID: Limits = (
     ),
 )
 NETWORK_BOUND: Limits = (
-    # a host that is there answers within a second, whatever its programs do (sockets.KEEPALIVE)
+    # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
     ("network_silent_max_s", 2.0, "nothing came from a server's host for {0:.1f} s, not even from its kernel"),
     ("tcp_retransmits_per_request", 0.05, "TCP had to send {0:.2f} segments per request again"),
 )
 CLIENT_BOUND: Limits = (
     ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
     ("send_lag_p99_ms", MAX_SEND_LAG_MS, "p99 of sent - due is {0:.1f} ms (limit {1:g})"),
-    # as much may be added to any time stamp
+    # any time stamp may be late by as much
     ("loop_lag_p99_ms", 10.0, "p99 of the client's loop lag is {0:.1f} ms (limit {1:g})"),
-    # above it queues build up in the client
+    # above this, queues build up in the client
     ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
 )
 LENGTHS: Limits = (
@@ -71,10 +71,10 @@ LENGTHS: Limits = (
         "prompts were off by {0:.1%} from the length asked for, by the engine's count",
     ),
 )
-MOST_FOREIGN_CPU = 0.5  # of an engine's host
-LEAST_FOREIGN_S = 10.0  # of CPU: what starts or ends in a short point is no load
-MAX_CACHED = 0.005  # below it lies what prompts share by chance: a first token, a block of a chat template
-# What a reader must know although it spoils nothing.
+MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
+LEAST_FOREIGN_S = 10.0  # of CPU time: less is some program that starts or ends, no steady load
+MAX_CACHED = 0.005  # share of prompt tokens that prompts have in common by chance: a first token, a chat template
+# notes: what a reader must know although the point stays valid
 NOTES: Limits = (
     ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
     ("refused_share", 0.5, "{0:.1%} of requests were refused: the load is more than the server takes"),
@@ -90,7 +90,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``validity``: valid, or the first of those above that was found. ``reasons``: plain sentences."""
+    """``validity``: ``valid``, or the first verdict above that applies. ``reasons``: sentences, notes included."""
 
     validity: str
     reasons: list[str]
@@ -105,10 +105,10 @@ def judge(
     broken: Sequence[str] = (),
     hosts: Sequence[HostLoad] = (),
 ) -> Verdict:
-    """The verdict on one point from its rows (all clients') and what the clients know of themselves.
+    """The verdict on one point, from the rows of all clients and what the clients measured about themselves.
 
-    ``start_ns``: begin of its steady window; ``broken``: why what its engine answers is no output; ``hosts``: of its
-    engines, where they are known.
+    ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output; ``hosts``: the hosts
+    of the engines, where they are known.
     """
     rows = _Rows(requests, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
@@ -128,7 +128,7 @@ def judge(
 
 
 class _Rows:
-    """Columns of the requests due in the steady window, or after it, as arrays; null becomes NaN."""
+    """Columns of the requests that were due from the begin of the steady window on, as arrays; null becomes NaN."""
 
     def __init__(self, table: pa.Table, point: LoadPoint, start_ns: int) -> None:
         measured = table.column("scheduled_ns").to_numpy() >= start_ns
@@ -139,29 +139,29 @@ class _Rows:
         self.done_s = self.column("done_ns") / 1e9
         status = _texts(table["status"])
         self.status = status[measured]
-        self._waited = np.isin(status, (Status.OK, Status.TIMEOUT))  # what failed at once says nothing of the engine
+        self._waited = np.isin(status, (Status.OK, Status.TIMEOUT))  # other failures may be instant and say nothing
         self.error_class = _texts(table["error_class"])[measured]
         self.source = _texts(table["token_count_source"])[measured]
         self.stay_s = self.done_s - self.scheduled_s
-        # the time in which requests are due, which is not the window of throughput: that has the answers too
+        # the time in which requests are due. Throughput has another window, which includes the answers
         self.due_from_s = start_ns / 1e9
         last = float(self.scheduled_s.max()) if len(self) else self.due_from_s
         self.due_until_s = last if point.ends_s is None else point.ends_s
 
     def open_by_quarter(self, from_s: float) -> Floats:
-        """Mean number of open requests in each quarter of the time from then to the window's end."""
+        """Mean number of open requests in each quarter of the time from ``from_s`` to the window's end."""
         edges = np.linspace(from_s, self.due_until_s, 33)
         open_now = self.so_far("scheduled_ns", edges) - self.so_far("done_ns", edges)
         quarters: Floats = open_now[1:].reshape(4, 8).mean(axis=1)
         return quarters
 
     def so_far(self, name: str, at_s: Floats) -> NDArray[np.intp]:
-        """How many requests were due (``scheduled_ns``) or over (``done_ns``) by then, warm-up ones included."""
+        """How many requests were due (``scheduled_ns``) or over (``done_ns``) by then, warm-up included."""
         return np.searchsorted(np.sort(self._table.column(name).to_numpy()) / 1e9, at_s)
 
     def first_and_last_s(self) -> tuple[float, float]:
-        """Mean end-to-end time of the first and of the last tenth of all that were answered or timed out, warm-up ones
-        included; 0 of none."""
+        """Mean end-to-end time of the first and the last tenth of all requests that were answered or timed out, warm-up
+        included; 0 where there are none."""
         if not self._waited.any():
             return 0.0, 0.0
         due_ns, done_ns = (self._table.column(name).to_numpy()[self._waited] for name in ("scheduled_ns", "done_ns"))
@@ -186,7 +186,7 @@ class _Rows:
 
 
 def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Strings and None; equal strings are one object, since many rows say the same."""
+    """Strings and None as an array; equal strings share one object, since many rows are alike."""
     coded = column.combine_chunks().dictionary_encode()
     texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
     found: NDArray[np.object_] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
@@ -194,7 +194,7 @@ def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
 
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
-    """The figures behind the verdict; of several clients the worst."""
+    """The figures behind the verdict; those of the worst client where there are several."""
     due_s = rows.due_until_s - rows.due_from_s
     per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
     sent = int(np.count_nonzero(rows.sent_s <= rows.due_until_s + MAX_SEND_LAG_MS / 1e3))
@@ -233,7 +233,7 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
 
 
 def _surroundings(stats: Sequence[ClientStats], hosts: Sequence[HostLoad], requests: int) -> dict[str, float]:
-    """What neither engine nor client did: figures of the network, and of the engines' hosts the worst."""
+    """What neither engine nor client did: figures of the network and of the worst of the engines' hosts."""
     again = float(sum(one.tcp_retransmits for one in stats))
     return {
         "tcp_retransmits": again,
@@ -253,20 +253,20 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
 
 
 def _capped(lag_ms: Floats, own_lag_ms: float, point: LoadPoint) -> float:
-    """Share of requests that waited for others to end, because so many may be in flight."""
+    """Share of requests that had to wait for others to end because of ``max_in_flight``."""
     asked = point.max_in_flight is not None and len(lag_ms) > 0
     return float(np.mean(~(lag_ms <= own_lag_ms + MAX_SEND_LAG_MS))) if asked else 0.0
 
 
 def _part(rows: _Rows, name: str, of: str) -> float:
-    """Sum of a column over that of another, where both are told."""
+    """Sum of one column over the sum of another, over the rows that have both."""
     some, all_of = rows.column(name), rows.column(of)
     told = ~np.isnan(some) & ~np.isnan(all_of)
     return float(some[told].sum() / max(all_of[told].sum(), 1.0))
 
 
 def _output_error(rows: _Rows, point: LoadPoint) -> float:
-    """Mean relative error of the lengths of answers, where the engine has no way to keep them."""
+    """Mean relative error of the answers' lengths, for engines that cannot be told to keep them."""
     asked, came = rows.column("output_tokens_asked"), rows.column("output_tokens")
     known = ~np.isnan(came) & (rows.status == Status.OK) & (rows.source != "chunks")
     if point.dialect.length_control != "none" or not known.any():
@@ -275,7 +275,7 @@ def _output_error(rows: _Rows, point: LoadPoint) -> float:
 
 
 def _count_mismatch(rows: _Rows) -> float:
-    """Share of ok requests whose usage and whose own exact count of the stream disagree."""
+    """Share of ok requests whose usage disagrees with our own exact count of the stream."""
     counted, said = rows.column("output_tokens_counted"), rows.column("output_tokens")
     exact = np.isin(rows.source, ["token_ids", "continuous_usage", "native"])
     both = exact & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
@@ -284,7 +284,7 @@ def _count_mismatch(rows: _Rows) -> float:
 
 
 def _input_error(rows: _Rows) -> float:
-    """Relative error of prompt lengths, after what a chat template or a BOS token adds to every prompt of its turn."""
+    """Relative error of prompt lengths, without what a chat template or a BOS token adds to every prompt of a turn."""
     asked, seen = rows.column("input_tokens_asked"), rows.column("input_tokens")
     turns = np.nan_to_num(rows.column("turn"))
     known = ~np.isnan(seen) & (asked > 0)
@@ -310,7 +310,7 @@ def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
 
 
 def _client_bound(evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    at_once = bool(np.isinf(point.level.value))  # they can only be sent one after another
+    at_once = bool(np.isinf(point.level.value))  # then requests are late by nature: they are sent one after another
     found = _over([limit for limit in CLIENT_BOUND if not (at_once and limit[0] == "send_lag_p99_ms")], evidence)
     shared = evidence["coalesced_share"]
     if evidence["client_cpu_share"] > BUSY_CPU_SHARE and shared > BUFFERED_SHARE:
@@ -329,7 +329,7 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 
 
 def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    """What a reader must know although it spoils nothing."""
+    """What a reader must know although the point stays valid."""
     notes, capped = _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence), evidence["capped_share"]
     if capped:
         notes.append(f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
@@ -359,10 +359,10 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
 def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """Open loop: do requests come in faster than they are answered, all through the run, warm-up included?
 
-    An engine that keeps up holds rate x end-to-end time of them (Little 1961); the first requests, which met an empty
-    engine, tell that time. What is open beyond that when the last one is due must be more than chance brings (arrivals
-    and answers as two Poisson counts), and the last ones must have taken far longer than the first, which no batch that
-    fills up makes them do below some 85 % of what the engine can. How often it errs: docs/metrics.md.
+    An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first requests, which met an
+    empty engine, give that time. A backlog is found where more are open at the end than that and chance explain
+    (arrivals and answers taken as two Poisson counts), and the last requests took far longer than the first. A batch
+    that fills up does not do that below about 85 % of the engine's capacity. How often this errs: docs/metrics.md.
     """
     at_once = np.isinf(point.level.value) or rows.due_until_s <= 0
     if point.level.control != "request_rate" or len(rows) < 8 or at_once:

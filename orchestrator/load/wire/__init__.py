@@ -1,4 +1,4 @@
-"""Wires: one API each. A prompt becomes a request body; the events of a stream become token counts."""
+"""Wires, one per API: a prompt becomes a request body, and the events of a stream become token counts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from orchestrator.registry import Registry
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
-UNKNOWN = -1  # an event with content whose number of tokens the stream does not say
+UNKNOWN = -1  # tokens of an event with content where the stream does not say how many
 
 
 @dataclass(slots=True)
 class Parsed:
     """What a stream said, filled event by event.
 
-    ``tokens`` has one entry per event: the tokens it carried, 0 for none, UNKNOWN for content of unknown count.
+    ``tokens``: one entry per event, the number of tokens it carried; UNKNOWN where it had content of unknown count.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -31,25 +31,25 @@ class Parsed:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    thought_at: int | None = None  # the event with the last thing thought before the answer; None: none was streamed
-    answered: bool = False  # an event with text that was not thought was read
+    thought_at: int | None = None  # index of the last event with reasoning before the answer; None: there was none
+    answered: bool = False  # text of the answer itself has come
     finish_reason: str | None = None
     error: str | None = None  # an error object within the stream
     error_class: ErrorClass = ErrorClass.STREAM_ERROR
-    ended: bool = False  # the marker of the end was there
-    garbage: str | None = None  # the first thing that is not this wire's
-    texts: list[str] | None = None  # the reply, collected only where the next turn needs it
+    ended: bool = False  # the end marker came
+    garbage: str | None = None  # the first thing that does not belong to this API
+    texts: list[str] | None = None  # the reply; collected only where it is a list, because the reply is needed
     token_ids: list[int] | None = None
-    logprobs: list[float] | None = None  # of its tokens, where they were asked for; NaN where one has none
+    logprobs: list[float] | None = None  # of the reply's tokens, where asked for; NaN where a token has none
 
     @property
     def ids(self) -> tuple[int, ...] | None:
-        """``token_ids``, None also where one is none that a vocabulary could hold: a server may say anything."""
+        """``token_ids``; None also where one of them cannot be a token id: a server may send anything."""
         told = self.token_ids
         return tuple(told) if told is not None and all(count(one) is not None for one in told) else None
 
     def fail(self, error: str, error_class: ErrorClass = ErrorClass.STREAM_ERROR) -> None:
-        """An error object of the stream; the first one counts."""
+        """Records an error object of the stream; the first one counts."""
         if self.error is None:
             self.error, self.error_class = error, error_class
 
@@ -62,12 +62,12 @@ class Wire(Protocol):
         ...
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:
-        """Adds events to ``parsed``, one entry of ``parsed.tokens`` each. A payload may be anything."""
+        """Adds events to ``parsed``, one entry in ``parsed.tokens`` for each. A payload may be anything."""
         ...
 
     def count(self, payloads: list[bytes], parsed: Parsed) -> bool:
-        """The short way for events that hold nothing but tokens, in whatever order. False, and nothing added: they must
-        be read."""
+        """Counts events that hold nothing but tokens without decoding them. False: nothing was added, they must be
+        read. The order of events does not matter."""
         ...
 
 
@@ -86,7 +86,7 @@ WIRES: Registry[Wire] = Registry(
 
 
 def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
-    """The body: fields the engine accepts, then the user's own, which are never left out; None takes one out."""
+    """The body: the fields that the engine accepts, then the user's own, always; a null there removes a field."""
     allowed = dialect.allowed_fields
     kept = {name: value for name, value in fields.items() if allowed is None or name in allowed} | dialect.extra_body
     return orjson.dumps(
@@ -95,7 +95,7 @@ def encode(fields: Mapping[str, Any], dialect: Dialect) -> bytes:
 
 
 def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
-    """How an engine is told to answer with exactly so many tokens."""
+    """The fields that tell an engine to answer with exactly ``output_tokens`` tokens."""
     if dialect.length_control == "generation_config":
         config = {"max_new_tokens": output_tokens, "min_new_tokens": output_tokens, "do_sample": False}
         return {"generation_config": json.dumps(config)}
@@ -108,7 +108,7 @@ def length_fields(output_tokens: int, dialect: Dialect) -> dict[str, Any]:
 
 
 def error_text(event: Any) -> str | None:
-    """The message of an error object, None when the event is none.
+    """The message of an error object; None where the event is no error object.
 
     OpenAI's ``{"error": {"message", "code"}}``, TGI's ``{"error": "...", "error_type"}``, vLLM's older
     ``{"object": "error", "message"}``.
@@ -128,8 +128,11 @@ def error_text(event: Any) -> str | None:
 
 
 def error_class(event: Any, said: str, status: int = 0) -> ErrorClass:
-    """The class of an error object. A server that answered 200 before it looked at the request refuses it in there: its
-    own status for that counts like one of HTTP (TGI says 422 also when it is overloaded, and only in words)."""
+    """The class of an error object. ``said``: its message; ``status``: of HTTP, where it tells.
+
+    A server that answered 200 before it examined the request refuses it in the stream: the status in the error object
+    then counts like an HTTP status. TGI says 422 also when it is overloaded; only the words tell.
+    """
     inner = event.get("error") if isinstance(event, dict) else None
     objects = [one for one in (inner, event) if isinstance(one, dict)]
     names = ("http_status_code", "status_code", "code", "status")
@@ -144,17 +147,17 @@ def error_class(event: Any, said: str, status: int = 0) -> ErrorClass:
 
 
 def refuse(event: Any, said: str, parsed: Parsed) -> None:
-    """Takes in an error object of a stream: a refusal when nothing came before it."""
+    """Records an error object of a stream; it is a refusal where no token came before it."""
     parsed.fail(said, ErrorClass.STREAM_ERROR if any(parsed.tokens) else error_class(event, said))
 
 
 def decode(payloads: list[bytes]) -> list[Any]:
-    """The JSON value of each payload; one that is no JSON comes as its bytes."""
+    """The JSON value of each payload; the bytes themselves where they are no JSON."""
     try:
         values: list[Any] = orjson.loads(b"[%b]" % b",".join(payloads))
     except orjson.JSONDecodeError:
         values = []
-    # a payload such as `1,2` would shift all after it: then each one is decoded by itself
+    # where a payload such as `1,2` shifted all that follow, each is decoded by itself
     return values if len(values) == len(payloads) else [_decode_one(payload) for payload in payloads]
 
 
@@ -163,19 +166,19 @@ def _decode_one(payload: bytes) -> Any:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:
         pass
-    try:  # bytes that are no UTF-8 inside of a string spoil a character, not the event
+    try:  # invalid UTF-8 in a string spoils a character, not the event
         return orjson.loads(payload.decode("utf-8", "replace"))
     except orjson.JSONDecodeError:
         return payload
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens as a server says it; None when it is none that a column could hold."""
+    """A token count or id from a server; None where it is not a whole number that a column can hold."""
     return value if isinstance(value, int) and 0 <= value < 2**31 else None
 
 
 def read_usage(usage: Any, parsed: Parsed) -> int | None:
-    """Takes in an OpenAI usage object; returns its completion_tokens, None when it holds none."""
+    """Records an OpenAI usage object. Returns its completion_tokens, None where it has none."""
     if not isinstance(usage, dict):
         return None
     prompt_tokens, total = count(usage.get("prompt_tokens")), count(usage.get("completion_tokens"))
@@ -191,7 +194,7 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
 
 
 def collect_logprobs(said: Any, parsed: Parsed) -> None:
-    """Takes in a list of log-probabilities; JSON has no NaN, and servers write null for it."""
+    """Records a list of log-probabilities. JSON has no NaN: servers write null for it."""
     values = [float(one) if isinstance(one, int | float) else float("nan") for one in said or ()]
     if values:
         parsed.logprobs = [*(parsed.logprobs or []), *values]
@@ -203,7 +206,7 @@ def _detail(usage: dict[str, Any], name: str, of: str) -> int | None:
 
 
 def odd_event(event: Any, parsed: Parsed) -> None:
-    """An event without this wire's fields: an error object, or something that does not belong there."""
+    """Records an event without this API's fields: an error object, or something that does not belong there."""
     parsed.tokens.append(0)
     said = error_text(event)
     if said is not None:

@@ -1,7 +1,7 @@
-"""OpenAI's completions and chat: choices with a piece of the answer, usage, an end.
+"""OpenAI's completions and chat: each event has choices with a piece of the answer, perhaps usage.
 
-Counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a usage that every event carries
-(continuous_usage_stats), else unknown per event.
+Sources of token counts, best first: ``choices[].token_ids`` (return_token_ids), the growth of a usage that every event
+carries (continuous_usage_stats). Otherwise the count per event is unknown.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')
 _THOUGHT = (b'"reasoning_content":"', b'"reasoning":"')
 _PIECE = re.compile(rb'"(?:text|content)":"[^"]')
 
-Piece = Callable[
-    [dict[str, Any], Parsed], str | None
-]  # a choice's new text; "": content without text; None: no content
+# from a choice to its new text; "": content without text; None: no content
+Piece = Callable[[dict[str, Any], Parsed], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAi:
-    """``prompt_field``: where a prompt goes in the body. ``logprobs``: what asks for them."""
+    """``prompt_field``: the field of the body with the prompt. ``logprobs``: the value that asks for them."""
 
     prompt_field: Callable[[Prompt], dict[str, Any]]
     piece: Piece
@@ -53,13 +52,13 @@ class OpenAi:
         before, events = payloads[0].partition(b'"choices":[{')[0], len(payloads)
         cut = len(before) if all(map(bytes.startswith, payloads, repeat(before))) else 0
         joined = b"\n".join([payload[cut:] for payload in payloads])
-        # a quote inside of a JSON string is written \", so what is found here are names of an object, never text
+        # a quote within a JSON string is written \", so what is found here are names of fields, never text
         if joined.count(b'"choices":[{') != events or b'"usage":{' in joined or b'"finish_reason":"' in joined:
             return False
         found = _TOKEN_IDS.findall(joined)
         if len(found) == events:
             if self.piece is _delta and any(thought in joined for thought in _THOUGHT):
-                return False  # when the answer begins must be seen
+                return False  # decode, to find where the answer begins
             several = b"," in b"".join(found)
             parsed.tokens += [ids.count(b",") + 1 for ids in found] if several else [1] * events
             parsed.source = "token_ids"
@@ -71,7 +70,7 @@ class OpenAi:
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:
-    """The fields that completions and chat have in common. Temperature 0: a run can be repeated."""
+    """The fields that completions and chat share. Temperature 0 makes runs repeatable."""
     fields: dict[str, Any] = {dialect.max_tokens_field: output_tokens, "temperature": 0.0, "stream": True}
     if dialect.model_field:
         fields["model"] = model
@@ -94,7 +93,7 @@ def _messages(prompt: Prompt) -> dict[str, Any]:
 
 
 def _delta(choice: dict[str, Any], parsed: Parsed) -> str | None:
-    """Text of a delta: the answer, else what the model refused, thought or called. A role alone is no content."""
+    """Text of a delta: answer, refusal, reasoning or tool call, the first that is there. A role is no content."""
     delta = choice["delta"]
     text = delta.get("content") or delta.get("refusal")
     if text:
@@ -122,7 +121,7 @@ CHAT = OpenAi(_messages, _delta, True)
 
 
 def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
-    """Adds decoded events to ``parsed``. ``piece`` finds the new text within a choice."""
+    """Adds decoded events to ``parsed``. ``piece``: finds the new text in a choice."""
     tokens, texts = parsed.tokens, parsed.texts
     looks = texts is not None or piece is _delta
     for event in events:
@@ -153,21 +152,21 @@ def _read(events: list[Any], parsed: Parsed, piece: Piece) -> None:
 
 
 def _grown(usage: Any, text: str | None, parsed: Parsed) -> int:
-    """Tokens of an event by how much usage grew since the one before."""
+    """Tokens of an event: by how much usage grew since the event before."""
     before = parsed.output_tokens or 0
     total = read_usage(usage, parsed)
     if total is None or (parsed.source is None and UNKNOWN in parsed.tokens):
-        return UNKNOWN if text else 0  # a total in the last event only (transformers) is no running count
+        return UNKNOWN if text else 0  # a total that comes only at the end (transformers) is no running count
     parsed.source = "continuous_usage"
     return max(total - before, 0)
 
 
 def _collect(text: str | None, ids: Any, said: Any, parsed: Parsed) -> None:
-    """``said``: completions name a list of log-probabilities; chat, and llama.cpp in both, has an object per token."""
+    """Collects the reply. ``said``: a list of log-probabilities; in chat, and with llama.cpp, an object per token."""
     assert parsed.texts is not None
     each = (said or {}).get("content") or []
     collect_logprobs((said or {}).get("token_logprobs") or [one["logprob"] for one in each], parsed)
-    ids = ids or [one["id"] for one in each if "id" in one]  # llama.cpp tells them here
+    ids = ids or [one["id"] for one in each if "id" in one]  # llama.cpp puts token ids here
     if text:
         parsed.texts.append(text)
     if ids:

@@ -57,7 +57,7 @@ def _read_meta(meta: dict[str, Any], parsed: Parsed) -> None:
 
 
 def _collect(event: dict[str, Any], parsed: Parsed) -> None:
-    """The last event holds the whole reply, unless the server streams increments."""
+    """Each event holds the whole reply so far, unless the server streams increments."""
     text, ids = event.get("text"), event.get("output_ids")
     whole = isinstance(text, str) and text.startswith("".join(parsed.texts or []))
     if isinstance(text, str):
@@ -67,7 +67,7 @@ def _collect(event: dict[str, Any], parsed: Parsed) -> None:
 
 
 def _collect_logprobs(said: Any, total: int, parsed: Parsed) -> None:
-    """Of all tokens until now, unless the server streams increments."""
+    """Each event holds the log-probabilities of all tokens so far, unless the server streams increments."""
     try:
         said = said or []
         values = [one[0] for one in (said if len(said) < total else said[len(parsed.logprobs or ()) :])]

@@ -1,5 +1,5 @@
-"""What requests contain; one file per kind, with the model of its keys (a ``Workload``) and what writes its requests.
+"""What requests contain. One file per kind: the model of its keys (a ``Workload``), and the ``Kind`` that makes them.
 
-Requests are a pure function of (workload, seed, session, turn): every client can write any of them.
+Requests are a pure function of (workload, seed, session, turn): any client can write any of them.
 The registry is ``WORKLOADS`` in spec/load.py; docs/extending.md says how to add one.
 """

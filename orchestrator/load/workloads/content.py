@@ -1,8 +1,8 @@
-"""What prompts are made of: parts of a wanted length, and how long they shall be; and what a kind of workload is.
+"""What prompts are made of, how long they are, and what a kind of workload is.
 
-A part is token ids where the API takes them, else text. Text needs the model's tokenizer to be of an exact length.
-Without one it is made of short common English words, which nearly every vocabulary holds as one token each; what the
-engine counted is in the rows either way, and a point whose input is off by more than 1 % says so.
+A prompt consists of parts: token ids where the API takes them, else text. Text has an exact length only with the
+model's tokenizer. Without one it is made of short common English words, which nearly every vocabulary holds as one
+token each. The rows hold what the engine counted either way; a point whose input is off by more than 1 % says so.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ TokenIds = NDArray[np.int32]
 Part = str | TokenIds
 Content = tuple[Part, ...]  # all text, or all token ids
 
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # random streams of a point's seed, by purpose
+ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # the random streams of a point's seed, by purpose
 
-# Token ids for a model we know nothing of. Control tokens sit below 1,000 (Mistral's tekken reserves exactly the first
-# 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000,
-# Qwen from 151,643), and 31,000 is below the smallest usual vocabulary of 32,000.
+# Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly the first 1,000,
+# Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000, Qwen
+# from 151,643), and 31,000 is below the smallest usual vocabulary of 32,000.
 SAFE_IDS = (1_000, 31_000)
-# Where a vocabulary is smaller than any usual one (a test model), ids are looked for further down.
+# For vocabularies smaller than any usual one (test models): the first range that fits.
 SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
 
-MAX_WORDS = 4_096  # of a tokenizer's vocabulary; more would only make the start slower
+MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
 
 WORDS = (
     "the", "of", "and", "to", "in", "is", "you", "that", "it", "he", "was", "for", "on", "are", "as", "with", "his",
@@ -54,7 +54,7 @@ BLOCK = 1024  # sessions whose lengths are drawn together
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. ``tokens``: its length, 0 where nobody counted it."""
+    """One message of a conversation. ``tokens``: its length; 0 where nobody counted it."""
 
     role: Literal["system", "user", "assistant"]
     content: Content
@@ -67,7 +67,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request's input: a shared prefix, earlier turns, the new message. ``tokens``: length meant, 0 if unknown."""
+    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length, 0 if unknown."""
 
     messages: tuple[Message, ...]
     tokens: int
@@ -83,25 +83,27 @@ class Prompt:
 
 
 def stream(seed: int, *path: int) -> np.random.Generator:
-    """The random stream of one purpose, independent of all others of the same seed."""
+    """The random generator of one purpose, independent of all others of the same seed."""
     return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, *path])
 
 
 class Prompter(Protocol):
-    """Makes parts of a wanted length in tokens from a random stream."""
+    """Makes parts of a wanted length in tokens, drawn from a random generator."""
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
 
 
 class Kind(ABC):
-    """One kind of workload, bound to a point's seed: what ``Workload.requests`` returns. As it stands here, sessions
-    have one request each and nothing is asked of its answer."""
+    """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
 
-    mean_turns = 1.0  # requests of a session, on average: sessions arrive at the level's rate divided by it
-    think_time_s = 0.0  # between a turn's end and the next turn
+    By default a session is a single request and its answer is not needed.
+    """
+
+    mean_turns = 1.0  # mean number of requests of a session: sessions arrive at the level's rate divided by it
+    think_time_s = 0.0  # between the end of a turn and the next turn
     sessions = False  # rows name session and turn
-    needs_reply = False  # later turns hold the engine's answers
-    warmup_differs = False  # the same request has another prompt in the warm-up
+    needs_reply = False  # later turns contain the engine's answers
+    warmup_differs = False  # in the warm-up the same request has another prompt
 
     def turns(self, session: int) -> int:
         """Requests of a session, at least 1."""
@@ -109,18 +111,18 @@ class Kind(ABC):
 
     @abstractmethod
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        """``earlier``: what the user sent and the engine answered in the turns before it."""
+        """The prompt of one turn. ``earlier``: the user's messages and the engine's answers of the turns before it."""
 
     @abstractmethod
     def output_tokens(self, session: int, turn: int) -> int: ...
 
     def input_tokens(self, session: int, turn: int) -> int:
-        """The length asked for when no turn before it is known to have answered; 0 where nobody knows it."""
+        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody knows it."""
         return 0
 
 
 class RandomIds:
-    """Uniform ids of a set that holds no control tokens."""
+    """Token ids drawn uniformly from a set without control tokens, or from a range [low, high)."""
 
     def __init__(self, ids: TokenIds | tuple[int, int]) -> None:
         self._ids = ids
@@ -146,7 +148,7 @@ class TokenizedText:
         self._words = _whole_words(tokenizer)
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
-        """Draws whole words, then adds or drops some until the count is right (merges across words are rare)."""
+        """Draws whole words, then adds or drops some until the count is right (tokens rarely merge across words)."""
         words = self._draw(rng, tokens)
         for _ in range(64):
             off = len(self._tokenizer.encode("".join(words), add_special_tokens=False).ids) - tokens
@@ -160,7 +162,7 @@ class TokenizedText:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError when there is none."""
+    """A ``tokenizers.Tokenizer`` from a folder or a tokenizer.json. Raises InputError where there is none."""
     from tokenizers import Tokenizer
 
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
@@ -170,12 +172,12 @@ def load_tokenizer(path: str) -> Any:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for a malformed file
         raise InputError(f"{str(file)!r} is not a tokenizer: {error}") from None
-    tokenizer.no_truncation()  # a file may carry both from training, and every count would be theirs
+    tokenizer.no_truncation()  # a file may have both switched on from training: every count would be wrong
     tokenizer.no_padding()
     return tokenizer
 
 
-ENGLISH = (  # of the Gettysburg Address (1863), as plain a text as its count of words is known
+ENGLISH = (  # the beginning of the Gettysburg Address (1863), as an example of plain English
     "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived in Liberty, "
     "and dedicated to the proposition that all men are created equal. Now we are engaged in a great civil war, testing "
     "whether that nation, or any nation so conceived and so dedicated, can long endure. We are met on a great "
@@ -184,8 +186,7 @@ ENGLISH = (  # of the Gettysburg Address (1863), as plain a text as its count of
 
 
 def tokens_per_word(tokenizer: str) -> float | None:
-    """How many tokens a tokenizer makes of an English word, with its share of spaces and punctuation; None: there is
-    no such tokenizer here."""
+    """Tokens per English word, with its share of spaces and punctuation; None: there is no such tokenizer here."""
     try:
         ids = load_tokenizer(tokenizer).encode(ENGLISH, add_special_tokens=False).ids
     except InputError:
@@ -194,12 +195,12 @@ def tokens_per_word(tokenizer: str) -> float | None:
 
 
 def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
-    """The range of ids for a vocabulary of so many tokens; None where nobody says how many."""
+    """The range of safe ids for a vocabulary of this size; None where the size is unknown or too small."""
     return next((ids for ids in SMALLER_IDS if vocab_size and ids[1] <= vocab_size), None)
 
 
 def prompter(point: LoadPoint) -> Prompter:
-    """Token ids where the dialect takes them, else text, exact when there is a tokenizer."""
+    """Makes token ids where the dialect takes them, else text; of exact length where there is a tokenizer."""
     if point.dialect.prompt_token_ids:
         ids = _plain_ids(load_tokenizer(point.tokenizer)) if point.tokenizer else point.vocabulary or SAFE_IDS
         return RandomIds(ids)
@@ -207,13 +208,13 @@ def prompter(point: LoadPoint) -> Prompter:
 
 
 def _plain_ids(tokenizer: Any) -> TokenIds:
-    """Every id that stands for text: neither control nor added tokens."""
+    """All ids that stand for text: neither control nor added tokens."""
     added = set(tokenizer.get_added_tokens_decoder())
     return np.array([i for i in range(tokenizer.get_vocab_size()) if i not in added], dtype=np.int32)
 
 
 def _whole_words(tokenizer: Any) -> list[str]:
-    """Texts of single tokens that are a whole word with its space: they stay one token wherever they stand."""
+    """Texts of single tokens that are a whole word with its space: they stay one token in any text."""
     word = re.compile(r" [a-z]{2,}")
     texts = set(tokenizer.decode_batch([[i] for i in _plain_ids(tokenizer).tolist()]))
     texts |= {" " + text.lstrip() for text in texts}  # SentencePiece drops a leading space when it decodes
@@ -235,7 +236,7 @@ def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> N
         return rng.integers(lengths.uniform.min, lengths.uniform.max, size, endpoint=True)
     shape = lengths.lognormal
     assert shape is not None
-    # the mean is the distribution's own: E[X] = exp(mu + sigma^2 / 2)
+    # `mean` is the mean of the distribution itself: E[X] = exp(mu + sigma^2 / 2)
     values = rng.lognormal(np.log(shape.mean) - shape.sigma**2 / 2, shape.sigma, size)
     return np.clip(np.round(values), shape.min, shape.max or MOST_TOKENS).astype(np.int64)
 

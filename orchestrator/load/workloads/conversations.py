@@ -1,6 +1,6 @@
-"""Sessions of several turns: each request holds the conversation before it, with the engine's own answers.
+"""Sessions of several turns: each request contains the conversation so far, with the engine's own answers.
 
-``input_tokens`` is the length of one user message; the prompt of turn t also holds the t messages and answers before
+``input_tokens`` is the length of one user message. The prompt of turn t also contains the t messages and answers before
 it, as a chat application would send them. A turn whose predecessor failed is sent without that answer.
 """
 
@@ -16,14 +16,14 @@ from orchestrator.spec.load import MOST_TURNS, Duration, session_bounds
 
 
 class ConversationsWorkload(Drawn):
-    """``kind: conversations``: ``turns`` requests per session, the next one ``think_time`` after an answer."""
+    """``kind: conversations``: ``turns`` requests per session, each ``think_time`` after the answer before it."""
 
     kind: Literal["conversations"]
     turns: int = Field(default=1, ge=1, le=MOST_TURNS)
     think_time: Duration = 0.0
 
     def token_bounds(self) -> tuple[int, int | None]:
-        """A conversation's last turn holds all turns before it."""
+        """The last turn of a conversation contains all turns before it."""
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, self.turns)
 
     def longer_prompts(self, tokens: int) -> float | None:

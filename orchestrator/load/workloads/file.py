@@ -1,11 +1,11 @@
-"""Requests from a file: one prompt per line as text, or JSON, one object per line or all in one array.
+"""Requests from a file: text with one prompt per line, or JSON with one object per line or all in one array.
 
-An object has ``prompt`` (a text), ``messages`` (OpenAI's; sent up to the last one of the user), ``conversations``
-(ShareGPT's; what the user says first is sent) or ``input_length`` (a trace's, with ``hash_ids`` perhaps; that many
-tokens are made), and may say how long the answer shall be.
+An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last one), ``conversations``
+(as ShareGPT has them; the user's first message is sent) or ``input_length`` (of a trace, perhaps with ``hash_ids``:
+so many tokens are made). It may also give the length of the answer.
 
-Request i sends entry i as the file has it, and after the last the first again. Nobody counts the tokens of a text
-beforehand: the length asked for is 0, and the rows have what the engine counted.
+Request i sends entry i unchanged; after the last entry comes the first again. Nobody counts the tokens of a text
+beforehand: its asked length is 0, and the rows hold what the engine counted.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
-MOST_PROBLEMS = 20  # said of one file; the others are counted
-
-
-BLOCK_TOKENS = 512  # that one of a trace's hash_ids stands for, as Mooncake publishes them
+MOST_PROBLEMS = 20  # shown for one file; further ones are only counted
+BLOCK_TOKENS = 512  # tokens that each of a trace's hash_ids stands for, as in the traces of Mooncake
 Role = Literal["system", "user", "assistant"]
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 SPEAKERS: dict[str, Role] = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant"}
@@ -51,8 +49,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One request. ``messages``: what it says; a trace's says nothing, and ``input_tokens`` are made for it, of which
-    equal ``blocks`` are alike. ``output_tokens``: None where the line names none; then the workload's."""
+    """One request of the file. ``output_tokens``: None where the line gives none; then the workload's apply.
+
+    ``messages`` is empty for a trace: ``input_tokens`` tokens are made for it, alike where ``blocks`` are equal.
+    """
 
     messages: tuple[Message, ...]
     output_tokens: int | None = None
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a plan needs of a file. ``lengths``: input (0: nobody counted it) and output (None: not named) of lines."""
+    """What a plan needs of a file. ``lengths``: (input, 0 where unknown; output, None where not given) of its lines."""
 
     digest: str
     prompts: int
@@ -77,23 +77,23 @@ class Summary:
 
 
 class FileWorkload(Workload):
-    """``kind: file``: its lines in their order, and after the last the first again."""
+    """``kind: file``: the lines of a file in their order; after the last line comes the first again."""
 
     kind: Literal["file"]
     prompts: str
-    output_tokens: Lengths | None = None  # of lines that name no number
+    output_tokens: Lengths | None = None  # for lines that give no length
     prompts_digest: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")  # of the file's bytes
-    _first: int = PrivateAttr(0)  # entry of the first request
+    _first: int = PrivateAttr(0)  # index of the entry that the first request sends
 
     def resolved(self, path: Callable[[str], str]) -> Self:
-        """Every client sends the prompts that were planned, or none. Raises ProblemsError as ``summary`` does."""
+        """Fixes the file's content, so that clients send what was planned or nothing. Raises ProblemsError."""
         place = path(self.prompts)
         found = summary(place)
         self.check(found)
         return self.model_copy(update={"prompts": place, "prompts_digest": found.digest})
 
     def token_bounds(self) -> tuple[int, int | None]:
-        """Of a text nobody counted the tokens."""
+        """Without an upper bound where prompts are texts, whose tokens nobody counted."""
         own, lengths = self.output_tokens.bounds if self.output_tokens else (1, 1), summary(self.prompts).lengths
         least = min(max(asked, 1) + (answered or own[0]) for asked, answered in lengths)
         if own[1] is None or any(not asked for asked, _ in lengths):
@@ -115,7 +115,7 @@ class FileWorkload(Workload):
         return summary(self.prompts).left_out
 
     def identity(self) -> dict[str, Any]:
-        """With the content of its file in place of its path."""
+        """Has the digest of the file's content in place of its path."""
         content = self.prompts_digest or summary(self.prompts).digest
         return super().identity() | {"prompts": content, "prompts_digest": None}
 
@@ -123,7 +123,7 @@ class FileWorkload(Workload):
         return File(self, prompter, seed, self._first)
 
     def check(self, found: Summary) -> None:
-        """Raises ProblemsError for a file that is not what the workload was planned with, or that lacks lengths."""
+        """Raises ProblemsError for a file that is not the one that was planned, or that lacks lengths."""
         said = []
         if self.prompts_digest not in (None, found.digest):
             said.append(
@@ -140,7 +140,7 @@ class File(Kind):
     """One line of the file per request."""
 
     def __init__(self, workload: FileWorkload, prompter: Prompter, seed: int, first: int = 0) -> None:
-        """Raises ProblemsError for a file that cannot be sent, or that is not the one that was planned."""
+        """Raises ProblemsError for a file that cannot be read, or that is not the one that was planned."""
         data = read_file("prompts", workload.prompts)
         found = parse_prompts(data, workload.prompts)
         workload.check(Summary.of(data, found))
@@ -155,7 +155,7 @@ class File(Kind):
         return Prompt(made, line.input_tokens)
 
     def _made(self, at: int, line: Line) -> Content:
-        """Content of a trace's length: wherever a block comes back, its tokens do."""
+        """Content of the length that a trace gives. Equal blocks get equal tokens."""
         if not line.blocks:
             return (self._prompter.make(stream(self._seed, PROMPT_STREAM, 0, at), line.input_tokens),)
         last = line.input_tokens - BLOCK_TOKENS * (len(line.blocks) - 1)
@@ -174,7 +174,7 @@ class File(Kind):
 
 
 def summary(path: str) -> Summary:
-    """Read again only when the file has changed. Raises ProblemsError for one that cannot be sent."""
+    """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts`` does."""
     found = _status("prompts", path)
     return _summary(path, found.st_mtime_ns, found.st_size)
 
@@ -186,11 +186,10 @@ def _summary(path: str, mtime_ns: int, size: int) -> Summary:
 
 
 def parse_prompts(data: bytes, path: str) -> list[Line | None]:
-    """Every line that is not blank, or every entry of an array; None for conversations in which the user says nothing.
+    """All lines that are not blank, or all entries of an array; None for conversations in which the user says nothing.
 
-    Raises ProblemsError with the file, the lines (entries) and what is wrong there. JSON is told by the file's name, or
-    by a first line that is an object with one of the keys. Lines end with a line feed, or a carriage return before it;
-    a byte order mark is no part of the first.
+    Raises ProblemsError with the file, the lines (entries) and what is wrong there. A file is JSON by its name, or if
+    its first line is an object with one of the keys. Lines end with LF or CR LF; a byte order mark is ignored.
     """
     lines, is_json = lines_of(data, "prompts", path), path.lower().endswith(JSON_LINES)
     first = lines[0][1].lstrip()
@@ -214,7 +213,7 @@ def _array(data: bytes, path: str) -> list[Any]:
 
 
 def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Callable[[Any], _T]) -> list[_T]:
-    """Of each entry what ``read`` makes of it. Raises ProblemsError with all for which it raises ValueError."""
+    """Applies ``read`` to each entry. Raises ProblemsError with all entries for which it raises ValueError."""
     named, out, wrong = f"{what} {path!r}", [], []
     for place, entry in entries:
         try:
@@ -230,14 +229,14 @@ def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Ca
 
 
 def read_file(what: str, path: str) -> bytes:
-    """All of a file of the user's. ``what``: its name in the sentence of the ProblemsError that is raised."""
+    """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be read."""
     _status(what, path)
     with _readable(what, path):
         return Path(path).read_bytes()
 
 
 def _status(what: str, path: str) -> os.stat_result:
-    """Of a regular file: a pipe could be read once, and every client reads."""
+    """The status of a file, which must be a regular one: several clients read it, and a pipe can be read only once."""
     with _readable(what, path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -255,7 +254,7 @@ def _readable(what: str, path: str) -> Iterator[None]:
 
 
 def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
-    """Number and text of every line that is not blank. Raises ProblemsError when there is none."""
+    """Number and text of every line that is not blank. Raises ProblemsError where there is none."""
     raw = enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
     lines = [(at, line.removesuffix(b"\r")) for at, line in raw if line.strip()]
     if not lines:
@@ -268,7 +267,7 @@ def _json_line(line: bytes) -> Line | None:
 
 
 def _entry(found: Any, shown: object) -> Line | None:
-    """None: its user says nothing. Raises ValueError with what is wrong with it."""
+    """One entry as a Line; None where its user says nothing. Raises ValueError with what is wrong."""
     name = next((name for name in _ENTRIES if name in found), None) if isinstance(found, dict) else None
     if name is None:
         raise ValueError(f"{str(shown)[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
@@ -286,14 +285,14 @@ def _prompt(found: dict[str, Any], answer: int | None) -> Line:
 
 
 def _chat(found: dict[str, Any], answer: int | None) -> Line | None:
-    """Up to the user's last message: what comes after it is the answer that somebody gave."""
+    """Up to the user's last message: what follows is an answer that was given then."""
     messages = list(_messages(found, "messages", "role", "content", ROLES))
     asked = [at for at, one in enumerate(messages) if one.role == "user" and one.text]
     return Line(tuple(messages[: asked[-1] + 1]), answer) if asked else None
 
 
 def _share_gpt(found: dict[str, Any], answer: int | None) -> Line | None:
-    """The user's first message, with the system's before it. What comes after it is not looked at: files are large."""
+    """The user's first message, with the system's before it. The rest is not read: such files are large."""
     sent = []
     for one in _messages(found, "conversations", "from", "value", SPEAKERS):
         if one.role != "assistant" and one.text:

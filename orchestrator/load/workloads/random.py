@@ -1,4 +1,4 @@
-"""Requests that have nothing in common but an optional shared prefix."""
+"""Random requests, which share nothing but an optional prefix."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pydantic import Field
 from orchestrator.load.workloads.content import PROMPT_STREAM, Kind, Message, Prompt, Prompter, SessionLengths, stream
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload, session_bounds
 
-SAMPLE = range(1000)  # sessions that are drawn to see how long prompts will be
+SAMPLE = range(1000)  # sessions that are drawn to estimate prompt lengths
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
-PREFIXES_KEPT = 1024  # in memory; any other is drawn again
+PREFIXES_KEPT = 1024  # in memory; others are drawn again
 
 
 class Drawn(Workload):
-    """Keys of the kinds whose messages are drawn."""
+    """The keys of workloads whose messages are drawn at random."""
 
     input_tokens: Lengths
     output_tokens: Lengths
-    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)  # the same first tokens in every prompt
-    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)  # so many; each session draws one
+    shared_prefix_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)  # tokens that prompts begin with
+    shared_prefix_count: int = Field(default=1, ge=1, le=MOST_TOKENS)  # number of such prefixes; a session draws one
 
     def token_bounds(self) -> tuple[int, int | None]:
         return session_bounds(self.input_tokens, self.output_tokens, self.shared_prefix_tokens, turns=1)
@@ -32,7 +32,7 @@ class Drawn(Workload):
         return self._longer_prompts(tokens, turns=1)
 
     def _longer_prompts(self, tokens: int, turns: int) -> float:
-        """As drawn for the first sessions, where the bounds of both lengths leave it open."""
+        """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated from a sample."""
         (least, most), answered = self.input_tokens.bounds, self.output_tokens.bounds[1]
         if self.shared_prefix_tokens + least > tokens:
             return 1.0
@@ -46,7 +46,7 @@ class Drawn(Workload):
 
 
 class RandomWorkload(Drawn):
-    """``kind: random``, which is the default."""
+    """``kind: random``, the default."""
 
     kind: Literal["random"] = "random"
 
@@ -55,7 +55,7 @@ class RandomWorkload(Drawn):
 
 
 class Random(Kind):
-    """``input_tokens`` random tokens after ``shared_prefix_tokens`` that requests share."""
+    """A shared prefix of ``shared_prefix_tokens``, then ``input_tokens`` random tokens."""
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int, turns: int = 1) -> None:
         self._prompter = prompter
@@ -68,7 +68,7 @@ class Random(Kind):
         self._prefix = lru_cache(PREFIXES_KEPT)(lambda which: self._message("system", self._prefix_tokens, 1, which))
 
     def _message(self, role: Literal["system", "user"], tokens: int, *path: int) -> Message:
-        """``path``: of the random stream, which of the messages this is."""
+        """``path``: the path of the random stream that the message is drawn from."""
         return Message(role, (self._prompter.make(stream(self._seed, PROMPT_STREAM, *path), tokens),), tokens)
 
     def turns(self, session: int) -> int:
@@ -82,7 +82,7 @@ class Random(Kind):
 
     def _shared(self, session: int, phase: str) -> Iterator[Message]:
         which = 0
-        if self._prefix_count > 1:  # drawn, not in turn: replicas take sessions in turn
+        if self._prefix_count > 1:  # drawn at random, because replicas already take sessions in turn
             which = int(stream(self._seed, PROMPT_STREAM, 3, session).integers(self._prefix_count))
         if self._prefix_tokens:
             yield self._prefix(which * len(PREFIX_NUMBER) + PREFIX_NUMBER[phase])
@@ -95,6 +95,6 @@ class Random(Kind):
 
 
 def prompt_tokens(lengths: SessionLengths, prefix_tokens: int, session: int, turn: int) -> int:
-    """A prompt with all that the session has said before."""
+    """Length of a prompt that contains everything said before in its session."""
     before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
     return prefix_tokens + before + lengths.input_tokens(session, turn)
