@@ -45,11 +45,7 @@ Limit = tuple[str, float, str]
 Limits = tuple[Limit, ...]
 INVALID: Limits = (
     ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
-    (
-        "count_mismatch_share",
-        0.01,
-        "in {0:.1%} of requests the engine's token count is not the number of tokens streamed",
-    ),
+    ("count_mismatch_share", 0.01, "in {0:.1%} of requests the engine's token count is not what it streamed"),
 )
 NETWORK_BOUND: Limits = (
     # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
@@ -65,11 +61,7 @@ CLIENT_BOUND: Limits = (
     ("client_cpu_share", 0.9, "a client used {0:.0%} of its core (limit {1:.0%})"),
 )
 LENGTHS: Limits = (
-    (
-        "input_length_error",
-        MAX_LENGTH_ERROR,
-        "prompts were off by {0:.1%} from the length asked for, by the engine's count",
-    ),
+    ("input_length_error", MAX_LENGTH_ERROR, "prompts were off by {0:.1%} from the length asked for (engine's count)"),
 )
 MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
 LEAST_FOREIGN_S = 10.0  # of CPU time: less is some program that starts or ends, no steady load

@@ -306,14 +306,15 @@ ODD_EVENTS = st.recursive(
 @example(events=[{"choices": [{"delta": {"tool_calls": [3]}}]}])
 @example(events=[{"meta_info": {"completion_tokens": 1, "output_token_logprobs": 7}}])
 @example(events=[{"meta_info": {"completion_tokens": 1, "output_token_logprobs": [[]]}}])
+@example(events=[{"meta_info": {"completion_tokens": True, "prompt_tokens": True}}])
 def test_no_event_makes_a_wire_raise(wire: str, events: list[Any]) -> None:
     for texts in (None, []):
         parsed = Parsed(texts=texts)
         WIRES[wire].read([json.dumps(event).encode() for event in events], parsed)
         assert len(parsed.tokens) == len(events)
         said = [parsed.input_tokens, parsed.output_tokens, parsed.cached_tokens]
-        assert all(isinstance(count, int) and -1 <= count < 2**31 for count in parsed.tokens)
-        assert all(count is None or 0 <= count < 2**31 for count in said)
+        assert all(type(count) is int and -1 <= count < 2**31 for count in parsed.tokens)
+        assert all(count is None or (type(count) is int and 0 <= count < 2**31) for count in said)
 
 
 @settings(max_examples=60, deadline=None)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from orchestrator.load.requests import Request
 from orchestrator.load.response.http import MOST_SAID, BadHttp, Body, Head, parse_head, split, unwrap
 from orchestrator.load.schedule import Entry
-from orchestrator.load.wire import UNKNOWN, Parsed, Wire, error_class
+from orchestrator.load.wire import MOST_COUNTED, UNKNOWN, Parsed, Wire, error_class
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.dialect import Dialect
 
@@ -227,7 +227,7 @@ def _count(response: Response, tokens_per_step: int) -> None:
     if UNKNOWN in tokens:
         parsed.source = None  # some events told their count and others did not: the sum would be too small
     response.chunks = chunks = len(tokens) - tokens.count(0)
-    counted = sum(tokens) if parsed.source else chunks
+    counted = min(sum(tokens), MOST_COUNTED) if parsed.source else chunks
     response.counted = counted or None
     response.output_tokens = parsed.output_tokens if parsed.output_tokens is not None else response.counted
     response.source = parsed.source or ("usage" if parsed.output_tokens is not None else "chunks" if chunks else None)

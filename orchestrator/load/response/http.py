@@ -14,6 +14,7 @@ from itertools import accumulate
 
 MAX_HEAD_BYTES = 256 * 1024
 MAX_CHUNK_LINE_BYTES = 4096
+MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
 MOST_SAID = 2_000  # characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
@@ -60,7 +61,7 @@ def _read_head(raw: bytes, size: int) -> Head:
     first, *lines = raw.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code, _, reason = rest.partition(" ")
-    if len(code) != 3 or not code.isdigit():
+    if len(code) != 3 or not (code.isascii() and code.isdigit()):
         raise BadHttp(f"not a status line: {first[:MOST_SAID]!r}")
     headers: dict[str, str] = {}
     for line in lines:
@@ -82,7 +83,7 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
     text = headers.get("content-length")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit()) or len(text) > MAX_LENGTH_DIGITS:
         raise BadHttp(f"Content-Length is {text[:MOST_SAID]!r}")
     return int(text)
 

@@ -15,6 +15,7 @@ from orchestrator.registry import Registry
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
+MOST_COUNTED = 2**31 - 1  # tokens of a request that a column can hold
 UNKNOWN = -1  # tokens of an event with content where the stream does not say how many
 
 
@@ -174,7 +175,7 @@ def _decode_one(payload: bytes) -> Any:
 
 def count(value: Any) -> int | None:
     """A token count or id from a server; None where it is not a whole number that a column can hold."""
-    return value if isinstance(value, int) and 0 <= value < 2**31 else None
+    return value if type(value) is int and 0 <= value <= MOST_COUNTED else None  # a bool is an int too, and no count
 
 
 def read_usage(usage: Any, parsed: Parsed) -> int | None:

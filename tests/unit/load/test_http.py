@@ -76,6 +76,8 @@ def test_interim_responses_are_passed_over() -> None:
         b"HTTP/1.1 abc\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n",  # more digits than int() takes
+        b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n",  # superscript digits, which int() does not take
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES,
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
     ],

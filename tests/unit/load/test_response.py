@@ -277,9 +277,17 @@ def test_a_body_that_went_on_after_its_seeming_end_is_garbage() -> None:
     assert (found.status, found.error_class) == ("invalid", "garbage")
 
 
-@pytest.mark.parametrize("said", [2**31, 2**70, -1, 1.5, "3", None])
+@pytest.mark.parametrize("said", [2**31, 2**70, -1, 1.5, "3", None, True])
 def test_numbers_that_no_server_can_mean_are_not_taken(said: object) -> None:
     """They would not fit the columns, and cost every other row of the client."""
     event_bytes = event({"choices": [], "usage": {"prompt_tokens": said, "completion_tokens": said}})
     found = done(in_flight((0, HEAD), (1, chunk(token())), (2, chunk(event_bytes) + chunk(DONE) + END), asked=1))
     assert (found.parsed.input_tokens, found.parsed.output_tokens, found.output_tokens) == (None, None, 1)
+
+
+def test_a_sum_of_counts_fits_its_column_whatever_they_are() -> None:
+    """A running count that falls and grows again."""
+    events = [event({"choices": [{"text": "a"}], "usage": {"completion_tokens": n}}) for n in (2**31 - 1, 0, 2**31 - 1)]
+    reads = [(at, chunk(one)) for at, one in enumerate(events, start=1)]
+    found = done(in_flight((0, HEAD), *reads, (9, chunk(DONE) + END), asked=1))
+    assert found.counted == 2**31 - 1
