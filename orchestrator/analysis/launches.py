@@ -11,13 +11,13 @@ from orchestrator.results.records import DeploymentRow, LaunchRow, PointHead
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 
-# figure: (its name in predicted_json, of plan/feasibility.py; its name in engine_reported_json, of Engine.reported)
-FIGURES: dict[str, tuple[str, str]] = {
-    "weight_bytes": ("weight_bytes", "weight_bytes"),  # on the fullest rank
-    "kv_cache_bytes": ("kv_cache_memory_bytes", "kv_cache_bytes"),  # on each rank
-    "kv_cache_tokens": ("kv_cache_tokens", "kv_cache_tokens"),
-    "max_concurrency": ("max_concurrency", "max_concurrency"),  # sequences of max_model_len at once
-    "max_model_len": ("max_model_len", "max_model_len"),
+# a figure's name in engine_reported_json (of Engine.reported): its name in predicted_json (of plan/feasibility.py)
+FIGURES = {
+    "weight_bytes": "weight_bytes",  # on the fullest rank
+    "kv_cache_bytes": "kv_cache_memory_bytes",  # on each rank
+    "kv_cache_tokens": "kv_cache_tokens",
+    "max_concurrency": "max_concurrency",  # sequences of max_model_len at once
+    "max_model_len": "max_model_len",
 }
 
 
@@ -73,7 +73,7 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
     """All figures of FIGURES, from the contents of ``predicted_json`` and ``engine_reported_json``."""
-    return {name: _figure(predicted.get(ours), reported.get(theirs)) for name, (ours, theirs) in FIGURES.items()}
+    return {name: _figure(predicted.get(ours), reported.get(name)) for name, ours in FIGURES.items()}
 
 
 def _figure(predicted: float | None, reported: float | None) -> Predicted:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +40,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     from orchestrator.cluster import LOCAL, open_cluster
     from orchestrator.cluster.node_checks import versions
     from orchestrator.plan.make import load_plan
+    from orchestrator.report.documents import json_text
     from orchestrator.results.store import Store
     from orchestrator.runner.default_hardware import on_this_cluster
     from orchestrator.runner.doctor import diagnose
@@ -66,8 +65,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     levels = {one.level for one in found}
     if form == "json":
         said = [dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address} for one in nodes]
-        document = {"nodes": said, "clients": client_figures, "findings": [asdict(one) for one in found]}
-        click.echo(json.dumps(document, indent=1))
+        click.echo(json_text({"nodes": said, "clients": client_figures, "findings": found}))
     else:
         click.echo(redacted(_text(found, len(nodes))))
     return 2 if "fail" in levels else 3 if levels else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -25,12 +24,13 @@ or more machines for them help. The errors are what this client adds to what a s
 def selfcheck(clients: int, form: str) -> int:
     """Measure this machine's load client against a local server of known timing."""
     from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.report.documents import json_text
     from orchestrator.runner.selfcheck import selfcheck as check
 
     leave_pandas_out()
     found = check(clients)
     if form == "json":
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json_text(found))
     else:
         click.echo(_sentences(found))
     return 0

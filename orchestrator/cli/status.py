@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import click
 
 EXAMPLES = """
@@ -26,7 +23,8 @@ and of this machine. A run whose process is gone is `dead`; one of another host 
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(uri: str, experiment: str | None, form: str) -> None:
     """Runs of the experiments at URI: who, since when, how far, what failed, what happened last."""
-    from orchestrator.report.runs import run_text, state_of
+    from orchestrator.report.documents import json_text
+    from orchestrator.report.runs import run_documents, run_text
     from orchestrator.results.runs import runs_at
 
     found = []
@@ -35,16 +33,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         records = [(record, ages.get(f"{record.run_id}.json", 0.0)) for record, _ in runs.all()]
         found.append((runs.experiment, records))
     if form == "json":
-        said = [
-            {
-                "experiment": name,
-                "runs": [
-                    asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s} for one, age_s in all_
-                ],
-            }
-            for name, all_ in found
-        ]
-        click.echo(json.dumps(said, indent=1))
+        click.echo(json_text([{"experiment": name, "runs": run_documents(records)} for name, records in found]))
         return
     for name, records in found:
         for record, age_s in records:

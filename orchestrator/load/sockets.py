@@ -15,7 +15,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.errors import InputError
 from orchestrator.http_control import tls_context
@@ -74,26 +74,24 @@ def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     return Endpoint(origin, addresses, context)
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """A non-blocking socket to one endpoint, with at most one request on it."""
 
-    __slots__ = (
-        "addresses", "connecting", "endpoint", "fd", "flight", "handshaking", "out", "sent_again", "sock", "target",
-        "uses",
-    )  # fmt: skip
+    target: int
+    endpoint: Endpoint
+    addresses: list[Address] = field(init=False)  # not tried yet
+    flight: InFlight | None = None
+    out: memoryview | None = None  # what the socket has not taken yet
+    uses: int = 0  # whole responses received; below 0: not to be used again
+    sent_again: int = 0  # segments sent again while connecting (a busy server may not answer those)
+    connecting: bool = True
+    handshaking: bool = False
+    sock: socket.socket = field(init=False)
+    fd: int = -1
 
-    def __init__(self, target: int, endpoint: Endpoint) -> None:
-        self.target = target
-        self.endpoint = endpoint
-        self.addresses = list(endpoint.addresses)  # not tried yet
-        self.flight: InFlight | None = None
-        self.out: memoryview | None = None  # what the socket has not taken yet
-        self.uses = 0  # whole responses received; below 0: not to be used again
-        self.sent_again = 0  # segments sent again while connecting (a busy server may not answer those)
-        self.connecting = True
-        self.handshaking = False
-        self.sock: socket.socket
-        self.fd = -1
+    def __post_init__(self) -> None:
+        self.addresses = list(self.endpoint.addresses)
 
     def connect(self) -> None:
         """Starts connecting to the next address. Raises OSError where that fails at once."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 from orchestrator.redaction import redacted
+from orchestrator.report.documents import Document
 from orchestrator.report.live import rough
 from orchestrator.results.runs import SILENT_S, RunRecord
 
@@ -19,6 +21,11 @@ def state_of(record: RunRecord, age_s: float) -> str:
     if record.state == "ended" or lives or (lives is None and age_s < SILENT_S):
         return record.state
     return "dead" if lives is False else "silent"
+
+
+def run_documents(records: Iterable[tuple[RunRecord, float]]) -> list[Document]:
+    """Records with their state. ``records``: each with the age of its last heartbeat, s."""
+    return [asdict(one) | {"state": state_of(one, age_s), "heartbeat_age_s": age_s} for one, age_s in records]
 
 
 def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]:
