@@ -93,16 +93,15 @@ def _tables(shown: Shown, superseded: bool, profile: bool) -> Iterator[str]:
 
 
 def _documents(shown: Shown, superseded: bool) -> Iterator[Document]:
-    from orchestrator.analysis.knee import knees
     from orchestrator.analysis.launches import launches_of
     from orchestrator.report.capacities import capacity_documents
     from orchestrator.report.points import point_document
 
     for one, slos, points in shown:
-        bends = knees(points.current)
-        both = [*((point, True) for point in points.current), *((point, False) for point in points.superseded)]
-        wanted = [(point, current) for point, current in both if current or superseded]
-        failed = [one.point for point, _ in wanted for one in point.repeats if not one.ok]
+        bends = one.knees(points)
+        wanted = [(point, True) for point in points.current]
+        wanted += [(point, False) for point in points.superseded if superseded]
+        failed = [repeat.point for point, _ in wanted for repeat in point.repeats if not repeat.ok]
         logs = launches_of(one.store, failed)
         yield from (point_document(point, slos, logs, current, bends) for point, current in wanted)
         yield from capacity_documents(one, points.current, slos)

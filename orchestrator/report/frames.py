@@ -13,7 +13,6 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.analysis.knee import knees
 from orchestrator.errors import InputError
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import Document, flat
@@ -81,7 +80,7 @@ def metrics(uri: str, *, slo: str | None = None, experiment: str | None = None, 
     ``slo.…`` is the first of them. Raises InputError.
     """
     shown = with_limits(slo, experiments(open_results(uri), experiment))
-    bends = ((slos, points.current, knees(points.current)) for _, slos, points in shown)
+    bends = ((slos, points.current, one.knees(points)) for one, slos, points in shown)
     documents = (point_document(point, slos, knees=bent) for slos, points, bent in bends for point in points)
     return _frame(({name: one[name] for name in one if name != "repeats"} for one in documents), library)
 

@@ -11,6 +11,7 @@ from orchestrator import __version__
 from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.best import Comparison, best
 from orchestrator.analysis.capacity import Group, Missing
+from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Point, load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.engines import ENGINES
@@ -134,6 +135,10 @@ class Experiment:
         """
         groups = {} if self.plan is not None else self.by_content(points.current)
         return groups if len(groups) > 1 else {"": points.current}
+
+    def knees(self, points: Points) -> frozenset[str]:
+        """Ids of the current points where a curve bends; points that asked for different things share no curve."""
+        return frozenset().union(*(knees(group) for group in self.alike(points).values()))
 
     @property
     def hardware(self) -> set[str]:

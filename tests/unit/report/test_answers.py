@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_without_a_plan_what_asked_the_same_is_one_ranking(store: Store, tmp_pat
     (found,) = answers(limits("ttft<=150ms", [Experiment(store)]))
     assert (len(found.ranking), found.content) == (2, "")
     assert "exp: it has no plan.json" in invoke("results", store.uri).stderr
+
+
+def test_without_a_plan_what_did_not_ask_the_same_shares_no_curve(store: Store, tmp_path: Path) -> None:
+    run(store, planned(tokens=64, levels=[1, 2]), tokens=64)
+    run(store, planned(tokens=8, levels=[3, 4]))
+    (tmp_path / "exp" / "plan.json").unlink()
+    shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
+    assert [one["knee"] for one in shown] == [False] * 8
 
 
 def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> None:
