@@ -128,7 +128,7 @@ class Silence:
 class Progress:
     """Counters of a running client so far, or of several added up."""
 
-    scheduled: int = 0  # known so far; grows in a closed loop
+    scheduled: int = 0  # due so far
     sent: int = 0
     done: int = 0
     failed: int = 0
