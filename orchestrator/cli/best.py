@@ -18,33 +18,36 @@ Examples:
   orchestrator best results/ --slo "e2e<=10s" --format json | jq '.comparisons[0].ranking[0].settings'
 
 \b
-Per deployment: the highest measured load whose attainment (share of all requests, errors included, that met every
-limit) reaches the target, and the output tokens per second there; of one whose capacity was searched what is claimed.
-Without --slo the limits are those that the experiment file names; others are checked against the stored requests. Only
-what the experiment's plan asks for now is compared, and only what was asked the same of the same model.
+For each deployment: the highest measured load at which enough requests met every limit (attainment counts all
+requests, errors included), and the output tokens per second there. If capacities were searched, the claimed load.
+Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
+tpot, e2e, itl_p99 and normalized_ttft, each also as a percentile (ttft_p95), and attainment.
+Compared are only points that the experiment's current plan asks for, of the same model under the same load.
+Exit status: 0, 3 if files are damaged, 2 bad input.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option(
-    "--slo",
-    "slo_text",
-    metavar="SLO|NAME",
-    help="Limits on ttft, tpot, e2e, itl_p99, normalized_ttft and their percentiles (ttft_p95), attainment.",
-)
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--slo", "slo_text", metavar="SLO|NAME", help="A named SLO of the file, or limits as in the examples.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(
     "--per",
     type=click.Choice(["gpu", "usd", "deployment"]),
-    help="What throughput is divided by. Default: the file's objective, else gpu; deployment where one has no GPUs.",
+    help="What to rank by. Default: the file's objective, else gpu (deployment if one has no GPUs).",
 )
-@click.option("--price", "prices", multiple=True, metavar="HARDWARE=USD", help="USD per GPU hour, not the file's.")
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="HARDWARE=USD",
+    help="Use this price in USD per GPU hour instead of the file's.",
+)
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def best(
     uri: str, slo_text: str | None, experiment: str | None, per: Per | None, prices: tuple[str, ...], form: str
 ) -> int:
-    """The deployment at URI with the most throughput per GPU, dollar or deployment under the limits."""
+    """Rank the deployments at URI under latency limits."""
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.best import best_document, best_text
     from orchestrator.report.documents import json_text

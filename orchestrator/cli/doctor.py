@@ -21,22 +21,26 @@ Examples:
   orchestrator doctor --address head:6379 --selfcheck --format json
 
 \b
-Asks every node at once; without an address this machine alone, without Ray. With an experiment it looks for engines,
-models and room for its deployments, with a results URI whether every node can write there. Nothing is started but an
-actor without CPUs or GPUs on each node. Exit status: 0 all well, 3 warnings (numbers may be spoilt), 2 it would fail.
+Without --address it checks only this machine, without Ray. --experiment also checks that engines, models and enough
+GPUs for its deployments are there; --results also checks that every node can write there. It starts nothing but one
+actor without CPUs or GPUs on each node.
+Exit status: 0 all well, 3 warnings (numbers may be distorted), 2 a sweep would fail.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--address", help="Ray cluster, or local: this machine without Ray.  [default: local]")
-@click.option("--experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="What is to be run.")
-@click.option("--results", "results_uri", metavar="URI", help="Where it is to be written.")
 @click.option(
-    "--selfcheck", is_flag=True, help="Also measure each host's load client, one after the other (20 s each)."
+    "--experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The experiment to be run."
 )
+@click.option("--results", "results_uri", metavar="URI", help="Where its results will be stored.")
+@click.option("--selfcheck", is_flag=True, help="Also measure each host's load client (20 s each).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def doctor(address: str | None, experiment: Path | None, results_uri: str | None, selfcheck: bool, form: str) -> int:
-    """Look for what would fail a sweep, or spoil its numbers, on every node of a cluster."""
+    """Check every node before a sweep.
+
+    Finds what would make the sweep fail or distort its numbers, with the reason and a remedy.
+    """
     from orchestrator.cluster import LOCAL, open_cluster
     from orchestrator.cluster.node_checks import versions
     from orchestrator.plan.make import load_plan

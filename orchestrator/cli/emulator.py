@@ -11,7 +11,7 @@ LARGE_ERROR = 0.25  # held out of a fit: beyond it a profile is warned of
 _ALL = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
 
 
-@click.command(context_settings=_ALL, short_help="Serve streams whose timing comes from a stated model.")
+@click.command(context_settings=_ALL, short_help="Imitate an engine: OpenAI and TGI streams with modelled timing.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 def emulator(argv: tuple[str, ...]) -> int:
     """Serve OpenAI and TGI streams with the timing of a stated model."""

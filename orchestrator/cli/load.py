@@ -54,14 +54,20 @@ Examples:
       --input-tokens 512 --output-tokens 128 --results ./capacities
 
 \b
-A prompt file is text, a prompt per line, or JSON, an object per line or all in one array, with "prompt", OpenAI's
-"messages" (sent up to the last of the user), ShareGPT's "conversations" (the first of the user is sent) or a trace's
-"input_length" (and "hash_ids": of 512 tokens each), and perhaps "output_tokens" or "output_length". A trace also has
-"timestamp"; it is the prompt file as well, where no other and no --input-tokens are given.
+LENGTH is a number of tokens, 100:300 (uniform) or 200+-50 (log-normal: mean and standard deviation).
 
 \b
-Latencies count from when a request was due; a request that was late in being sent is not forgiven. Failed requests are
-counted. Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 our own error, 130 interrupted.
+A prompt file holds one prompt per line as text, or JSON: one object per line, or all in one array. An object has one of
+  "prompt"          the text
+  "messages"        OpenAI's; sent up to the user's last message
+  "conversations"   ShareGPT's; the user's first message is sent
+  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 tokens
+and may have "output_tokens" or "output_length". A trace also has "timestamp". It is also the prompt file if you give
+neither --prompt-file nor --input-tokens.
+
+\b
+Latencies count from when a request was due, even if it was sent late. Failed requests are counted.
+Exit status: 0 all requests ok, 3 some failed, 2 bad input, 1 internal error, 130 interrupted.
 """
 
 
@@ -90,59 +96,63 @@ class Sectioned(click.Command):
 
 @click.command(cls=Sectioned, epilog=EXAMPLES)
 @click.argument("url")
-@click.option("--model", metavar="NAME", help="Name requests carry. Default: the one model the endpoint lists.")
+@click.option("--model", metavar="NAME", help="Model name. Default: the only one that the endpoint lists.")
 @click.option("--api", type=click.Choice(["completions", "chat", "tgi", "sglang"]), default="completions")
-@click.option("--endpoint", metavar="PATH", help="Where the API is, if not at its usual path.")
+@click.option("--endpoint", metavar="PATH", help="Path of the API, if it is not the usual one.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="Also sent. ${VARIABLE}: a secret's.")
-@click.option("--extra-body", metavar="JSON", help="Fields added to every request; null takes one out.")
-@click.option("--insecure", is_flag=True, help="Do not check the certificate.")
-@click.option("--timeout", metavar="TIME", default="600s", show_default=True, help="Of one request.")
-@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second, or inf: all --requests at once.")
 @click.option(
-    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. A list: one after another."
+    "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Also send this header; ${VARIABLE} is filled in."
 )
-@click.option("--find-capacity", is_flag=True, help="Look for the highest load that holds --slo, probe after probe.")
+@click.option("--extra-body", metavar="JSON", help="Add these fields to every request body; null removes a field.")
+@click.option("--insecure", is_flag=True, help="Do not check the TLS certificate.")
+@click.option("--timeout", metavar="TIME", default="600s", show_default=True, help="Time limit of one request.")
+@click.option("--rate", metavar="R[,R…]", help="Open loop: requests per second. inf sends all --requests at once.")
 @click.option(
-    "--control", type=click.Choice(["request_rate", "concurrency"]), help="Of --find-capacity. Default: request_rate."
+    "--concurrency", metavar="N[,N…]", help="Closed loop: requests kept in flight. Several: one after another."
 )
-@click.option("--trace", metavar="FILE", help="Open loop: at its times, JSONL with timestamp in seconds (see below).")
-@click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 where it is in milliseconds.")
+@click.option("--find-capacity", is_flag=True, help="Search for the highest load that holds --slo.")
+@click.option(
+    "--control",
+    type=click.Choice(["request_rate", "concurrency"]),
+    help="What --find-capacity searches. Default: request_rate.",
+)
+@click.option("--trace", metavar="FILE", help="Open loop: send at the times of this file (see below).")
+@click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 if its times are milliseconds.")
 @click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
-@click.option("--burstiness", type=_FACTOR, metavar="SHAPE", help="Of gamma; 1 = Poisson, which is the default.")
-@click.option("--max-in-flight", type=_COUNT, metavar="N", help="Due requests wait beyond it; latency says so.")
-@click.option("--requests", type=_COUNT, metavar="N", help="Stop after so many requests.")
+@click.option("--burstiness", type=_FACTOR, metavar="SHAPE", help="Of gamma arrivals. Default: 1, which is Poisson.")
 @click.option(
-    "--duration", metavar="TIME", help="Stop after so long, like 30s. Of --find-capacity: the most of a probe (10m)."
+    "--max-in-flight", type=_COUNT, metavar="N", help="Cap for --rate: due requests wait, and latency counts it."
 )
+@click.option("--requests", type=_COUNT, metavar="N", help="Send this many requests.")
 @click.option(
-    "--warmup", metavar="TIME", help="Requests due in it are no figures. Default: found, by when the run is steady."
+    "--duration", metavar="TIME", help="Send for this long, like 30s. With --find-capacity: the longest probe."
 )
-@click.option("--warmup-requests", type=_REQUESTS, metavar="N", help="Sent and waited for before each level: no rows.")
+@click.option("--warmup", metavar="TIME", help="Requests due in it do not count. Default: until the run is steady.")
+@click.option("--warmup-requests", type=_REQUESTS, metavar="N", help="Send this many before each level, not measured.")
+@click.option("--max-errors", type=_COUNT, metavar="N", help="Stop when this many requests of a level failed.")
 @click.option(
-    "--max-errors", type=_COUNT, metavar="N", help="Stop once so many of a level failed (of several clients: about)."
+    "--clients", type=_CLIENTS, metavar="N", default=1, show_default=True, help="Client processes on this machine."
 )
-@click.option("--clients", type=_CLIENTS, metavar="N", default=1, show_default=True, help="Local client processes.")
-@click.option("--input-tokens", metavar="LENGTH", help="Of random prompts: 200, 100:300 or 200+-50.")
-@click.option("--prefix-tokens", type=_COUNT, metavar="N", help="More, at their begin, which requests share.")
-@click.option("--prefix-count", type=_COUNT, metavar="N", help="So many different prefixes. Default: 1.")
-@click.option("--turns", type=_COUNT, metavar="N", help="Conversations of so many requests.")
-@click.option("--think-time", metavar="TIME", help="Between an answer and the next turn.")
-@click.option("--prompt-file", metavar="FILE", help="Prompts: text, or JSON (see below).")
-@click.option("--output-tokens", metavar="LENGTH", help="As --input-tokens; of a file's requests that name none.")
-@click.option("--natural-lengths", is_flag=True, help="Answers end as the model ends them, or at --output-tokens.")
+@click.option("--input-tokens", metavar="LENGTH", help="Length of random prompts: 200, 100:300 or 200+-50 (see below).")
+@click.option("--prefix-tokens", type=_COUNT, metavar="N", help="Add a shared prefix of this many tokens.")
+@click.option("--prefix-count", type=_COUNT, metavar="N", help="Number of different prefixes. Default: 1.")
+@click.option("--turns", type=_COUNT, metavar="N", help="Hold conversations of this many requests.")
+@click.option("--think-time", metavar="TIME", help="Pause between an answer and the next turn.")
+@click.option("--prompt-file", metavar="FILE", help="Take prompts from this file (see below).")
+@click.option("--output-tokens", metavar="LENGTH", help="Length of answers, written like --input-tokens.")
+@click.option("--natural-lengths", is_flag=True, help="Let the model end its answers, at --output-tokens at most.")
 @click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option(
     "--seed",
     type=_SEED,
     metavar="N",
-    help="Of prompts and arrivals. Default: drawn and printed; 0 where --find-capacity can go on.",
+    help="Seed of prompts and arrivals. Default: random, and printed (0 for --find-capacity with --results).",
 )
-@click.option("--slo", "slo_text", metavar="SLO", help="Also say how many requests met these limits.")
-@click.option("--results", metavar="URI", help="Also store Parquet there, for results and best.")
+@click.option("--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits.")
+@click.option("--results", metavar="URI", help="Also store Parquet here, for `results` and `best`.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def load(url: str, results: str | None, form: str, clients: int, **options: Any) -> int:
-    """Load the endpoint at URL and print what its users would have felt."""
+    """Measure the running server at URL."""
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()

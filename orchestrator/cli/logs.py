@@ -12,18 +12,18 @@ Examples:
   orchestrator logs s3://bucket/sweeps tp=2 --lines 0
 
 \b
-Without DEPLOYMENT: the launches that failed. DEPLOYMENT: part of a label, or the beginning of a deployment or launch
-id; then those that served too. docs/failures.md lists the kinds of failures.
+Without DEPLOYMENT you get the logs of launches that failed. DEPLOYMENT is part of a label, or the beginning of a
+deployment id or launch id; then you also get those that served. docs/failures.md explains the kinds of failures.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
 @click.argument("deployment", required=False)
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--lines", type=click.IntRange(min=0), default=50, show_default=True, help="From the end; 0: all.")
 def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -> int:
-    """The end of the engines' logs stored at URI, of failed launches or of those of DEPLOYMENT."""
+    """Print the end of the engine logs at URI."""
     from orchestrator.report.launches import log_text
     from orchestrator.report.stored import experiments
     from orchestrator.results.root import open_results

@@ -47,13 +47,18 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="orchestrator")
 def cli() -> None:
-    """Which engine, parallelism, quantization and batching gives the most throughput per GPU and per dollar while
-    my latency limits hold?
+    """Find the engine, parallelism, quantization and batching with the most throughput per GPU and per dollar under
+    your latency limits.
 
     \b
-    orchestrator plan experiments/quickstart.yaml
-    orchestrator run experiments/quickstart.yaml --results results/
-    orchestrator best results/
+    Sweep many configurations:
+      orchestrator plan experiments/quickstart.yaml
+      orchestrator run experiments/quickstart.yaml --results results/
+      orchestrator best results/
+
+    \b
+    Measure one server that already runs:
+      orchestrator load http://127.0.0.1:8000 --rate 4 --duration 60s --input-tokens 512 --output-tokens 128
     """
 
 

@@ -32,23 +32,23 @@ STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible"
 
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' takes it.")
-@click.option("--predict", is_flag=True, help="Also what each deployment is predicted to hold, the best first.")
+@click.option("--output", type=click.Path(path_type=Path), help="Also write the frozen plan here; 'run' accepts it.")
+@click.option("--predict", is_flag=True, help="Also predict what each deployment will hold, best first.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option(
     "--nodes",
     type=click.IntRange(1, 10_000),
-    help="Nodes of the cluster: what needs more is impossible; how long it takes.",
+    help="Size of the cluster: estimates the time on it; what needs more nodes is impossible.",
 )
-@click.option("--results", "uri", metavar="URI", help="Where earlier runs are stored: how long engines took to start.")
+@click.option("--results", "uri", metavar="URI", help="Use the engine start times of earlier runs stored here.")
 @click.option(
     "--check-with-vllm",
     "environment",
     type=click.Path(path_type=Path),
     metavar="VENV",
-    help="Also ask this environment's vLLM about every vllm deployment; what it refuses is impossible.",
+    help="Also let the vLLM in this environment check every vllm deployment; what it refuses is impossible.",
 )
-@click.option("--allow-impossible", is_flag=True, help="Run what is judged impossible all the same, last.")
+@click.option("--allow-impossible", is_flag=True, help="Also plan deployments judged impossible; they run last.")
 def plan(
     experiment: Path,
     output: Path | None,
@@ -59,10 +59,11 @@ def plan(
     environment: Path | None,
     allow_impossible: bool,
 ) -> None:
-    """Show every deployment of EXPERIMENT: planned, risky (run last), excluded by which rule, impossible and why;
-    predicted weights and KV cache of a device, whole sequences that fit at once; time, GPU hours and costs of it all.
+    """Check EXPERIMENT and show what it would measure. Starts nothing and needs no GPU.
 
-    Nothing is started and no GPU is needed. EXPERIMENT may also be a plan written before.
+    Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why). The table shows
+    predicted weights and KV cache of one device and how many full-length sequences fit at once; below it stand time,
+    GPU hours and cost. EXPERIMENT is an experiment file or a plan written with --output.
 
     \b
     Examples:
@@ -73,7 +74,7 @@ def plan(
       orchestrator plan experiments/quickstart.yaml --check-with-vllm .engines/vllm
       orchestrator plan experiments/quickstart.yaml --format json | jq -r '.deployments[] | .label + ": " + .status'
 
-    Exit status: 0, or 2 when the file has problems; all of them are printed.
+    Exit status: 0, or 2 if the file has problems; all of them are printed.
     """
     made = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:

@@ -24,32 +24,35 @@ Examples:
   orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" --format csv > points.csv
 
 \b
-A point's figures are over its valid repeats pooled ("2 of 3" below its load); --format json has each repeat below
-"repeats", --format csv on a line of its own ("row" tells which). Latencies count from when a request was due, in
-milliseconds; throughput is per second of the steady window, with its 95 % interval (docs/metrics.md). What searches
-claim is listed below the points; in JSON and CSV these have "row": "capacity".
+Latencies are in milliseconds and count from when a request was due. Throughput is per second of the steady window, with
+its 95 % interval (docs/metrics.md). Valid repeats of a point are pooled ("2 of 3" below its load). JSON lists each
+repeat under "repeats", CSV on a line of its own ("row" tells which). Claims of capacity searches are listed below the
+points; in JSON and CSV they have "row": "capacity".
 
 \b
-Shown is what the experiment's plan asks for now, under every limits that its file names; --all also shows points of
-earlier versions of the file, apart from the others.
+Shown are the points that the experiment's current plan asks for, under every SLO of its file. --all adds points of
+earlier versions of the file, in tables of their own.
 
 \b
---launches shows the starts of engines: weights, KV cache and concurrency as the plan predicted them, as the engine
-reported them, and the prediction's error in per cent of what was reported; versions and seconds until ready; of those
-that failed where their log is.
+--launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
+the engine reported them, with the prediction's error in percent. For failed starts it shows where the log is.
+Exit status: 0, 3 if files are damaged, 2 bad input.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
-@click.option("--all", "superseded", is_flag=True, help="Points of earlier versions of the file too.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
+@click.option("--all", "superseded", is_flag=True, help="Also show points of earlier versions of the file.")
 @click.option("--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".')
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
-@click.option("--launches", is_flag=True, help="The starts of engines in place of points: predicted beside reported.")
-@click.option("--profile", is_flag=True, help="Prefill and decode apart in the table, as batch sizes are profiled.")
+@click.option("--launches", is_flag=True, help="Engine starts instead of points: predicted beside reported.")
+@click.option("--profile", is_flag=True, help="Show prefill and decode separately, as in a batch-size profile.")
 def results(uri: str, experiment: str | None, superseded: bool, slo_text: str | None, form: str, **shown: bool) -> int:
-    """Metrics of every point stored at URI: a folder, s3://bucket/prefix or gs://bucket/prefix."""
+    """Show the metrics of every point at URI.
+
+    URI is a folder, s3://bucket/prefix or gs://bucket/prefix.
+    """
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.stored import experiments, with_limits
     from orchestrator.report.text import echo

@@ -25,10 +25,14 @@ Examples:
   orchestrator run plan.json --results s3://bucket/sweeps --address auto
   ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml --results s3://bucket/sweeps
 
-Run the same command again to continue: what is measured is not measured twice. Ctrl-C and SIGTERM stop the engines and
-keep what was measured; the second one ends the program at once. An experiment has one active run per root: while one
-is active another is refused (status 2), `orchestrator status URI` shows it and `orchestrator stop URI` ends it.
-Exit status: 0 all measured, 3 some points failed (they are rows), 2 bad input, 1 our own error, 130 interrupted.
+Run the same command again to continue; nothing is measured twice. Ctrl-C and SIGTERM stop the engines and keep what
+was measured; a second one ends the program at once.
+
+An experiment can have one active run per results URI; a second one is refused. `orchestrator status URI` shows it, and
+`orchestrator stop URI` ends it.
+
+Exit status: 0 all measured, 3 some points failed (they are stored as rows), 2 bad input, 1 internal error,
+130 interrupted.
 """
 
 
@@ -41,9 +45,12 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
 
 @click.command(epilog=EXAMPLES)
 @click.argument("experiment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--results", "results_uri", required=True, metavar="URI", help="Local folder or s3://bucket/prefix.")
 @click.option(
-    "--address", help="Ray cluster, or local: this machine without Ray. Default: the running one, or a new one here."
+    "--results", "results_uri", required=True, metavar="URI", help="A folder, s3://bucket/prefix or gs://bucket/prefix."
+)
+@click.option(
+    "--address",
+    help="Ray cluster, or local: this machine without Ray. Default: the running Ray cluster, or a new one here.",
 )
 @click.option(
     "--clients", type=click.IntRange(1, MOST_CLIENTS), help="Most load clients per launch. Default: half the cores."
@@ -54,21 +61,19 @@ def _seconds(_context: click.Context, _option: click.Parameter, given: str) -> f
     default="15m",
     callback=_seconds,
     show_default=True,
-    help="How long to wait for nodes, 4 x that while some are set up.",
+    help="How long to wait for nodes; four times as long while some are being set up.",
 )
-@click.option(
-    "--max-nodes", type=click.IntRange(min=1), help="Most nodes that engines hold, and that an autoscaler is asked for."
-)
+@click.option("--max-nodes", type=click.IntRange(min=1), help="Most nodes for engines, also asked of an autoscaler.")
 @click.option(
     "--storage-timeout",
     "store_s",
     default="15m",
     callback=_seconds,
     show_default=True,
-    help="How long rows wait for results that refuse or do not answer: engines stay up, nothing new starts.",
+    help="How long to retry a storage that fails. Engines stay up meanwhile; nothing new starts.",
 )
-@click.option("--retry-failed", is_flag=True, help="Try again what failed before because the configuration is wrong.")
-@click.option("--allow-impossible", is_flag=True, help="Run what is judged impossible all the same, last.")
+@click.option("--retry-failed", is_flag=True, help="Also try again what failed because its configuration is wrong.")
+@click.option("--allow-impossible", is_flag=True, help="Also run deployments judged impossible, last.")
 def run(
     experiment: Path,
     results_uri: str,
@@ -80,7 +85,10 @@ def run(
     retry_failed: bool,
     allow_impossible: bool,
 ) -> int:
-    """Measure EXPERIMENT (an experiment file or a plan written by ``plan --output``) on a cluster."""
+    """Measure EXPERIMENT and store the results.
+
+    EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
+    """
     from orchestrator.load.rows import leave_pandas_out
 
     leave_pandas_out()

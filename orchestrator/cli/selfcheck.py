@@ -13,8 +13,8 @@ Examples:
   orchestrator selfcheck --clients 2 --format json
 
 \b
-Takes about 20 s. A point whose load comes near these figures is limited by the client, not by the engine; more clients
-or more machines for them help. The errors are what this client adds to what a server of known timing really sent.
+Takes about 20 s. If a point's load comes near these figures, the client limits it, not the engine: use more clients, or
+more machines for them. The errors are what this client adds to the true timing of the server.
 """
 
 
@@ -22,7 +22,10 @@ or more machines for them help. The errors are what this client adds to what a s
 @click.option("--clients", type=click.IntRange(min=1), default=1, show_default=True, help="Local client processes.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def selfcheck(clients: int, form: str) -> int:
-    """Measure this machine's load client against a local server of known timing."""
+    """Measure this machine's load client.
+
+    It loads a local server of known timing.
+    """
     from orchestrator.load.rows import leave_pandas_out
     from orchestrator.report.documents import json_text
     from orchestrator.runner.selfcheck import selfcheck as check

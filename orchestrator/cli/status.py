@@ -11,18 +11,18 @@ Examples:
   orchestrator status s3://bucket/sweeps --experiment quickstart --format json
 
 \b
-Needs no cluster: a run writes what it does beside its results every 10 s. Ages are told by the clocks of the storage
-and of this machine. A run whose process is gone is `dead`; one of another host that wrote nothing for a minute is
-`silent`. Running its command again takes the place of either.
+Needs no cluster: a run writes its progress beside its results every 10 s. A run whose process is gone is `dead`; one on
+another host that wrote nothing for a minute is `silent`. Running its command again replaces either. Ages compare the
+clocks of the storage and of this machine.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(uri: str, experiment: str | None, form: str) -> None:
-    """Runs of the experiments at URI: who, since when, how far, what failed, what happened last."""
+    """Show the runs at URI and their progress."""
     from orchestrator.report.documents import json_text
     from orchestrator.report.runs import run_documents, run_text
     from orchestrator.results.runs import runs_at

@@ -22,18 +22,18 @@ Examples:
   orchestrator stop s3://bucket/sweeps --experiment quickstart --timeout 5m
 
 \b
-As Ctrl-C does: engines are ended, what is complete is kept, running the same command again continues. The run reads the
-request at its next heartbeat, within 10 s. Exit status: 0 nothing runs any more, 3 a run does not answer, was still at
-it when the time was over, or left something behind (which is said).
+Works like Ctrl-C: engines are stopped, complete measurements are kept, and running the same command again continues.
+The run sees the request within 10 s.
+Exit status: 0 nothing runs any more; 3 a run does not answer, has not ended within --timeout, or left something behind.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
-@click.option("--timeout", default="10m", show_default=True, help="How long to wait until it ended.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
+@click.option("--timeout", default="10m", show_default=True, help="How long to wait for the end.")
 def stop(uri: str, experiment: str | None, timeout: str) -> int:
-    """Ask the active run of the experiments at URI to stop, and wait until it did."""
+    """Stop the active run at URI and wait for its end."""
     from orchestrator.results.runs import runs_at
     from orchestrator.spec.load import parse_duration
 

@@ -11,18 +11,18 @@ Examples:
   orchestrator verify s3://bucket/sweeps --experiment quickstart
 
 \b
-Reads every file and compares size and SHA-256 with its manifest. A damaged file costs its own measurement: the
-next run measures it again where a file is gone or cut off, or once you removed its manifest from commits/. Until then
-results and best show what was computed of it before; else they leave it out and name it. Exit status: 0 all whole, 3
-some are damaged.
+Reads every file and compares its size and SHA-256 with its manifest. A damaged file costs only its own measurement.
+The next run measures it again if the file is gone or cut off; if its content changed, remove its manifest from commits/
+first. Until then results and best show the figures computed earlier, or leave the point out and name it.
+Exit status: 0 all files are whole, 3 some are damaged.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("uri")
-@click.option("--experiment", metavar="NAME", help="Only this one of the root.")
+@click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:
-    """Check every file stored at URI against the manifests that name them."""
+    """Check the files at URI for damage."""
     from orchestrator.report.stored import experiments
     from orchestrator.results.root import open_results
 

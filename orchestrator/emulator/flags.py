@@ -38,35 +38,30 @@ def parser() -> argparse.ArgumentParser:
         prog="orchestrator emulator",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serve OpenAI and TGI streams with the timing of a stated model. Nothing is computed.\n\n"
+        description="Imitate an engine: serve OpenAI and TGI streams with modelled timing. Nothing is computed.\n\n"
         "  orchestrator emulator --port 8000 --profile H100-80GB/Llama-3.1-8B\n"
         "  orchestrator emulator fit results/ --output profile.yaml",
     )
     add = result.add_argument
     add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8000, help="0 takes a free one; 8000 unless given")
+    add("--port", type=int, default=8000, help="default 8000; 0 takes a free one")
     add("--profile", help="a profile file, or a name such as H100-80GB/Llama-3.1-8B")
-    add("--model", default=DEFAULT_MODEL, help=f"model to imitate and to serve; {DEFAULT_MODEL} unless given")
-    add("--served-model-name", default="", help="name that requests carry; the model's own unless given")
-    add("--accelerator", default=DEFAULT_ACCELERATOR, help=f"device to imitate; {DEFAULT_ACCELERATOR} unless given")
+    add("--model", default=DEFAULT_MODEL, help=f"model to imitate and serve; default {DEFAULT_MODEL}")
+    add("--served-model-name", default="", help="model name in requests; default: the model's own")
+    add("--accelerator", default=DEFAULT_ACCELERATOR, help=f"device to imitate; default {DEFAULT_ACCELERATOR}")
     add("--set", action="extend", nargs="+", default=[], metavar="FIELD=VALUE", help="any engine setting")
     add("--fault", action="extend", nargs="+", default=[], metavar="NAME=VALUE", help="see docs/emulator.md")
-    add(
-        "--max-concurrent-requests",
-        type=int,
-        default=128,
-        help="TGI's limit, refused above it; 128 unless given",
-    )
-    add("--config", type=Path, help="JSON with settings and hardware, in place of the flags that say them")
-    add("--role", choices=ROLES, default="", help="of a replica behind vLLM's router: its KV caches go over at once")
-    add("--headless", action="store_true", help="hold the place of a rank above 0, serve nothing")
+    add("--max-concurrent-requests", type=int, default=128, help="TGI's limit, refused above it; default 128")
+    add("--config", type=Path, help="JSON file with settings and hardware, instead of flags")
+    add("--role", choices=ROLES, default="", help="of a replica behind vLLM's router: KV caches go over at once")
+    add("--headless", action="store_true", help="act as a rank above 0: hold its place, serve nothing")
     fit = result.add_subparsers(dest="command").add_parser(
-        "fit", help="calibrate the model's constants on the Parquet of a sweep, and say what error they leave"
+        "fit", help="calibrate the model's constants on the results of a sweep, and print the remaining error"
     )
     fit.add_argument("results")
-    fit.add_argument("--output", type=Path, help="write the calibrated profile here; stdout otherwise")
-    fit.add_argument("--profile", help="what to imitate where that is not the sweep's own")
-    fit.add_argument("--engine", help="use this engine's deployments only; needed where several were measured")
+    fit.add_argument("--output", type=Path, help="write the calibrated profile here; default: stdout")
+    fit.add_argument("--profile", help="what to imitate, if not what the sweep measured")
+    fit.add_argument("--engine", help="use only this engine's deployments; needed if several engines were measured")
     return result
 
 
