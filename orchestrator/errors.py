@@ -29,15 +29,15 @@ class FailureClass(StrEnum):
         member._value_, member.retries, member.meaning = value, retries, meaning
         return member
 
-    BAD_CONFIG = "bad_config", 0, "the configuration is wrong: trying again changes nothing"
+    BAD_CONFIG = "bad_config", 0, "the configuration is wrong; a retry changes nothing"
     ENGINE_CRASH = "engine_crash", 1, "the engine died"
     INFRA = (
         "infra",
         3,
-        "the cluster failed it: tried on another node where one is free, not held against the configuration",
+        "the cluster failed, not the configuration; retried on another node if one is free",
     )
     TIMEOUT = "timeout", 1, "it took too long"
-    CLIENT_BOUND = "client_bound", 0, "the load generator was the limit: repeated with twice the clients instead"
+    CLIENT_BOUND = "client_bound", 0, "the load generator was the limit; repeated with twice the clients instead"
 
 
 _BAD, _CRASH, _INFRA = FailureClass.BAD_CONFIG, FailureClass.ENGINE_CRASH, FailureClass.INFRA
@@ -60,10 +60,10 @@ class FailureKind(StrEnum):
         return member
 
     # read from an engine's log, causes before what they lead to (engines/failures.py)
-    GPU_FAULT = "gpu_fault", _INFRA, "a GPU of the node is faulty, lost, held by others or not set up"
-    HUB = "hub", _INFRA, "the model hub did not answer, or let nobody in for now"
-    NODE_LIMIT = "node_limit", _INFRA, "the node has no memory, files or threads left for it"
-    NO_ADDRESS = "no_address", _INFRA, "an address it was given is not one of the node's"
+    GPU_FAULT = "gpu_fault", _INFRA, "a GPU of the node is faulty, lost, in use or not set up"
+    HUB = "hub", _INFRA, "the model hub did not answer, or refused for now"
+    NODE_LIMIT = "node_limit", _INFRA, "the node ran out of memory, open files or threads"
+    NO_ADDRESS = "no_address", _INFRA, "it was given an address that the node does not have"
     GPU_DIRTY = "gpu_dirty", _INFRA, "another process still holds memory of the GPU"
     OOM_KV = "oom_kv", _BAD, "there is no room left for the KV cache"
     OOM_LOAD = "oom_load", _BAD, "it ran out of memory"
@@ -71,10 +71,10 @@ class FailureKind(StrEnum):
     BAD_QUANT = "bad_quant", _BAD, "the quantization does not fit the model or the device"
     BAD_MODEL = "bad_model", _BAD, "this engine does not know this kind of model"
     NO_MODEL = "no_model", _BAD, "the model cannot be found or read"
-    DISK_FULL = "disk_full", _INFRA, "a disk of the node, or its quota there, is full"
+    DISK_FULL = "disk_full", _INFRA, "a disk or quota of the node is full"
     IMAGE_PULL = "image_pull", _INFRA, "the container image could not be started"
     NO_EXECUTABLE = "no_executable", _BAD, "the engine's program is not there or cannot be executed"
-    NO_COMPILER = "no_compiler", _BAD, "it compiles kernels and found no C++ compiler on the node"
+    NO_COMPILER = "no_compiler", _BAD, "it compiles kernels, and the node has no C++ compiler"
     PORT_TAKEN = "port_taken", _INFRA, "a port it was given is taken by another program"
     ILLEGAL_INSTRUCTION = (
         *("illegal_instruction", _BAD),
@@ -89,26 +89,30 @@ class FailureKind(StrEnum):
     DIED = "died", _CRASH, "it ended while it served"
     KILLED = "killed", _CRASH, "it was killed by SIGKILL (the node ran out of memory, or someone killed it)"
     NOT_ANSWERING = "not_answering", _CRASH, "it runs but does not answer"
-    ENGINE_STALLED = "engine_stalled", _CRASH, "requests were open at a replica and for minutes not a byte came from it"
+    ENGINE_STALLED = "engine_stalled", _CRASH, "a replica had open requests and sent nothing for minutes"
     NEVER_READY = "never_ready", _TIMEOUT, "it was not ready within startup_timeout_s"
-    SILENT = "silent", _TIMEOUT, "it was not ready and its log stood still"
+    SILENT = "silent", _TIMEOUT, "it was not ready, and its log stopped growing"
     WRONG_SERVER = "wrong_server", _INFRA, "the server that answered is not the one that was started"
     # the cluster
-    NO_ROOM = "no_room", _INFRA, "no node could hold it, and none that could came in time"
-    NO_PLACE = "no_place", _INFRA, "the cluster gave no place in time"
-    WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the hardware says"
+    NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"
+    NO_PLACE = "no_place", _INFRA, "the cluster did not place it in time"
+    WRONG_ACCELERATOR = (
+        "wrong_accelerator",
+        _BAD,
+        "the node has another accelerator than the file's hardware",
+    )
     NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
     PREEMPTED = "preempted", _INFRA, "its node is being taken back"
     AGENT_LOST = "agent_lost", _INFRA, "the node, or the agent on it, was lost"
     # the load
     NO_KEY = "no_key", _BAD, "the environment variable with an endpoint's key is not set"
-    NO_CLIENT = "no_client", _INFRA, "the cluster gave no load client"
+    NO_CLIENT = "no_client", _INFRA, "the cluster could not start a load client"
     CLIENT_LOST = "client_lost", _INFRA, "a load client was lost during the point"
-    BAD_POINT = "bad_point", _BAD, "the point cannot be run as it is written"
+    BAD_POINT = "bad_point", _BAD, "the point cannot be run as written"
     REQUESTS_REFUSED = "requests_refused", _BAD, "no request succeeded: the engine refused them (HTTP 4xx)"
     NO_REQUEST_OK = "no_request_ok", _CRASH, "no request succeeded"
     CLIENT_BOUND = "client_bound", _BOUND, "the load generator slowed the point down"
-    INTERNAL = "internal", _INFRA, "this program failed"
+    INTERNAL = "internal", _INFRA, "this program failed: an internal error"
 
 
 # ``bad_config`` that is put right without a change to the experiment file (a key is set, an engine installed, a model
