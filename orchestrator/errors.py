@@ -31,11 +31,7 @@ class FailureClass(StrEnum):
 
     BAD_CONFIG = "bad_config", 0, "the configuration is wrong; a retry changes nothing"
     ENGINE_CRASH = "engine_crash", 1, "the engine died"
-    INFRA = (
-        "infra",
-        3,
-        "the cluster failed, not the configuration; retried on another node if one is free",
-    )
+    INFRA = "infra", 3, "the cluster failed, not the configuration; retried on another node if one is free"
     TIMEOUT = "timeout", 1, "it took too long"
     CLIENT_BOUND = "client_bound", 0, "the load generator was the limit; repeated with twice the clients instead"
 
@@ -96,11 +92,7 @@ class FailureKind(StrEnum):
     # the cluster
     NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"
     NO_PLACE = "no_place", _INFRA, "the cluster did not place it in time"
-    WRONG_ACCELERATOR = (
-        "wrong_accelerator",
-        _BAD,
-        "the node has another accelerator than the file's hardware",
-    )
+    WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the file's hardware"
     NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
     PREEMPTED = "preempted", _INFRA, "its node is being taken back"
     AGENT_LOST = "agent_lost", _INFRA, "the node, or the agent on it, was lost"
