@@ -100,7 +100,7 @@ def run(
     plan = load_plan(experiment)
     plan = plan.allowing() if allow_impossible else plan
     if unset := plan.unset_keys():
-        raise InputError(f"not set here, and named by api_key_env: {', '.join(unset)}")
+        raise InputError(f"set the environment variables that api_key_env names: {', '.join(unset)}")
     plan = predicted(plan)
     store = Store.open(results_uri, plan.name)
 

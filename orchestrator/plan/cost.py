@@ -156,18 +156,18 @@ class Estimate:
     def notes(self) -> list[str]:
         """What someone should know before running it."""
         notes = [*self.plan.notes, *self.over_budget()]
-        notes += [f"{name} (api_key_env) is not set here: run it where it is" for name in self.plan.unset_keys()]
+        notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
         engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
         open_doors = sorted({one.title for one in engines if one.launches and one.key_variable is None})
-        notes += [f"{title} takes no key: on several hosts whoever reaches the node can ask it" for title in open_doors]
+        notes += [f"{name} takes no key: on several hosts, whoever reaches the node can use it" for name in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
         if any(STRATEGIES[load.search].needs_figures for load in self.plan.loads):
             notes.append("a search measures as many points as it needs: points, time and cost are estimates")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
-            read = f", weights read at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
+            read = f", reading weights at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
             spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
-            notes.append(f"starts of engines are estimates: {spread}{read}")
+            notes.append(f"engine starts are estimates: {spread}{read}")
         return notes
 
     def summary(self) -> str:
@@ -176,7 +176,7 @@ class Estimate:
         counts = {status: getattr(sums, status) for status in get_args(Status)}
         states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
         repeats = f" x {plan.repeats} repeats" if sums.measurements == sums.points * plan.repeats > sums.points else ""
-        cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of starts one after the other"]
+        cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after the other"]
         cost += [f"{hours(sums.makespan_s)} on {self.nodes} node(s)"] if sums.makespan_s is not None else []
         cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
         cost += [f"{sums.usd:.2f} USD"] if sums.usd else []

@@ -256,7 +256,7 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
 def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
     """Whether a candidate can run, from everything known without starting it."""
     if one.combination.excluded_by is not None:
-        return Feasibility("excluded", (f"left out by the rule: {one.combination.excluded_by}",))
+        return Feasibility("excluded", (f"by the rule: {one.combination.excluded_by}",))
     settings, hardware = one.settings, one.hardware
     wrong = part_problems(settings, engine, hardware)
     if not wrong and engine.launches:

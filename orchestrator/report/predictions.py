@@ -22,8 +22,8 @@ def predictions_text(plan: Plan) -> Iterator[str]:
     for error in {
         str(found): found for one in plan.deployments if (found := (one.predicted or {}).get("error"))
     }.values():
-        off = f"predictions are off by {error['ttft']:.0%} (TTFT) and {error['tpot']:.0%} (TPOT) in the median"
-        yield f"{off}, of {error['source']}; intervals hold 9 in 10"
+        off = f"median error of predictions: {error['ttft']:.0%} (TTFT), {error['tpot']:.0%} (TPOT)"
+        yield f"{off}, on {error['source']}; intervals hold 9 in 10"
     unknown: dict[str, list[str]] = {}
     for one in plan.deployments:
         if why := (one.predicted or {}).get("not_predicted"):
@@ -32,7 +32,7 @@ def predictions_text(plan: Plan) -> Iterator[str]:
         more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
         yield f"not predicted: {why}: {', '.join(labels[:8])}{more}"
     if promise(plan):
-        order = "those predicted best are run first (predictions: {order: false} for the longest first)"
+        order = "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
         yield order if plan.predictions.order else "the longest are run first (predictions: {order: false})"
     yield ""
 
@@ -50,7 +50,7 @@ def _table(plan: Plan, workload: str, slo: Slo) -> Iterator[str]:
         rows.append((-best, cells))
     if not rows:
         return
-    name = "limits that the file does not name, MLPerf's interactive ones: " if slo is DEFAULT_SLO else f"{slo.name}: "
+    name = "default limits (MLPerf interactive): " if slo is DEFAULT_SLO else f"{slo.name}: "
     yield say(f"predicted capacity of {workload} under {name}{format_slo(slo)}", "bold")
     titles = ["load", "output tokens/s\nper GPU", "9 in 10 within", "USD per million\noutput tokens"]
     shown = [cells for _, cells in sorted(rows)[:MOST_ROWS]]

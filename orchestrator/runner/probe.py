@@ -67,7 +67,7 @@ def list_models(target: Target) -> list[str] | None:
         said = answer.error
         hint = "--insecure does without" if "certificate" in said else "is the server up?"
         hint = "is it an http:// address?" if "TLS handshake" in said else hint
-        raise InputError(f"nobody answers at {target.url}: {said}; {hint}")
+        raise InputError(f"no server answers at {target.url}: {said}; {hint}")
     if answer.status in (401, 403):
         raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
     return _model_ids(answer) if answer.status == 200 else None
@@ -101,8 +101,8 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break
-    hint = """what it does not take can be left out, like --extra-body '{"temperature": null}'"""
-    refused = f"{target.url}{candidates[0].path} refuses every kind of request we know; the last answer: {said}"
+    hint = """leave out a field that it refuses, like --extra-body '{"temperature": null}'"""
+    refused = f"{target.url}{candidates[0].path} refuses every kind of request we know; its last answer: {said}"
     raise InputError(f"{refused}; {hint}")
 
 

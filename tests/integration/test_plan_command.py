@@ -64,13 +64,13 @@ def test_the_table_says_what_is_planned_what_is_not_and_why(working: Path) -> No
     assert rows["vllm tp=1"][2:] == ["planned", "1", "GPU", "2", "15.0", "GiB", "456,998", "3.5", "8", "min"]
     assert rows["vllm tp=3"][2] == "impossible"
     said = dict(reason.split("\n  ") for reason in reasons)
-    assert said["excluded: left out by the rule: tensor_parallel_size == 2"] == "vllm tp=2"
+    assert said["excluded: by the rule: tensor_parallel_size == 2"] == "vllm tp=2"
     assert said["impossible: 32 attention heads cannot be divided by tensor_parallel_size=3"] == "vllm tp=3"
     (placed,) = [whom for reason, whom in said.items() if "needs 16 GPUs on one node; a node of 'h100' has 8" in reason]
     assert placed == "vllm tp=16"
     assert "4 deployments: 1 planned, 1 excluded, 2 impossible" in done.stdout
     assert "2 points x 3 repeats = 6 measurements" in done.stdout
-    assert "7 min of load and 76 s of starts one after the other, 0.1 GPU hours" in done.stdout
+    assert "7 min of load and 76 s of engine starts, one after the other, 0.1 GPU hours" in done.stdout
 
 
 def test_no_more_sequences_run_at_once_than_there_are_slots() -> None:
@@ -213,5 +213,5 @@ def test_run_does_not_begin_without_the_key_of_an_endpoint(tmp_path: Path) -> No
     assert "note: NO_SUCH_KEY_AT_ALL (api_key_env) is not set here" in orchestrator("plan", path).stdout
     done = orchestrator("run", path, "--results", tmp_path / "results", "--address", "local")
     assert done.returncode == 2
-    assert "not set here, and named by api_key_env: NO_SUCH_KEY_AT_ALL" in done.stderr
+    assert "set the environment variables that api_key_env names: NO_SUCH_KEY_AT_ALL" in done.stderr
     assert not (tmp_path / "results").exists()

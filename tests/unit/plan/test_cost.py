@@ -44,7 +44,7 @@ def test_an_emulator_of_no_hardware_takes_cores_and_five_seconds() -> None:
     plan = planned(deployments=[{"engine": "emulator"}, {"engine": "emulator", "hardware": "h100"}], hardware=H100)
     estimate = Estimate(plan)
     assert [estimate.cost(one).gpu_hours > 0 for one in plan.deployments] == [False, True]
-    assert "starts of engines are estimates: 5 s" in estimate.notes()
+    assert "engine starts are estimates: 5 s" in estimate.notes()
 
 
 def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> None:
@@ -54,13 +54,13 @@ def test_starts_take_gpu_hours_and_money_and_those_seen_before_are_known() -> No
     assert sums.gpu_hours == pytest.approx(2 * 300 / 3600)
     assert sums.usd == pytest.approx(2 * sums.gpu_hours)
     assert Estimate(plan).totals().start_s == START_S
-    assert "starts of engines are estimates: 60 s" in Estimate(plan).notes()
+    assert "engine starts are estimates: 60 s" in Estimate(plan).notes()
     assert not any("estimates" in note for note in no_starts(plan).notes())
 
 
 def test_starts_that_read_alike_are_said_once(judged: Callable[..., None]) -> None:
     judged(lambda settings: verdict("fits", weight_bytes=10e6 * settings.tensor_parallel_size))
-    assert "starts of engines are estimates: 60 s, weights read at 1 GB/s" in Estimate(sized([1, 2])).notes()
+    assert "engine starts are estimates: 60 s, reading weights at 1 GB/s" in Estimate(sized([1, 2])).notes()
 
 
 def test_every_start_of_a_deployment_is_counted() -> None:
@@ -124,4 +124,4 @@ def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pyte
 @pytest.mark.parametrize(("engine", "named"), [("transformers", True), ("vllm", False), ("emulator", False)])
 def test_an_engine_without_a_key_is_named_as_an_open_door(engine: str, named: bool) -> None:
     notes = Estimate(planned(deployments={"engine": engine})).notes()
-    assert any("takes no key: on several hosts whoever reaches the node can ask it" in note for note in notes) == named
+    assert any("takes no key: on several hosts, whoever reaches the node can use it" in note for note in notes) == named
