@@ -117,8 +117,8 @@ def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_wr
     path, out = tmp_path / "x.yaml", tmp_path / "plan.json"
     path.write_text(WORKING.replace("exclude: [tensor_parallel_size == 2]", "exclude: [tensor_parallel_size == 16]"))
     table = orchestrator("plan", path, "--predict").stdout
-    assert "predicted capacity of chat under limits that the file does not name" in table
-    assert "in the median, of published points of vllm on hopper GPUs" in table
+    assert "predicted capacity of chat under default limits (MLPerf interactive)" in table
+    assert "(TPOT), on published points of vllm on hopper GPUs" in table
     lines = [line.split()[1] for line in table.splitlines() if line.startswith(" vllm tp=")]
     found = as_json(path, "--predict", "--output", out)
     first, second, *others = found["deployments"]

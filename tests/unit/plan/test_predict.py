@@ -117,7 +117,7 @@ def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
 def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None:
     plan = foretold(slos={})
     assert all(capacity(one, DEFAULT_SLO.name)["level"] > 0 for one in plan.deployments)
-    assert "limits that the file does not name" in "\n".join(predictions_text(plan))
+    assert "default limits (MLPerf interactive)" in "\n".join(predictions_text(plan))
     assert plan.deployments[0].first_guess("chat", "default") == capacity(plan.deployments[0], "default")["level"]
 
 
