@@ -341,7 +341,7 @@ class Sweep:
                 first = False
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
-                text = f"No room: {what} needed, the cluster's {len(machines)} node(s) cannot hold it, and {why}."
+                text = f"No room: the cluster's {len(machines)} node(s) cannot hold {what}, and {why}."
                 for job in jobs:
                     self._waiting.remove(job)
                     self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))

@@ -533,8 +533,8 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
     rows = [row for row in launches(store) if row.status == "failed"]
     assert {row.failure_kind for row in rows} == {"no_room"}
     assert {row.reason for row in rows} == {
-        "No room: one node with 8 GPUs needed, the cluster's 1 node(s) cannot hold it, and it has no autoscaler.",
-        "No room: 5 x one node with 1 GPUs needed, the cluster's 1 node(s) cannot hold it, and it has no autoscaler.",
+        "No room: the cluster's 1 node(s) cannot hold one node with 8 GPUs, and it has no autoscaler.",
+        "No room: the cluster's 1 node(s) cannot hold 5 x one node with 1 GPUs, and it has no autoscaler.",
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
