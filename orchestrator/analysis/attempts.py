@@ -21,6 +21,7 @@ from orchestrator.analysis.metrics import Observed, figures, merge, observe
 from orchestrator.analysis.requests import Floats
 from orchestrator.analysis.slo import limit_values
 from orchestrator.errors import DamagedError, ResultsError
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
 from orchestrator.results.packed import Key, PackedRows
 from orchestrator.results.records import (
@@ -32,7 +33,7 @@ from orchestrator.results.records import (
     PointHead,
     PooledFigures,
 )
-from orchestrator.results.schemas import GAPS, arrow_schema, rows_of, table_of
+from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
 
 WORKERS = 4  # most of the time goes into reading
@@ -48,8 +49,8 @@ class Attempt:
     manifest: Manifest
     point: PointHead
     deployment: DeploymentRow | None
-    requests: pa.Table
-    token_events: pa.Table | None  # None: none were stored, or they were deleted
+    requests: Rows
+    token_events: Rows | None  # None: none were stored, or they were deleted
     engine_metrics: pa.Table
 
     def observed(self) -> Observed:
@@ -93,15 +94,15 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
     if not points:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
-    requests = store.read_manifests("requests", [manifest]).sort_by("request_index")  # in one order, whoever reads them
+    requests = store.lazy_rows("requests", manifest, by="request_index")  # in one order, whoever reads them
     return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests)
 
 
 def with_parts(
-    store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: pa.Table
+    store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: Rows
 ) -> Attempt:
     """A committed attempt of which these rows are at hand; the others are read. ``requests``: sorted by index."""
-    token_events = store.read_manifests("token_events", [manifest], GAPS)
+    token_events = store.lazy_rows("token_events", manifest)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     no_tokens = requests["first_token_ns"].null_count == requests.num_rows
     whole = token_events.num_rows == committed and (committed > 0 or no_tokens)  # a part of them would mislead

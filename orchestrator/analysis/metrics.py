@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
 from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
 from orchestrator.analysis.steady import steady_from_ns
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import Counts, Distribution, Figures
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -34,14 +36,15 @@ BROKEN = "broken_output"
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
-    ``samples``: by the names of Figures, one value per request. ``delivered``: requests, input and output tokens that
+    ``samples``: per attempt, an iterator over the names of Figures with one value per request (NaN where it has none);
+    all arrays at once would be large. ``delivered``: requests, input and output tokens that
     were completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one entry per attempt.
     """
 
     scheduled: int
     ok: int
     errors: Counter[str]
-    samples: dict[str, Floats]
+    samples: tuple[Callable[[], Iterator[tuple[str, Floats]]], ...]
     gaps: GapCounts
     delivered: dict[str, float]
     token_batches: tuple[throughput.Batches, ...]
@@ -50,7 +53,7 @@ class Observed:
     itl_kind: frozenset[str]
 
 
-def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests: pa.Table | None) -> WindowNs:
+def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests: Rows | None) -> WindowNs:
     """The steady window of a run: from the end of its warm-up, for its duration or else until the last request ended.
 
     ``warmup_s`` None: from where the run became steady; the whole run where it never did.
@@ -64,7 +67,7 @@ def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests:
     return start_ns, max(start_ns, start_ns if last_ns is None else last_ns + 1)
 
 
-def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> Observed:
+def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
     """Everything the metrics of one attempt need. Raises ValueError when rows of several attempts are mixed."""
     columns = request_arrays(requests, token_events)
     due = columns.scheduled_in(window_ns)
@@ -74,7 +77,7 @@ def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: Window
         scheduled=int(due.sum()),
         ok=int(chosen.sum()),
         errors=_errors(requests, due & ~columns.ok),
-        samples={name: values[~np.isnan(values)] for name, values in _samples(columns, chosen)},
+        samples=(partial(_samples, columns, chosen),),
         gaps=NO_GAPS if columns.buffered else count_gaps(columns.blocks(), chosen),
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
@@ -87,12 +90,11 @@ def observe(requests: pa.Table, token_events: pa.Table | None, window_ns: Window
 def merge(parts: Iterable[Observed]) -> Observed:
     """Several attempts as one: samples are pooled (percentiles are never averaged), windows are added."""
     found = list(parts)
-    names = found[0].samples
     return Observed(
         scheduled=sum(part.scheduled for part in found),
         ok=sum(part.ok for part in found),
         errors=sum((part.errors for part in found), Counter()),
-        samples={name: np.concatenate([part.samples[name] for part in found]) for name in names},
+        samples=tuple(one for part in found for one in part.samples),
         gaps=merge_gaps(part.gaps for part in found),
         delivered={name: sum(part.delivered[name] for part in found) for name in found[0].delivered},
         token_batches=tuple(batches for part in found for batches in part.token_batches),
@@ -120,7 +122,7 @@ def figures(observed: Observed) -> Figures:
         input_token_throughput=_rate(delivered["input_tokens"], window_s),
         total_token_throughput=_rate(delivered["output_tokens"] + delivered["input_tokens"], window_s),
         throughput_basis=_one(observed.basis),
-        **{name: distribution(values) for name, values in observed.samples.items()},
+        **_distributions(observed),
         itl_ms=_gap_distribution(observed.gaps),
         itl_kind=_one(observed.itl_kind),
     )
@@ -145,6 +147,14 @@ def distribution(values: Floats) -> Distribution | None:
     return _distribution((values.mean(), values.std(), values.min(), values.max()), np.quantile(values, QUANTILES))
 
 
+def _distributions(observed: Observed) -> dict[str, Distribution | None]:
+    found = {}
+    for of_each in zip(*(samples() for samples in observed.samples), strict=True):
+        known = [values[~np.isnan(values)] for _, values in of_each]
+        found[of_each[0][0]] = distribution(np.concatenate(known))
+    return found
+
+
 def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
     mean, std, least, most = map(float, moments)
     p50, p90, p95, p99 = map(float, quantiles)
@@ -162,25 +172,26 @@ def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Float
     - decode_throughput = (N - 1) / (last - first), in tokens/s of one request: 1 / TPOT
     - normalized_ttft_ms = ttft_ms / prompt tokens, to compare prompts of different lengths
     """
-    scheduled, sent = columns.scheduled_ns[chosen], columns.sent_ns[chosen]
-    first, last = columns.first_ns[chosen], columns.last_ns[chosen]
-    prompt, output = _positive(columns.input_tokens[chosen]), columns.output_tokens[chosen]
-    after_first = _positive(columns.intervals[chosen])
-    yield "ttft_ms", (first - scheduled) / 1e6
-    yield "ttfo_ms", (columns.answer_ns[chosen] - scheduled) / 1e6
-    yield "e2e_ms", (last - scheduled) / 1e6
-    yield "ttft_from_sent_ms", (first - sent) / 1e6
-    yield "e2e_from_sent_ms", (last - sent) / 1e6
-    yield "tpot_ms", (last - first) / after_first / 1e6
-    yield "prefill_throughput", prompt / _positive(first - sent) * 1e9
-    yield "decode_throughput", after_first / _positive(last - first) * 1e9
-    yield "normalized_ttft_ms", (first - scheduled) / prompt / 1e6
+
+    def between(start_ns: Floats, end_ns: Floats) -> Floats:
+        return (end_ns - start_ns)[chosen]
+
+    def positive(values: Floats) -> Floats:
+        return np.where(values > 0, values, np.nan)
+
+    scheduled_ns, sent_ns, first_ns, last_ns = columns.scheduled_ns, columns.sent_ns, columns.first_ns, columns.last_ns
+    yield "ttft_ms", between(scheduled_ns, first_ns) / 1e6
+    yield "ttfo_ms", between(scheduled_ns, columns.answer_ns) / 1e6
+    yield "e2e_ms", between(scheduled_ns, last_ns) / 1e6
+    yield "ttft_from_sent_ms", between(sent_ns, first_ns) / 1e6
+    yield "e2e_from_sent_ms", between(sent_ns, last_ns) / 1e6
+    yield "tpot_ms", between(first_ns, last_ns) / positive(columns.intervals[chosen]) / 1e6
+    prompt = positive(columns.input_tokens[chosen])
+    yield "prefill_throughput", prompt / positive(between(sent_ns, first_ns)) * 1e9
+    yield "normalized_ttft_ms", between(scheduled_ns, first_ns) / prompt / 1e6
+    yield "decode_throughput", positive(columns.intervals[chosen]) / positive(between(first_ns, last_ns)) * 1e9
     yield "input_tokens", columns.input_tokens[chosen]
-    yield "output_tokens", output
-
-
-def _positive(values: Floats) -> Floats:
-    return np.where(values > 0, values, np.nan)
+    yield "output_tokens", columns.output_tokens[chosen]
 
 
 def _delivered(columns: RequestArrays, batches: throughput.Batches, window_ns: WindowNs) -> dict[str, float]:
@@ -195,9 +206,9 @@ def _delivered(columns: RequestArrays, batches: throughput.Batches, window_ns: W
     }
 
 
-def _errors(requests: pa.Table, failed: Bools) -> Counter[str]:
-    rows = requests.select(["status", "error_class"]).filter(pa.array(failed)).to_pydict()
-    return Counter(kind or status for kind, status in zip(rows["error_class"], rows["status"], strict=True))
+def _errors(requests: Rows, failed: Bools) -> Counter[str]:
+    kinds, statuses = (requests[name].filter(pa.array(failed)).to_pylist() for name in ("error_class", "status"))
+    return Counter(kind or status for kind, status in zip(kinds, statuses, strict=True))
 
 
 def _rate(amount: float, window_s: float) -> float | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE, Status
 
 Floats = npt.NDArray[np.float64]
@@ -39,8 +40,8 @@ class RequestArrays:
     output_tokens: Floats  # N of throughput
     shown_tokens: Floats  # N of TPOT and ITL: without tokens that were never streamed
     buffered: bool  # the stream came in lumps: the times of its events say nothing of tokens
-    token_events: pa.Table | None
-    position: Ints
+    token_events: Rows | None
+    position: npt.NDArray[np.int32]
 
     @property
     def intervals(self) -> Floats:
@@ -59,19 +60,17 @@ class RequestArrays:
     def blocks(self) -> Iterator[Block]:
         """``token_events`` in blocks of bounded size."""
         start = 0
-        columns = None if self.token_events is None else self.token_events.select(["gaps_us", "tokens_per_chunk"])
-        for batch in columns.to_batches(max_chunksize=ROWS_PER_BLOCK) if columns is not None else ():
-            request = self.position[start : start + batch.num_rows]
+        for batch in () if self.token_events is None else self.token_events.to_batches(max_chunksize=ROWS_PER_BLOCK):
+            request = self.position[start : start + batch.num_rows].astype(np.int64)
             start += batch.num_rows
-            yield _block(self.shown_tokens[request], request, batch.column(0), batch.column(1))
+            yield _block(self.shown_tokens[request], request, batch["gaps_us"], batch["tokens_per_chunk"])
 
 
-def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> RequestArrays:
+def request_arrays(requests: Rows, token_events: Rows | None) -> RequestArrays:
     """Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has no request."""
-    index = requests["request_index"].to_numpy().astype(np.int64)
+    index = requests["request_index"].to_numpy()
     if np.unique(index).size != index.size:
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
-    asked, reported = _floats(requests, "input_tokens_asked"), _floats(requests, "input_tokens")
     output_tokens = _floats(requests, "output_tokens")
     measured = equals(requests, "phase", "measure")
     chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
@@ -84,12 +83,12 @@ def request_arrays(requests: pa.Table, token_events: pa.Table | None) -> Request
         answer_ns=_floats(requests, "first_answer_ns"),
         last_ns=_floats(requests, "last_token_ns"),
         done_ns=_floats(requests, "done_ns"),
-        input_tokens=np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported),
+        input_tokens=_input_tokens(requests),
         output_tokens=output_tokens,
         shown_tokens=output_tokens - np.nan_to_num(_floats(requests, "hidden_tokens")),
         buffered=bool(coalesced > BUFFERED_SHARE * chunks),
         token_events=token_events,
-        position=np.zeros(0, np.int64) if token_events is None else _positions(index, token_events),
+        position=np.zeros(0, np.int32) if token_events is None else _positions(index, token_events),
     )
 
 
@@ -98,12 +97,17 @@ def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
     return (times_ns >= window_ns[0]) & (times_ns < window_ns[1])
 
 
-def equals(table: pa.Table, name: str, value: str) -> Bools:
+def equals(table: Rows, name: str, value: str) -> Bools:
     """Where a string column holds ``value``; False where it is null."""
     return np.asarray(pc.fill_null(pc.equal(table[name], value), False).to_numpy(), dtype=np.bool_)
 
 
-def _floats(table: pa.Table, name: str) -> Floats:
+def _input_tokens(requests: Rows) -> Floats:
+    asked, reported = _floats(requests, "input_tokens_asked"), _floats(requests, "input_tokens")
+    return np.where(np.isnan(reported), np.where(asked > 0, asked, np.nan), reported)
+
+
+def _floats(table: Rows, name: str) -> Floats:
     """A column as float64, null as NaN. Times in ns are exact for 104 days."""
     return np.asarray(table[name].to_numpy(), dtype=np.float64)
 
@@ -132,11 +136,11 @@ class Block:
         return np.repeat(np.arange(self.request.size), self.lengths)
 
 
-def _positions(index: Ints, token_events: pa.Table) -> Ints:
-    wanted = token_events["request_index"].to_numpy().astype(np.int64)
-    order = np.argsort(index, kind="stable")
+def _positions(index: npt.NDArray[np.int32], token_events: Rows) -> npt.NDArray[np.int32]:
+    wanted = token_events["request_index"].to_numpy()
+    order = np.argsort(index, kind="stable").astype(np.int32)
     found = np.searchsorted(index, wanted, sorter=order)
-    position = order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int64)
+    position = order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int32)
     if wanted.size and (not order.size or (index[position] != wanted).any()):
         raise ValueError("token_events holds a request_index that requests does not")
     return position

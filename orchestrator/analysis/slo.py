@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 from pydantic import ValidationError
 
 from orchestrator.analysis.gaps import token_gaps
 from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
 
@@ -132,7 +132,7 @@ def is_joint(slo: Slo) -> bool:
     return any(one.share is None for one in slo.limits)
 
 
-def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: WindowNs) -> LimitValues:
+def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
     """The values that any limit can be checked against. Raises ValueError where rows of several attempts are mixed.
 
     TTFT and E2E count from scheduled. A request of one token has no TPOT to violate, a request of one chunk no ITL.
@@ -142,18 +142,22 @@ def limit_values(requests: pa.Table, token_events: pa.Table | None, window_ns: W
     arrays = request_arrays(requests, token_events)
     due = np.flatnonzero(arrays.scheduled_in(window_ns))
     order = due[np.argsort(arrays.scheduled_ns[due], kind="stable")]
-    intervals = arrays.intervals
-    prompt = np.where(arrays.input_tokens > 0, arrays.input_tokens, np.nan)
-    tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
+
+    def between(start_ns: Floats, end_ns: Floats) -> Floats:
+        return (end_ns - start_ns)[order]
+
+    intervals, prompt = arrays.intervals[order], arrays.input_tokens[order]
+    ttft_ns = between(arrays.scheduled_ns, arrays.first_ns)
+    tpot_s = between(arrays.first_ns, arrays.last_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
     seconds = {
-        "ttft": (arrays.first_ns - arrays.scheduled_ns) / 1e9,
+        "ttft": ttft_ns / 1e9,
         "tpot": np.where(intervals <= 0, -np.inf, tpot_s),
-        "e2e": (arrays.last_ns - arrays.scheduled_ns) / 1e9,
-        "normalized_ttft": (arrays.first_ns - arrays.scheduled_ns) / prompt / 1e9,
+        "e2e": between(arrays.scheduled_ns, arrays.last_ns) / 1e9,
+        "normalized_ttft": ttft_ns / np.where(prompt > 0, prompt, np.nan) / 1e9,
     }
     if token_events is not None:
-        seconds["itl_p99"] = _itl_p99(arrays)
-    return LimitValues(arrays.ok[order], {name: values[order] for name, values in seconds.items()})
+        seconds["itl_p99"] = _itl_p99(arrays)[order]
+    return LimitValues(arrays.ok[order], seconds)
 
 
 def stored_values(data: AttemptData) -> LimitValues:

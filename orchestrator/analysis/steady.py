@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+from orchestrator.results.lazy_rows import Rows
 
 PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
 NEARLY = 1.25  # the first cut within so many times the least error counts: in a flat run the least lies anywhere
@@ -19,7 +20,7 @@ COLD = 0.1  # share of the run in which more may be in flight than later (a cold
 MOST = 0.5  # share of the run: where it became steady later than that, no part is taken for steady
 
 
-def steady_from_ns(requests: pa.Table, duration_ns: int) -> int | None:
+def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
     """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long requests were due."""
     due, done = (requests[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
     begin = steady_from(due, done, float(duration_ns))

@@ -210,7 +210,9 @@ def _measure_levels(
                 break
             attempt, failures = _measured(run, clients, stop, options["max_errors"])
             assert attempt.loaded
-            after = [*repeats.add(attempt.loaded.requests.num_rows), *_interrupted(attempt, stop.is_set())]
+            after = repeats.add(attempt.loaded.requests.num_rows)
+            if attempt.interrupted and stop.is_set():
+                after = [*after, "interrupted: run again for all of it"]
             for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
             found = _document(run, clients, attempt)
@@ -330,11 +332,6 @@ class Repeats:
         also = ", also sent before (warm-up, earlier levels)" if any(before) else ""
         said = f"{requests} requests of {distinct} prompts{also}: each sent up to {most} times"
         return [f"{said}; a prefix cache answers faster"]
-
-
-def _interrupted(attempt: Attempt, by_user: bool) -> list[str]:
-    again = "; run again for all" if by_user else ""
-    return [f"{attempt.verdict.reasons[0]}{again}"] if attempt.interrupted else []
 
 
 def _plan(experiment: dict[str, Any], model: str, problems: list[Problem]) -> Plan | None:

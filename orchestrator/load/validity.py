@@ -28,6 +28,8 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from orchestrator.results.lazy_rows import Rows
+
 MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
 WINDOWS = 3  # end-to-end times; the throughput of a shorter window depends on where it begins and ends
@@ -90,7 +92,7 @@ class Verdict:
 
 
 def judge(
-    requests: pa.Table,
+    requests: Rows,
     stats: Sequence[ClientStats],
     point: LoadPoint,
     start_ns: int,
@@ -122,8 +124,8 @@ def judge(
 class _Rows:
     """Columns of the requests that were due from the begin of the steady window on, as arrays; null becomes NaN."""
 
-    def __init__(self, table: pa.Table, point: LoadPoint, start_ns: int) -> None:
-        measured = table.column("scheduled_ns").to_numpy() >= start_ns
+    def __init__(self, table: Rows, point: LoadPoint, start_ns: int) -> None:
+        measured = table["scheduled_ns"].to_numpy() >= start_ns
         self._table = table
         self._measured = measured
         self.scheduled_s = self.column("scheduled_ns") / 1e9
@@ -149,14 +151,14 @@ class _Rows:
 
     def so_far(self, name: str, at_s: Floats) -> NDArray[np.intp]:
         """How many requests were due (``scheduled_ns``) or over (``done_ns``) by then, warm-up included."""
-        return np.searchsorted(np.sort(self._table.column(name).to_numpy()) / 1e9, at_s)
+        return np.searchsorted(np.sort(self._table[name].to_numpy()) / 1e9, at_s)
 
     def first_and_last_s(self) -> tuple[float, float]:
         """Mean end-to-end time of the first and the last tenth of all requests that were answered or timed out, warm-up
         included; 0 where there are none."""
         if not self._waited.any():
             return 0.0, 0.0
-        due_ns, done_ns = (self._table.column(name).to_numpy()[self._waited] for name in ("scheduled_ns", "done_ns"))
+        due_ns, done_ns = (self._table[name].to_numpy()[self._waited] for name in ("scheduled_ns", "done_ns"))
         stays_s = (done_ns - due_ns)[np.argsort(due_ns, kind="stable")] / 1e9
         tenth = max(1, len(stays_s) // 10)
         return float(stays_s[:tenth].mean()), float(stays_s[-tenth:].mean())
@@ -173,7 +175,7 @@ class _Rows:
         return float(np.mean(which[ok])) if ok.any() else 0.0
 
     def column(self, name: str) -> Floats:
-        values = self._table.column(name).to_numpy(zero_copy_only=False)
+        values = self._table[name].to_numpy(zero_copy_only=False)
         return np.array(values[self._measured], dtype=np.float64)
 
 

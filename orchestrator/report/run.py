@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.intervals import rate_interval
@@ -17,12 +18,11 @@ from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.points import slo_document
 from orchestrator.report.text import EMULATED, Column, figure, p50_p99, plain, plus_minus, say, share_text, table
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from orchestrator.load.point import ClientStats, LoadPoint
     from orchestrator.load.validity import Verdict
 
@@ -34,8 +34,8 @@ COLUMNS = {"mean": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 def run_document(
     point: LoadPoint,
     clients: int,
-    requests: pa.Table,
-    token_events: pa.Table,
+    requests: Rows,
+    token_events: Rows,
     stats: Sequence[ClientStats],
     verdict: Verdict,
 ) -> dict[str, object]:
@@ -73,9 +73,7 @@ def run_document(
     }
 
 
-def limits_document(
-    point: LoadPoint, requests: pa.Table, token_events: pa.Table, slos: Sequence[Slo]
-) -> dict[str, object]:
+def limits_document(point: LoadPoint, requests: Rows, token_events: Rows, slos: Sequence[Slo]) -> dict[str, object]:
     """How many requests met the limits of ``--slo``; empty without it."""
     if not slos:
         return {}
@@ -191,7 +189,7 @@ def _loop(found: Document) -> str:
     return f"{found['level']:g} requests/s, {found['arrivals']}"
 
 
-def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:
+def _in_flight_mean(requests: Rows, window_ns: WindowNs) -> float | None:
     """Mean number of requests in flight (sent and not done) within the window."""
     start, end = window_ns
     if end <= start:
@@ -201,9 +199,9 @@ def _in_flight_mean(requests: pa.Table, window_ns: WindowNs) -> float | None:
     return float(np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None)) / (end - start))
 
 
-def _error_texts(requests: pa.Table) -> dict[str, str]:
+def _error_texts(requests: Rows) -> dict[str, str]:
     """The most frequent error text of each error class."""
-    said = requests.select(["error_class", "error"]).drop_null()
+    said = pa.table({name: requests[name] for name in ("error_class", "error")}).drop_null()
     counted = said.group_by(["error_class", "error"], use_threads=False).aggregate([([], "count_all")])
     rarest_first = counted.sort_by("count_all").to_pylist()
     return {row["error_class"]: row["error"] for row in rarest_first if row["error"]}

@@ -7,6 +7,7 @@ built in memory first and written in one go; a reply that is lost looks like a f
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import math
 import os
@@ -191,6 +192,17 @@ class Blobs:
         if data is None:
             raise FileNotFoundError(key)
         return pa.BufferReader(data)
+
+    def hashed(self, key: str) -> tuple[pa.NativeFile, str]:
+        """As ``open``, at its begin, with the SHA-256 of what is in it."""
+
+        def read() -> tuple[pa.NativeFile, str]:
+            source = self.open(key)
+            digest = hashlib.file_digest(source, "sha256").hexdigest()
+            source.seek(0)
+            return source, digest
+
+        return self._run(f"reading {self.path(key)}", read)
 
     def delete(self, key: str) -> None:
         """Remove one object; nothing to do when it is not there."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
 from ulid import ULID
+
+from orchestrator.errors import InputError
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def digest(obj: object) -> str:
@@ -31,6 +36,18 @@ def content_digest(data: bytes) -> str:
 def new_ulid() -> str:
     """A fresh ULID: 26 characters that sort by time of creation (to 1 ms)."""
     return str(ULID())
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of an experiment, or an id: part of a path, everywhere."""
+    return _SAFE.fullmatch(text) is not None
+
+
+def safe_name(what: str, name: str) -> str:
+    """``name``, which is ``what``. Raises InputError for one that cannot be part of a path."""
+    if not is_name(name):
+        raise InputError(f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'")
+    return name
 
 
 def one_model(name: str, predicted: Mapping[str, Any] | None) -> str:

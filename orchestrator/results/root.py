@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from orchestrator.errors import InputError
 from orchestrator.results.blobs import Blobs
+from orchestrator.results.ids import is_name
 from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
-from orchestrator.results.store import Store, is_name
+from orchestrator.results.store import Store
 
 MARKS = ("commits", "plan.json")  # what an experiment's folder holds
 _log = logging.getLogger(__name__)

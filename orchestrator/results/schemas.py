@@ -142,7 +142,6 @@ TABLES: dict[str, pa.Schema] = {
 }
 REQUESTS, TOKEN_EVENTS, EVENTS = TABLES["requests"], TABLES["token_events"], TABLES["events"]
 ENGINE_METRICS = TABLES["engine_metrics"]
-GAPS = ["request_index", "gaps_us", "tokens_per_chunk"]  # of token_events: what figures need
 
 
 def schema_of(table: str) -> pa.Schema:

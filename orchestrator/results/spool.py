@@ -15,7 +15,6 @@ from threading import Thread
 from typing import IO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.errors import ResultsError
@@ -41,23 +40,6 @@ class Part:
         fields = [schema.field(name) for name in columns or schema.names]
         with pq.ParquetFile(pa.BufferReader(self.content)) as file:
             return pa.table(file.read(columns, use_threads=False).columns, schema=pa.schema(fields, schema.metadata))
-
-
-def by_index(parts: Sequence[Part]) -> pa.Table:
-    """Rows of several parts of one table by ``request_index``, texts as dictionaries: a row takes some 140 bytes.
-
-    Column by column: a table that is put in order as a whole is there twice meanwhile.
-    """
-    schema = schema_of(parts[0].table)
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    files = [pq.ParquetFile(pa.BufferReader(part.content), read_dictionary=texts) for part in parts]
-
-    def column(name: str) -> pa.ChunkedArray:
-        read = [file.read([name], use_threads=False).column(0) for file in files]
-        return pa.chunked_array([chunk for one in read for chunk in one.chunks], read[0].type).unify_dictionaries()
-
-    order = pc.sort_indices(column("request_index"))
-    return pa.table({name: column(name).take(order) for name in schema.names})
 
 
 class Spool:

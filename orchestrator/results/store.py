@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,8 @@ import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError, InputError, ResultsError
 from orchestrator.results.blobs import Blobs, Patience, Retry, drop_unfinished
-from orchestrator.results.ids import new_ulid
+from orchestrator.results.ids import new_ulid, safe_name
+from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
@@ -33,7 +33,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 Attempt = TypeVar("Attempt", bound=Committed)
 _log = logging.getLogger(__name__)
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Store:
@@ -62,7 +61,7 @@ class Store:
         Raises InputError for a URI or a name that cannot be used.
         """
         location = parse_location(uri)
-        return cls(Blobs(location, retry), location.uri, _safe("experiment name", experiment))
+        return cls(Blobs(location, retry), location.uri, safe_name("experiment name", experiment))
 
     def __reduce__(self) -> tuple[Callable[[str, str], Store], tuple[str, str]]:
         return Store.open, (self.uri, self.experiment)
@@ -102,7 +101,7 @@ class Store:
 
     def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """``write_part`` of rows that are a file already."""
-        names = (_safe("measurement id", measurement_id), _safe("attempt id", attempt_id), _safe("writer", writer))
+        names = map(safe_name, ("measurement id", "attempt id", "writer"), (measurement_id, attempt_id, writer))
         path, content = f"data/{part.table}/v=1/{'-'.join(names)}.parquet", part.content
         self._blobs.put(self._key(path), content)
         return FilePart(part.table, path, part.rows, content.size, hashlib.sha256(content).hexdigest())
@@ -113,8 +112,8 @@ class Store:
         The same again changes nothing. Raises ResultsError when a part is not there whole, or when this attempt was
         committed otherwise before.
         """
-        _safe("measurement id", manifest.measurement_id)
-        _safe("attempt id", manifest.attempt_id)
+        safe_name("measurement id", manifest.measurement_id)
+        safe_name("attempt id", manifest.attempt_id)
         self._check_parts(manifest)
         there = self._commit_keys(manifest.key.rpartition("/")[0])
         if manifest.key not in there:
@@ -248,6 +247,16 @@ class Store:
             rows = _once(rows, "deployment_id")
         return rows if names is None else rows.select(names)
 
+    def lazy_rows(self, table: str, manifest: Manifest, by: str | None = None) -> LazyRows:
+        """Rows of one table of an attempt that stay in their files (``by``: LazyRows); none of token_events that were
+        deleted. Raises DamagedError."""
+        parts = [part for part in manifest.files if part.table == table]
+        there = {part: source for part, source in self._map(self._sound, parts) if source is not None}
+        try:
+            return LazyRows(table, list(there.values()), sum(part.rows for part in there), by)
+        except (OSError, ValueError) as error:  # they were written like that
+            raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
+
     def verify(self) -> Iterator[tuple[str, str | None]]:
         """Every committed file below the experiment, manifests too, and what is wrong with it: None when it is whole.
 
@@ -329,38 +338,45 @@ class Store:
         sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
-    def _content(self, part: FilePart) -> tuple[bytes | None, str | None]:
-        """A part's content, None where it is not there, and what is wrong with it: None when it is as it was written.
+    def _content(self, part: FilePart) -> tuple[pa.NativeFile | None, str | None]:
+        """A part to read from, None where it is not there, and what is wrong with it: None when it is as it was
+        written.
 
         That of a table that may be deleted is not there, and nothing is wrong.
         """
         try:
-            data = self._blobs.get(self._key(part.path))
+            source, digest = self._blobs.hashed(self._key(part.path))
+        except FileNotFoundError:
+            return None, None if part.table in DROPPABLE else "gone"
         except ResultsError as error:
             if not self.is_local:  # the storage does not answer: that tells nothing of the file
                 raise
             return None, str(error)
-        if data is None:
-            return None, None if part.table in DROPPABLE else "gone"
-        if len(data) != part.bytes:
-            return data, f"{len(data)} bytes; its manifest says {part.bytes}"
-        same = hashlib.sha256(data).hexdigest() == part.sha256
-        return data, None if same else "its content has changed (SHA-256)"
+        if (size := source.size()) != part.bytes:
+            return source, f"{size} bytes; its manifest says {part.bytes}"
+        return source, None if digest == part.sha256 else "its content has changed (SHA-256)"
+
+    def _sound(self, part: FilePart) -> pa.NativeFile | None:
+        """A part to read from; None where it was deleted to save space. Raises DamagedError."""
+        source, problem = self._content(part)
+        if problem is not None:
+            raise self._damaged(part, problem)
+        return source
+
+    def _damaged(self, part: FilePart, problem: object) -> DamagedError:
+        return DamagedError(f"{self._blobs.path(self._key(part.path))} is committed but cannot be read: {problem}")
 
     def _read_part(self, part: FilePart, columns: list[str] | None) -> pa.Table | None:
-        path, (data, problem) = self._blobs.path(self._key(part.path)), self._content(part)
-        if problem is not None:
-            raise DamagedError(f"{path} is committed but cannot be read: {problem}")
-        if data is None:
+        if (source := self._sound(part)) is None:
             return None
         try:
-            with pq.ParquetFile(pa.BufferReader(data)) as file:
+            with pq.ParquetFile(source) as file:
                 have = [name for name in file.schema_arrow.names if columns is None or name in columns]
                 rows = file.read(columns=have, use_threads=False)
+            if rows.num_rows != part.rows:
+                raise ValueError(f"it holds {rows.num_rows} rows; its manifest says {part.rows}")
         except (OSError, ValueError) as error:  # it was written like that
-            raise DamagedError(f"{path} is committed but cannot be read: {error}") from error
-        if rows.num_rows != part.rows:
-            raise DamagedError(f"{path} holds {rows.num_rows} rows; its manifest says {part.rows}")
+            raise self._damaged(part, error) from error
         return rows
 
 
@@ -381,14 +397,3 @@ def _ids(key: str) -> tuple[str, str]:
 def _once(rows: pa.Table, key: str) -> pa.Table:
     _, first = np.unique(rows[key].to_numpy(zero_copy_only=False), return_index=True)
     return rows.take(pa.array(np.sort(first)))
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be the name of an experiment, or an id: part of a path, everywhere."""
-    return _SAFE.fullmatch(text) is not None
-
-
-def _safe(what: str, name: str) -> str:
-    if not is_name(name):
-        raise InputError(f"{what} {name!r} cannot be part of a path; use letters, digits, '.', '_' and '-'")
-    return name

@@ -23,9 +23,8 @@ from orchestrator.runner.words import level_words
 from orchestrator.spec.load import Lengths, Level
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from orchestrator.cluster.clients import ClientRun, Clients
+    from orchestrator.results.lazy_rows import LazyRows, Rows
     from orchestrator.results.spool import Part
     from orchestrator.runner.early_end import Early, EarlyEnd
     from orchestrator.search.base import Watch
@@ -65,7 +64,7 @@ class Loaded:
     """
 
     span_unix_ns: tuple[int, int]
-    requests: pa.Table
+    requests: Rows
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
     lost: Mapping[int, Part] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
@@ -99,14 +98,12 @@ class Loaded:
         )
 
     @property
-    def token_events(self) -> pa.Table:
+    def token_events(self) -> LazyRows:
         """Gaps of the clients that stored nothing, in the order of stored ones."""
-        import pyarrow as pa
+        from orchestrator.results.lazy_rows import LazyRows
 
-        from orchestrator.results.schemas import GAPS, TOKEN_EVENTS
-
-        parts = [one.token_events.read(GAPS) for one in self.reports.values() if one.token_events is not None]
-        return pa.concat_tables([TOKEN_EVENTS.empty_table().select(GAPS), *parts])
+        parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
+        return LazyRows.of("token_events", parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,7 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
 
 
-def _nothing_ok(requests: pa.Table) -> Failure | None:
+def _nothing_ok(requests: Rows) -> Failure | None:
     """A point without one good request answers nothing: why, by its commonest error.
 
     One that was ended because nothing was answered in time says that much."""
@@ -263,8 +260,8 @@ class Measurer:
 
         Raises InputError for a point that cannot be run and ClientLost when a client is gone before the start.
         """
+        from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
-        from orchestrator.results.spool import by_index
 
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
@@ -290,7 +287,8 @@ class Measurer:
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
-        requests = by_index(parts)  # as stored ones are read: sums of floats depend on the order
+        # in the order of stored ones: sums of floats depend on it
+        requests = LazyRows.of("requests", parts, by="request_index")
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()

@@ -1,0 +1,46 @@
+"""Rows that stay in their files read like an Arrow table: in order, whole, whichever version wrote them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator.results.lazy_rows import LazyRows
+from orchestrator.results.schemas import TOKEN_EVENTS
+from orchestrator.results.spool import Part
+from tests.unit.results.builders import events, failed_request, request, requests
+
+
+def test_rows_of_several_clients_come_in_the_order_of_the_schedule() -> None:
+    rows = [requests(request(3), failed_request(0)), requests(request(2), request(1))]
+    found = LazyRows.of("requests", [Part.of("requests", one) for one in rows], by="request_index")
+    wanted = pa.concat_tables(rows).sort_by("request_index")
+    assert (len(found), found.num_rows) == (4, 4)
+    assert {name: found[name].to_pylist() for name in wanted.column_names} == wanted.to_pydict()
+
+
+def test_rows_in_their_own_order_come_some_at_a_time() -> None:
+    gaps = events({2: [20, 21], 0: [], 1: [5]})
+    found = LazyRows.of("token_events", [Part.of("token_events", gaps)] * 2)
+    batches = list(found.to_batches(max_chunksize=2))
+    assert [one.num_rows for one in batches] == [2, 1, 2, 1]
+    assert pa.Table.from_batches(batches)["gaps_us"].to_pylist() == 2 * gaps["gaps_us"].to_pylist()
+
+
+def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(events({0: [20]}).drop_columns("tokens_per_chunk"), sink)
+    found = LazyRows("token_events", [pa.BufferReader(sink.getvalue())], rows=1)
+    (batch,) = found.to_batches(max_chunksize=8)
+    assert found["tokens_per_chunk"].to_pylist() == batch["tokens_per_chunk"].to_pylist() == [None]
+    assert found["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
+
+
+def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:
+    assert LazyRows.of("requests", [], by="request_index")["sent_ns"].to_pylist() == []
+    part = Part.of("requests", requests(request(0)))
+    with pytest.raises(ValueError, match="there are 1 rows, and 2 were written"):
+        LazyRows("requests", [pa.BufferReader(part.content)], rows=2)
+    with pytest.raises((OSError, ValueError)):
+        LazyRows("requests", [pa.BufferReader(b"no Parquet")], rows=1)
