@@ -75,9 +75,7 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     Where the checkpoint's size is at hand, that is the truth: it holds scales, zero points, what was left alone, and
     towers that no formula counts.
     """
-    computed = _computed(
-        facts, dtype_bytes(dtype), facts.quantization or (online_quantization(quantization) if quantization else None)
-    )
+    computed = _computed(facts, dtype_bytes(dtype), _loaded(facts.quantization, online_quantization(quantization)))
     if not facts.checkpoint_bytes:
         return computed
     if facts.quantization is not None and facts.quantization.method == "gguf":  # of every part, the head too
@@ -91,6 +89,14 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
         return computed  # files of which some are missing, or more than one copy of the model
     return _times(computed, max(0.0, factor), "layers", "kv_projection", "experts")
+
+
+def _loaded(stored: Quantization | None, online: Quantization | None) -> Quantization | None:
+    """What lies in memory: ``online`` of a 16-bit checkpoint; one in FP8 may be quantized further while it loads."""
+    if stored is None or online is None or stored.method != "fp8" or online.bits >= stored.bits:
+        return stored or online
+    parts = ("experts",) if online.experts_only else ("attention", "mlp", "experts")
+    return replace(stored, part_bits=dict.fromkeys(parts, online.bits))
 
 
 LEAST_FACTOR = 0.6  # of what the formula says, where it is exact
@@ -194,8 +200,7 @@ def kv_bytes_per_sequence(
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
     """``Quantization.scheme`` of what is computed; empty where nothing is quantized or nothing is known of it."""
-    online = online_quantization(settings.quantization) if settings.quantization else None
-    possible = (facts.quantization, online)
+    possible = (facts.quantization, online_quantization(settings.quantization))
     real = (one for one in possible if one is not None and (facts.shape.num_experts or not one.experts_only))
     return next((one.scheme for one in real if one.scheme), "")
 

@@ -12,49 +12,23 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.catalog.parameters import Json, Shape, items, mapping, whole
 
-# Names of one storage format in different engines and kernels. A checkpoint's own method and the flag must share one.
-FORMAT: dict[str, str] = {
-    **dict.fromkeys(("awq", "auto_awq", "awq_marlin"), "awq"),
-    **dict.fromkeys(("gptq", "auto_gptq", "gptq_marlin"), "gptq"),
-    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), "mxfp4"),
-    "w8a8_int8": "w8a8_int8",
-    "w8a8_fp8": "w8a8_fp8",
-    **dict.fromkeys(
-        ("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "petit_nvfp4"), "modelopt"
-    ),
-    "fp8": "fp8",
-    "fbgemm_fp8": "fbgemm_fp8",
-    "compressed-tensors": "compressed-tensors",
-    "bitsandbytes": "bitsandbytes",
-    "quark": "quark",
-    "torchao": "torchao",
-    "inc": "inc",
-}
-
-KERNEL_OF = {  # flags that name a kernel -> formats it takes
-    **dict.fromkeys(("marlin", "moe_wna16"), ("gptq", "awq")),
-    **{name: ("compressed-tensors", name) for name in ("w8a8_int8", "w8a8_fp8")},
-}
-
 # Formats that exist only as checkpoints: on a 16-bit one the engine stops ("Cannot find the config file for awq").
 CHECKPOINT_ONLY = frozenset({
     "awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "marlin", "compressed-tensors", "modelopt",
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
     "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
 })  # fmt: skip
-# Applied while loading: the checkpoint must not be quantized already.
-ONLINE_ONLY = frozenset({
-    "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token",
-    "experts_int8", "mxfp8",
+MOE_ONLY = frozenset({
+    "int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "experts_int8", "moe_wna16",
 })  # fmt: skip
-MOE_ONLY = frozenset({"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8", "moe_wna16"})
 # Methods that quantize a 16-bit checkpoint while it loads, or (w8a8_int8) take one whose config names no quantization:
 # weight bits, scales included, and Quantization.scheme.
 ONLINE: dict[str, tuple[float, str]] = {
     "fp8": (8, "fp8 per tensor"), "fp8_per_tensor": (8, "fp8 per tensor"), "fp8_per_channel": (8, "fp8 per channel"),
-    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"), "mxfp4": (4.25, "mxfp4"),
+    "fp8_per_block": (8.002, "fp8 per block"), "mxfp8": (8.25, "mxfp8"),
+    **dict.fromkeys(("mxfp4", "quark_mxfp4"), (4.25, "mxfp4")),
     "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
-    "nvfp4_per_token": (4.5, "fp4"), "nvfp4_online": (4.5, "fp4"), "bnb-8bit": (8, ""),
+    **dict.fromkeys(("nvfp4_per_token", "nvfp4_online", "modelopt_fp4"), (4.5, "fp4")), "bnb-8bit": (8, ""),
     **dict.fromkeys(("int8", "vllm-w8a8", "w8a8_int8"), (8, "int8")),
     **dict.fromkeys(("w8a8_fp8", "vllm-fp8w8a8"), (8, "fp8 per channel")),
     **dict.fromkeys(
@@ -63,7 +37,7 @@ ONLINE: dict[str, tuple[float, str]] = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), (4.13, "")),
     "eetq": (8, "int8 weights"),
 }  # fmt: skip
-_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "experts_int8"}
+_EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "modelopt_fp4", "experts_int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +221,7 @@ def _modelopt(method: str, config: Json, algorithms: Mapping[str, str]) -> Quant
     mixed = next((each for each in algorithms.values() if "FP4" in each), one) if algorithms else one
     bits, scheme = _algorithm(mixed)
     group = {NVFP4: 16, MXFP8: 32}.get(bits) or whole(config.get("group_size")) or None
-    named = "modelopt_mixed" if algorithms else "modelopt_fp4" if bits == NVFP4 else "modelopt"
+    named = "modelopt_mixed" if algorithms else {NVFP4: "modelopt_fp4", MXFP8: "modelopt_mxfp8"}.get(bits, "modelopt")
     return Quantization(named, bits, group if bits != 8 else None, scheme=scheme)
 
 

@@ -142,7 +142,12 @@ class ModelRules:
     allocates_tokens: bool = False  # it makes room for kv_cache_tokens whatever memory there is
     whole_replicas: bool = False  # data-parallel ranks without expert parallelism hold all experts each
     of_free_memory: bool = False  # the fraction is of what the weights leave, and for the KV cache alone
-    method_of_checkpoint: bool = False  # a quantization must be the one that the checkpoint was made with
+    # Whether it goes on where a quantization is asked for beside a checkpoint's own (both by name); None: not known.
+    takes: Callable[[str, str], bool] | None = None
+    allowed_by: Mapping[str, str] = field(default_factory=dict)  # method that it refuses -> flag that allows it
+    not_on_amd: frozenset[str] = frozenset()  # methods
+    unknown_methods: frozenset[str] = frozenset()  # that others have
+    experts_while_loading: frozenset[str] = frozenset()  # methods of checkpoints that also quantize experts at load
     stored_methods: frozenset[str] = frozenset()  # names of how a checkpoint is stored; nothing is quantized at load
     whole_groups: bool = False  # a rank cannot hold a part of a group of integer weights
     # It cuts FP8 blocks of experts into whole smaller ones, and takes K and V as they come.

@@ -67,6 +67,14 @@ PREFILL_GRAPHS = (
 )
 ATTENTION_RANKS = (0, 5, 23)  # the release that calls them --attn-dp-size; before: --dp-size and --enable-dp-attention
 BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
+# Of a checkpoint's method -> what else --quantization may say of it.
+KERNELS = {
+    "awq": ("awq_marlin", "moe_wna16"),
+    "gptq": ("gptq_marlin", "moe_wna16"),
+    "fp8": ("modelopt_fp4", "nvfp4_online"),
+    "modelopt_mxfp8": ("mxfp8", "modelopt"),
+    "compressed-tensors": ("w8a8_int8", "w8a8_fp8", "auto-round-int8"),
+}
 ATTENTION_FLAGS = ("--attn-dp-size", "--attention-data-parallel-size")
 
 
@@ -177,8 +185,18 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
     return spec.num_speculative_tokens + (spec.method != "ngram")
 
 
+def _takes(asked: str, stored: str) -> bool:
+    """``configs/model_config.py: _verify_quantization``: of ModelOpt's checkpoints it goes on with their own method,
+    whatever is asked; these two quantize what is quantized already."""
+    if stored in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
+        return (asked, stored) != ("nvfp4_online", "modelopt_fp4")
+    return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (asked == "humming" and stored != "mxfp4")
+
+
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
     found = []
+    if settings.quantization in ("gptq", "gptq_marlin") and hardware.is_cpu:
+        found.append("quantization: leave gptq out, on a CPU SGLang takes it from the checkpoint")
     if settings.data_parallel_size > 1 and settings.nnodes > 1 and not settings.enable_expert_parallel:
         found.append("data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas")
     if settings.data_parallel_size > 1 and (twice := command.among(settings, ATTENTION_FLAGS)):
@@ -306,7 +324,7 @@ ENGINE = Engine(
     },
     words={
         "kv_cache_dtype": {"fp8": "fp8_e4m3"},
-        "quantization": {"int8": "w8a8_int8", "fp8_per_channel": "w8a8_fp8"},
+        "quantization": {"int8": "w8a8_int8", "fp8_per_channel": "w8a8_fp8", "gptq": "gptq_marlin"},
     },
     drafts=Drafts(ALGORITHMS, with_model=("draft_model", "eagle", "eagle3")),
     on_cpus=True,
@@ -327,17 +345,23 @@ ENGINE = Engine(
         holds_length=False,
         whole_replicas=True,
         moves_memory=ATTENTION_FLAGS,
-        method_of_checkpoint=True,
+        takes=_takes,
+        experts_while_loading=frozenset({"modelopt_fp4"}),
+        unknown_methods=frozenset({"fbgemm_fp8", "torchao"}),
+        not_on_amd=frozenset(  # configs/model_config.py: rocm_supported_quantization
+            {"modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online", "w4afp8", "w8a8_int8"}
+            | {"gptq", "gptq_marlin", "awq_marlin", "moe_wna16", "bitsandbytes", "humming"}
+        ),
         stored_methods=frozenset({"w8a8_int8"}),
-        min_capability={  # server_args.py
-            **dict.fromkeys(("w8a8_fp8", "modelopt_fp8"), 89),
+        min_capability={  # layers/quantization: get_min_capability; GPTQ is run by gptq_marlin
+            **dict.fromkeys(("awq_marlin", "gptq", "gptq_marlin", "mxfp4"), 80),
+            **dict.fromkeys(("fp8", "modelopt_fp4", "modelopt_mixed"), 80),
+            **dict.fromkeys(("w8a8_fp8", "modelopt", "modelopt_fp8"), 89),
             **dict.fromkeys(("w4afp8", "petit_nvfp4"), 90),
-            "awq": 75,
-            **dict.fromkeys(("awq_marlin", "mxfp4", "gptq_marlin"), 80),
-            **dict.fromkeys(("gptq", "gguf"), 60),
+            **dict.fromkeys(("mxfp8", "modelopt_mxfp8", "nvfp4_online"), 100),
+            **dict.fromkeys(("awq", "w8a8_int8"), 75),
             **dict.fromkeys(("bitsandbytes", "compressed-tensors"), 70),
-            "w8a8_int8": 75,
-            "nvfp4_online": 100,
+            "gguf": 60,
         },
     ),
     reported=_reported,

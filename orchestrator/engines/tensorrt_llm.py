@@ -190,8 +190,9 @@ ENGINE = Engine(
         "served_model_name": "trtllm-serve answers to the model's own name",
         "nnodes": (
             "TensorRT-LLM spans nodes only under mpirun or srun with trtllm-llmapi-launch, which start the ranks "
-            "themselves (its Ray orchestrator is a prototype that takes GPUs of a cluster of its own); start it so, "
-            "and measure it as engine: endpoint"
+            "themselves (its Ray orchestrator is a prototype that takes GPUs of a cluster of its own); start it so "
+            "(mpirun -n RANKS trtllm-llmapi-launch trtllm-serve MODEL), and measure it as engine: endpoint, with "
+            "endpoint_gpus"
         ),
         "data_parallel_size": (
             "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of tensor_parallel_size: "

@@ -24,6 +24,11 @@ LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
 CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
 CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# Of checkpoints: those whose own method wins over --quantization, and what else that may say of others.
+OWN_WINS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4")
+KERNELS = {name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")} | {
+    "fp8": ("deepseek_v4_fp8",)
+}
 BLOCK = {False: 16, True: 128}  # it counts KV in blocks: their size must be said with kv_cache_tokens
 
 
@@ -124,6 +129,11 @@ def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
     if not groups and settings.devices_per_node == 1:
         return {}
     return {"VLLM_CPU_OMP_THREADS_BIND": groups or "nobind"}
+
+
+def _takes(asked: str, stored: str) -> bool:
+    """``config/model.py: _verify_quantization``: of some checkpoints it takes their own method, whatever is asked."""
+    return stored in OWN_WINS or asked in (stored, "humming", *KERNELS.get(stored, ()))
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
@@ -245,7 +255,12 @@ ENGINE = Engine(
         longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,
-        method_of_checkpoint=True,
+        takes=_takes,
+        unknown_methods=frozenset({"bitsandbytes", "gguf"}),
+        not_on_amd=frozenset(  # platforms/rocm.py: supported_quantization
+            ("moe_wna16", "experts_int8", "humming", "int8_per_channel_weight_only", "nvfp4_per_token")
+        ),
+        allowed_by=dict.fromkeys(("fbgemm_fp8", "fp_quant"), "--allow-deprecated-quantization"),
         # quantization/*.py: get_min_capability; platforms/cuda.py: check_if_supports_dtype
         min_capability={
             **dict.fromkeys(("auto_gptq", "gptq", "gptq_marlin", "inc"), 60),
@@ -253,7 +268,7 @@ ENGINE = Engine(
             **dict.fromkeys(("awq", "auto_awq", "awq_marlin", "fp8", "torchao", "humming", "modelopt_fp4"), 75),
             **dict.fromkeys(("fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8"), 75),
             "int8_per_channel_weight_only": 75,
-            **dict.fromkeys(("modelopt", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
+            **dict.fromkeys(("modelopt", "modelopt_mxfp8", "experts_int8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8"), 80),
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
             "bfloat16": 80,
         },

@@ -189,23 +189,29 @@ def _experts(case: Case) -> Found:
 
 
 def _quantization(case: Case) -> Found:
-    asked, stored = case.settings.quantization, case.facts.quantization
+    asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
+    method = asked or (stored.method if stored else "")
+    if (flag := rules.allowed_by.get(method)) and not command.among(case.settings, (flag,)):
+        yield "impossible", f"quantization {method} is deprecated, and refused without extra_args: {{{flag}: true}}"
+    if case.hardware.is_amd and method in rules.not_on_amd:
+        yield "impossible", f"quantization {method} is one that this engine has on NVIDIA's GPUs only"
+    if method in rules.unknown_methods:
+        yield "risky", f"quantization {method} is none that this engine has, unless a plugin brings it"
     if asked is None:
         return
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
-    if stored is None and asked in quantization.CHECKPOINT_ONLY | case.rules.stored_methods:
-        unnamed = asked in case.rules.stored_methods and not _is_unquantized(case.facts)
+    if stored is None and asked in (quantization.CHECKPOINT_ONLY | rules.stored_methods) - rules.experts_while_loading:
+        unnamed = asked in rules.stored_methods and not _is_unquantized(case.facts)
         said = "may be one: its config names no quantization" if unnamed else f"is {case.facts.dtype}"
         yield "risky" if unnamed else "impossible", needed + said
-    if asked in quantization.MOE_ONLY and not case.facts.shape.num_experts:
+    of_experts = asked in quantization.MOE_ONLY | rules.experts_while_loading
+    if of_experts and not case.facts.shape.num_experts and (stored is None or stored.method != asked):
         yield "risky", f"quantization {asked} is for experts, the model has none"
-    if stored is None or not case.rules.method_of_checkpoint:
+    if stored is None or stored.method == "unknown" or rules.takes is None:
         return
-    mine, theirs = quantization.FORMAT.get(asked), quantization.FORMAT.get(stored.method)
-    takes = quantization.KERNEL_OF.get(asked, (mine or theirs,))
-    if theirs is not None and (asked in quantization.ONLINE_ONLY or theirs not in takes):
+    if not rules.takes(asked, stored.method):
         yield "impossible", f"the checkpoint is quantized with {stored.method}, quantization={asked} does not match it"
-    elif asked in quantization.KERNEL_OF and asked in quantization.ONLINE:
+    elif stored.method == "compressed-tensors" and asked in quantization.ONLINE:
         scheme = quantization.ONLINE[asked][1]
         if stored.scheme not in ("", scheme):
             yield "risky", f"{needed}holds {stored.scheme}: {asked} reads {scheme}"
@@ -319,7 +325,9 @@ def _memory(case: Case) -> Found:
     budget = memory if case.rules.of_free_memory else memory * fraction
     if weights > budget:
         # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.
-        proven = case.facts.counted or case.facts.checkpoint_bytes is not None
+        asked, stored = case.settings.quantization, case.facts.quantization
+        known = asked is None or stored is not None or asked in quantization.ONLINE
+        proven = known and (case.facts.counted or case.facts.checkpoint_bytes is not None)
         said = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
         yield "impossible" if proven else "risky", said
         return

@@ -116,7 +116,7 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
         "fp8_per_block": {"vllm": "fp8_per_block", "lightllm": "vllm-fp8w8a8-b128"},
         "int8": {"sglang": "w8a8_int8", "lightllm": "vllm-w8a8"},
         "awq": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy", "lightllm"), "awq"),
-        "gptq": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy"), "gptq"),
+        "gptq": dict.fromkeys(("vllm", "tgi", "lmdeploy"), "gptq") | {"sglang": "gptq_marlin"},
         "compressed-tensors": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy"), "compressed-tensors"),
         "bitsandbytes": {"sglang": "bitsandbytes", "tgi": "bitsandbytes-nf4"},
         "mxfp4": dict.fromkeys(("vllm", "sglang", "lmdeploy"), "mxfp4"),

@@ -302,6 +302,7 @@ ON_CPU = {"sglang": {"kv_cache_tokens": 99}, "tgi": {"max_input_len": 99}}  # wh
         ("sglang", {"kv_cache_tokens": None}, "kv_cache_tokens: on a CPU SGLang fills the node's memory"),
         ("sglang", {"speculative": NGRAM}, "speculative: SGLang's kernels for it are not part"),
         ("sglang", {"cpu_offload_gb": 2}, "cpu_offload_gb: there is nothing to offload"),
+        ("sglang", {"quantization": "gptq"}, "quantization: leave gptq out, on a CPU"),
         ("tgi", {"max_input_len": None}, "max_input_len: on a CPU TGI's warm-up asks for more memory"),
         ("tgi", {"dtype": "float32"}, "dtype: 'float32' is none of float16, bfloat16"),
         ("tgi", {"quantization": "fp8"}, "quantization: TGI quantizes on GPUs only"),

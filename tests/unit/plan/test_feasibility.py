@@ -484,7 +484,9 @@ def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> N
         ("vllm", "awq", True),
         ("vllm", "fp8", False),
         ("vllm", "fp8_per_tensor", False),
+        ("vllm", "modelopt_fp4", True),
         ("sglang", "modelopt_fp8", True),
+        ("sglang", "modelopt_fp4", False),
         ("sglang", "fp8", False),
         ("sglang", "w8a8_int8", True),
         ("tgi", "exl2", True),
@@ -523,6 +525,34 @@ def test_sglangs_kernels_of_8_bits_take_compressed_tensors_alone(
     stored: dict[str, Any], asked: str, status: str
 ) -> None:
     assert judge(facts(quantization_config=stored), engine="sglang", quantization=asked).status == status
+
+
+@pytest.mark.parametrize(
+    ("model", "stored", "status", "words"),
+    [
+        (QWEN_MOE, None, "fits", ""),
+        (QWEN_MOE, FP8_MOE, "fits", ""),
+        (QWEN_MOE, AWQ, "impossible", "quantized with awq"),
+        (LLAMA_8B, None, "risky", "for experts, the model has none"),
+        (LLAMA_8B, {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fits", ""),
+    ],
+)
+def test_sglang_makes_nvfp4_of_experts_while_they_load(
+    model: str, stored: dict[str, Any] | None, status: str, words: str
+) -> None:
+    verdict = judge(facts(model, quantization_config=stored), engine="sglang", quantization="modelopt_fp4")
+    assert (verdict.status, words in "".join(verdict.reasons)) == (status, True), verdict.reasons
+
+
+def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
+    fbgemm, torchao = ({"quant_method": name} for name in ("fbgemm_fp8", "torchao"))
+    assert judge(facts(quantization_config=fbgemm)).status == "impossible"
+    allowed = {"--allow-deprecated-quantization": True}
+    assert judge(facts(quantization_config=fbgemm), extra_args=allowed).status == "fits"
+    assert judge(facts(quantization_config=torchao)).status == "fits"
+    for engine, stored in (("sglang", torchao), ("sglang", fbgemm), ("vllm", {"quant_method": "bitsandbytes"})):
+        verdict = judge(facts(quantization_config=stored), engine=engine)
+        assert (verdict.status, "none that this engine has" in verdict.reasons[0]) == ("risky", True), verdict.reasons
 
 
 @pytest.mark.parametrize(

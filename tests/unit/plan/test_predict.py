@@ -145,7 +145,7 @@ def test_what_the_model_knows_nothing_of_is_not_predicted_and_says_why(changes: 
     ("model", "lacking"),
     [
         ("deepseek-ai/DeepSeek-V3.2", "sparse attention"),
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "layers without attention"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "layers without attention"),
     ],
 )
 def test_models_with_parts_that_the_formulas_have_no_term_for_are_not_predicted(
