@@ -67,7 +67,7 @@ def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
         found = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # an empty label, or one that is too long, is a UnicodeError
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
     addresses = tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))
     context = tls_context(verify_tls) if origin.tls else None

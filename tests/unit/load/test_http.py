@@ -207,7 +207,9 @@ def test_urls_are_split(url: str, host: str, port: int, tls: bool, authority: st
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://h", "http://", "http://h:99999", "http://u:secret@h", "http://h?x=1"]
+    "url",
+    ["localhost:8000", "ftp://h", "http://", "http://h:99999", "http://u:secret@h", "http://h?x=1", "http://h:0"]
+    + ["http://h/a b", "http://h/\u65e5\u672c", "http://\u65e5\u672c.jp"],  # no request line or header could hold these
 )
 def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(InputError) as caught:
