@@ -49,8 +49,10 @@ def _fit(arguments: argparse.Namespace) -> int:
     held_out = "too few samples" if found.held_out_error is None else _percentages(found.held_out_error)
     click.echo(f"of samples held out of the fit: {held_out}", err=True)
     if max((found.held_out_error or found.error).values()) > LARGE_ERROR:
-        click.echo("warning: this profile does not predict what it was not fitted on: look for the field above whose "
-                   "values differ, and fit those on their own", err=True)  # fmt: skip
+        said = "it does not predict what it was not fitted on"
+        click.echo(
+            f"warning: {said}: look for the field above whose values differ, and fit those on their own", err=True
+        )
     return 0
 
 

@@ -89,15 +89,17 @@ class LoadClient:
 
     def so_far(self) -> SoFar | None:
         """What a watched point has to report since the last call; None while none runs."""
-        return self._driver.so_far() if self._driver is not None else None
+        driver = self._driver  # looked at once: the run may end meanwhile
+        return driver.so_far() if driver is not None else None
 
     def finish(self, at_ns: int, drain: bool) -> None:
         """Ends the run ``at_ns`` after its start, as if the point were no longer than that.
 
         ``drain``: wait for open requests; else they become ``aborted`` rows.
         """
-        if self._driver is not None:
-            self._driver.finish(at_ns, drain)
+        driver = self._driver
+        if driver is not None:
+            driver.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
         """Ends the run now, or before it begins. ``rows``: requests that are open or unsent become ``aborted`` rows."""

@@ -100,10 +100,9 @@ class Transport:
 
     def cancel(self, flight: InFlight, error_class: ErrorClass, error: str) -> None:
         """Ends a request from the client's side."""
-        for connection in self._connections.values():
-            if connection.flight is flight:
-                self._end(connection, error_class, error)
-                return
+        connection = self._connections.get(flight.fd)
+        if connection is not None and connection.flight is flight:
+            self._end(connection, error_class, error)
 
     def sweep(self, now_ns: int) -> None:
         """Finds what the hot path does not look for: ends with trailers or followed by garbage, oversized responses,
@@ -147,6 +146,8 @@ class Transport:
         except OSError as error:
             self._not_connected(connection, error)
             return
+        assert connection.flight is not None
+        connection.flight.fd = connection.fd
         self._connections[connection.fd] = connection
         self._poller.register(connection.fd, WRITE)
         self.sockets_opened += 1
@@ -163,7 +164,7 @@ class Transport:
 
     def _give(self, connection: Connection, flight: InFlight) -> None:
         """Sends a request on a connection that is up."""
-        connection.flight = flight
+        connection.flight, flight.fd = flight, connection.fd
         connection.out = memoryview(flight.request.wire_bytes)
         flight.sent_ns = time.monotonic_ns()
         self._send(connection, flight, registered=READ)

@@ -106,6 +106,7 @@ class InFlight:
     received: int = 0  # bytes of the body, counted while every read is examined
     swept_ns: int = 0  # time of the last read when ``Transport.sweep`` examined it
     retried: bool = False
+    fd: int = -1  # of its connection
     started_ns: int = 0  # handed to the transport
     sent_ns: int | None = None  # first byte handed to the socket
     first_byte_ns: int | None = None

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
 from orchestrator.load.client import Driver, LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Silence
-from orchestrator.load.requests import Assignment, RequestWriter, parse_url
+from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
 from orchestrator.load.response import InFlight
 from orchestrator.load.rows import Rows
 from orchestrator.load.schedule import Entry
+from orchestrator.load.sockets import Connection, Poller, resolve
+from orchestrator.load.transport import Transport
 from orchestrator.load.workloads.conversations import ConversationsWorkload
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.load import Lengths
 from tests.unit.load.test_schedule import point
 
@@ -54,6 +59,40 @@ def test_progress_looks_for_silences_only_now_and_then(monkeypatch: pytest.Monke
     with driver(point()) as made:
         monkeypatch.setattr(made._listening, "silences", lambda *_: found.pop())
         assert [made.progress().silences for _ in range(3)] == [(Silence(0, 1, 5.0),)] * 3
+
+
+def test_a_run_that_ends_while_it_is_asked_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread asks; the run may end after any look at it."""
+    looks: list[Driver | None] = []
+    monkeypatch.setattr(LoadClient, "_driver", property(lambda _: looks.pop(), lambda *_: None), raising=False)
+    client = LoadClient()
+    with driver(point()) as made:
+        looks[:] = [None, made]
+        assert client.so_far() is None  # it has not begun
+        looks[:] = [None, made]
+        client.finish(0, drain=True)
+    assert looks == [None]
+
+
+def test_a_request_is_ended_without_a_look_at_all_others() -> None:
+    """Of 10,000 that time out together, each would be looked for among all, and the loop would stop for seconds."""
+
+    class Unlisted(dict[int, Connection]):
+        def values(self) -> Any:
+            raise AssertionError("all connections were looked at")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(Poller()) as poller:
+        origin = parse_url(f"http://127.0.0.1:{server.getsockname()[1]}")
+        transport = Transport(poller, [resolve(origin)])
+        transport._connections = Unlisted()
+        flights = [InFlight(Entry(at, at, 0, 0), Request(0, b"x", "measure", 1, 1)) for at in range(3)]
+        for flight in flights:
+            transport.start(flight)
+        transport.cancel(flights[1], ErrorClass.TIMEOUT, "too late")
+        transport.cancel(flights[1], ErrorClass.TIMEOUT, "again")
+        assert transport.ended == [flights[1]]
+        transport._connections = dict(transport._connections)
+        transport.close()
 
 
 def test_rows_of_conversations_are_flushed_although_bytes_are_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
