@@ -49,10 +49,9 @@ def _fit(arguments: argparse.Namespace) -> int:
     held_out = "too few samples" if found.held_out_error is None else _percentages(found.held_out_error)
     click.echo(f"of samples held out of the fit: {held_out}", err=True)
     if max((found.held_out_error or found.error).values()) > LARGE_ERROR:
-        said = "it does not predict what it was not fitted on"
-        click.echo(
-            f"warning: {said}: look for the field above whose values differ, and fit those on their own", err=True
-        )
+        said = "this profile does not predict what it was not fitted on"
+        advice = "look for the field above whose values differ, and fit those on their own"
+        click.echo(f"warning: {said}: {advice}", err=True)
     return 0
 
 
