@@ -20,6 +20,7 @@ from orchestrator.load.response.http import (
     unwrap,
     unwrap_chunks,
 )
+from orchestrator.load.sockets import resolve
 
 CHUNKED = Head(200, "OK", {}, 0, True, None, True)
 
@@ -215,6 +216,12 @@ def test_bad_urls_are_refused_without_showing_secrets(url: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".example", "no-such-host.invalid"])
+def test_a_host_that_has_no_address_is_bad_input(host: str) -> None:
+    with pytest.raises(InputError, match="cannot be looked up"):
+        resolve(parse_url(f"http://{host}"))
 
 
 def test_a_request_says_its_length_and_asks_for_no_compression() -> None:
