@@ -171,7 +171,10 @@ def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
     if unknown := [one for one in contenders if one.measured and one.open]:
         names = [one.label for one in unknown]
         levels = _names([f"{one.label} at {', '.join(one.open)}" for one in unknown])
-        yield f"levels of {_names(names)} that could hold have no valid measurement", f"measure {levels}"
+        yield (
+            f"levels of {_names(names)} that could hold have no valid measurement",
+            f"measure {levels}: run again, with more repeats where it was measured",
+        )
     if near := [one for one in contenders if one.near]:
         names = [one.label for one in near]
         levels = _names([f"{one.label} at {', '.join(one.near)}" for one in near])

@@ -38,5 +38,5 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     for name, records in found:
         for record, age_s in records:
             click.echo(run_text(name, record, age_s))
-        if not records:
-            click.echo(f"{name}: no run of it is on record")
+    if idle := [name for name, records in found if not records]:  # each `load --results` is one
+        click.echo(f"no run on record: {', '.join(idle[:3])}{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}")

@@ -55,7 +55,7 @@ class LaunchRun:
         launch_id = self._launch.row.launch_id
         nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
-        text = f"{label}: launch {launch_id}{where}, {self._todo.left} measurements to do"
+        text = f"launch {launch_id}{where}, {self._todo.left} measurements to do"
         data = {"nodes": nodes, "left": self._todo.left}
         self._context.tell(Event("launch", text, label, launch_id, data=data))
         failure: Failure | None = None

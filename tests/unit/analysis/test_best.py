@@ -196,7 +196,9 @@ def test_a_deployment_that_was_not_measured_yet_keeps_the_answer_from_being_cert
 def test_a_level_that_was_not_measured_yet_is_a_doubt_where_it_could_hold(sweep: Sweep) -> None:
     sweep.settled("d0", 20)
     assert sweep.best(missing=[missing("d0", 10), missing("d0", 60)])["certain"]
-    assert sweep.best(missing=[missing("d0", 30)])["decide"] == ["measure label-d0 at 30 req/s"]
+    assert sweep.best(missing=[missing("d0", 30)])["decide"] == [
+        "measure label-d0 at 30 req/s: run again, with more repeats where it was measured"
+    ]
 
 
 def test_where_nothing_is_measured_yet_the_answer_says_so(sweep: Sweep) -> None:
@@ -213,7 +215,7 @@ def test_a_level_above_that_nobody_judged_leaves_the_capacity_open(unjudged: dic
     answer = sweep.best()
     assert answer["winner"]["censored"]
     assert answer["why"] == "not certain: levels of label-d0 that could hold have no valid measurement"
-    assert answer["decide"] == ["measure label-d0 at 40 req/s"]
+    assert answer["decide"] == ["measure label-d0 at 40 req/s: run again, with more repeats where it was measured"]
 
 
 @pytest.mark.parametrize("unjudged", UNJUDGED)
@@ -430,7 +432,7 @@ def test_nothing_is_below_one_request_in_flight(sweep: Sweep) -> None:
 def test_what_met_the_limits_and_is_not_valid_asks_for_no_lower_level(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, validity="client_bound")
-    assert sweep.best()["decide"] == ["measure label-d0 at 5 req/s"]
+    assert sweep.best()["decide"] == ["measure label-d0 at 5 req/s: run again, with more repeats where it was measured"]
 
 
 def test_the_top_of_what_was_measured_and_a_dip_below_are_noted(sweep: Sweep) -> None:
