@@ -4,47 +4,31 @@
     python benchmarks/emulator/published.py core                # scores, about 20 s
     python benchmarks/emulator/published.py core --refit        # fits both folds first, about 10 minutes
     python benchmarks/emulator/published.py core --refit --write    # and writes what is shipped
-
-``aiconfigurator_core/systems/silicon_sample.csv`` (NVIDIA, Apache-2.0) holds TTFT and TPOT of vLLM and SGLang on H100,
-H200 and B200, most of them from public benchmark runs, and config.json files of their models. Taken are aggregated
-points without data and pipeline parallelism of at most 256 requests in flight, of architectures that the catalogue has
-a formula for, on devices that hold the model by its own count; points that several dumps repeat count once.
+    python benchmarks/emulator/published.py core --tables       # measured kernels beside the formula (extra `tables`)
 
 A configuration is engine x model x TP x precision, whatever the GPU; the first byte of the SHA-256 of its name says in
 which half it is. Half 0 of H100 and H200 gives the constants that the emulator ships (orchestrator/emulator/
 constants.json); half 1 is scored with them, as is B200, of which nothing is fitted. For choices, which need whole
 sweeps, each half is predicted by constants fitted on the other (folds.json): no constant is scored on what it saw.
-
-Assumed, since the file does not say: 10 requests per slot in closed loop, lengths uniform in 0.8 to 1.0 of those
-stated, TTFT a mean. Of the file's SGLang points of source "gap-analysis" the lengths are taken as fixed (on half 0
-their TTFT is that of waves of prompts). Two of its sources are not fitted on, but scored: vLLM points of FP8 whose
-prompts go through an H200 at 77 % of its peak beside their decodes.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from silicon import ENGINES, Point, read
 
-from orchestrator.catalog.accelerators import Accelerator, find
-from orchestrator.catalog.models import ModelFacts, facts_from_config
 from orchestrator.emulator import profile
-from orchestrator.emulator.model import Costs, no_term, replica
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.simulate import run_closed
-from orchestrator.spec.settings import EngineSettings
+from orchestrator.emulator.tables import NoRow
 
 Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
@@ -54,169 +38,19 @@ JITTER = (
     "0 unless fitted: no published p90 or p99 of these configurations was found; published streams of vLLM and SGLang "
     "with 1 to 8 in flight elsewhere have a p99 of ITL 1.03 to 1.28 times the median, 1 to 10 % of a step"
 )
-DEVICES = {"h100_sxm": "H100-80GB", "h200_sxm": "H200-141GB", "b200_sxm": "B200-180GB"}
-FIRST_FITTED, PER_SLOT, LIMITS_MS = 0, 10, (10, 15, 20, 30)
+FIRST_FITTED, LIMITS_MS = 0, (10, 15, 20, 30)
 PULL = 0.03  # of constants towards where they start, for those that the points say little of
-# The file's names -> its folder of config.json files; of one shape, so one model.
-SAME = {
-    "meta-llama/Llama-3.1-70B": "meta-llama/Meta-Llama-3.1-70B",
-    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
-    "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Meta-Llama-3.1-8B",
-    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-V3",
-    "zhipuai/GLM-5": "zai-org/GLM-5",
-}
-QUANTIZATION: dict[str, dict[str, Any]] = {
-    "fp8": {"quant_method": "modelopt", "quant_algo": "FP8"},
-    "fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-    "fp8_block": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-}
 # SGLang's constants start from vLLM's; only what its points can tell is fitted.
 BOTH = (
     "step_overhead_s", "sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s",
     "bandwidth_efficiency", "compute_efficiency", "low_bit_efficiency", "expert_compute_efficiency",
     "expert_bandwidth_efficiency", "expert_layer_overhead_s", "block_fp8_layer_overhead_s",
 )  # fmt: skip
-FITTED = {"vllm": (*BOTH, "activation_efficiency", "collective_latency_s", "collective_rank_s"), "sglang": BOTH}
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """One measured point. ``measured``: seconds of TTFT and TPOT."""
-
-    engine: str
-    model: str
-    precision: str
-    tensor: int
-    expert_parallel: bool
-    concurrency: int
-    lengths: tuple[int, int]  # input, output
-    system: str
-    source: str
-    facts: ModelFacts
-    measured: tuple[float, float]
-
-    @cached_property
-    def configuration(self) -> str:
-        return f"{self.engine} {self.model.rpartition('/')[2]} TP{self.tensor} {self.precision}"
-
-    @cached_property
-    def half(self) -> int:
-        return hashlib.sha256(self.configuration.encode()).digest()[0] % 2
-
-    @property
-    def unfitted(self) -> bool:
-        """B200: constants of no fold have seen it."""
-        return self.system == "b200_sxm"
-
-    @property
-    def doubtful(self) -> bool:
-        own = "gap-analysis" in self.source and self.engine == "vllm" and self.precision == "fp8"
-        return own and ("Qwen3-32B" in self.model or "8B" in self.model)
-
-    @cached_property
-    def settings(self) -> EngineSettings:
-        return EngineSettings(
-            engine=self.engine, model=self.model, tensor_parallel_size=self.tensor,
-            enable_expert_parallel=self.expert_parallel or None,
-        )  # fmt: skip
-
-    @cached_property
-    def device(self) -> Accelerator:
-        device = find(DEVICES[self.system])
-        assert device is not None
-        return device
-
-    def fits(self) -> bool:
-        return replica(self.settings, self.facts, self.device, Constants()).limits.kv_tokens >= sum(self.lengths)
-
-    def costs(self, constants: Constants) -> Costs:
-        return replica(self.settings, self.facts, self.device, constants).costs
-
-    def predicted(self, constants: Constants) -> tuple[float, float]:
-        """Seconds of mean TTFT and mean TPOT."""
-        rng, requests = np.random.default_rng(0), self.concurrency * PER_SLOT
-        fixed = self.engine == "sglang" and "gap-analysis" in self.source
-        low = 1.0 if fixed else 0.8
-        prompts, outputs = (rng.integers(round(low * most), most + 1, requests) for most in self.lengths)
-        model = replica(self.settings, self.facts, self.device, constants)
-        trace, outcome = run_closed(model, prompts, outputs, self.concurrency)
-        tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
-        return float((outcome.first_token_s - trace.arrival_s).mean()), float(tpot.mean())
-
-    def throughput(self, latencies: Iterable[float]) -> float:
-        """Output tokens/s per GPU that these latencies mean."""
-        ttft, tpot = latencies
-        return self.concurrency * self.lengths[1] / (ttft + tpot * (self.lengths[1] - 1)) / self.tensor
-
-
-def read(folder: Path) -> tuple[list[Point], Counter[str]]:
-    """The points that are scored or fitted, each once; why the others of these engines are not, and how many."""
-    core = folder / "aiconfigurator_core"
-    points: dict[object, Point] = {}
-    left_out: Counter[str] = Counter()
-    with (core / "systems" / "silicon_sample.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["backend"] not in FITTED:
-                continue
-            if why := _unusable(row):
-                left_out[why] += 1
-                continue
-            point = _point(core, row)
-            if point is None:
-                left_out["no config.json of the model in the wheel"] += 1
-            elif lacking := no_term(point.facts):
-                left_out[f"{lacking}, which the step model has no term for"] += 1
-            elif not point.fits():
-                left_out["does not fit the device by its own count"] += 1
-            else:
-                alike = (point.configuration, point.system, point.lengths, point.concurrency, point.expert_parallel)
-                before = points.setdefault((*alike, round(point.measured[1], 3)), point)
-                left_out["the same point of another dump"] += before is not point
-    return list(points.values()), left_out
-
-
-def _unusable(row: dict[str, str]) -> str:
-    """Why a row is not taken, whatever its model; empty: it is."""
-    tensor, pipeline, data = (int(float(row[f"{name}_size"] or 1)) for name in ("tp", "pp", "attention_dp"))
-    reasons = {
-        "prefill and decode apart": row["mode"] != "agg",
-        "another device (B300, GB200)": row["system"] not in DEVICES,
-        "data or pipeline parallelism": pipeline > 1 or data > 1,
-        "more than 8 GPUs": tensor > 8,
-        "more than 256 in flight": row["mode"] == "agg" and float(row["batch_size"]) > 256,
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
-
-
-def _point(core: Path, row: dict[str, str]) -> Point | None:
-    model = SAME.get(row["model_path"], row["model_path"])
-    path = core / "model_configs" / f"{model.replace('/', '--')}_config.json"
-    facts = _facts(path, row["precision"], row["gemm_quant_mode"]) if path.is_file() else None
-    return None if facts is None else Point(
-        engine=row["backend"], model=model, precision=row["precision"] or "bf16", tensor=int(float(row["tp_size"])),
-        expert_parallel=float(row["moe_ep_size"] or 1) > 1, concurrency=int(float(row["batch_size"])),
-        lengths=(int(float(row["isl"])), int(float(row["osl"]))), system=row["system"],
-        source=row["silicon_data_source"], facts=facts,
-        measured=(float(row["silicon_ttft_ms"]) / 1e3, float(row["silicon_tpot_ms"]) / 1e3),
-    )  # fmt: skip
-
-
-def _facts(path: Path, precision: str, products: str) -> ModelFacts | None:
-    """With the quantization that was measured: the checkpoint's own where it has one of that precision."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    text = config.get("text_config", config)
-    own = config.get("quantization_config") or text.get("quantization_config")
-    if products == "fp8_block":
-        own = QUANTIZATION["fp8_block"]
-    elif precision == "fp4" and (own or {}).get("quant_method") != "mxfp4":
-        own = QUANTIZATION["fp4"]
-    elif precision == "fp8" and own is None:
-        own = QUANTIZATION["fp8"]
-    for part in (config, text):
-        part["quantization_config"] = own
-    return facts_from_config(str(path), config)
-
-
+HOST = ("step_overhead_s", "sequence_overhead_s", "prefill_layer_overhead_s", "request_overhead_s")
+FITTED: dict[str, dict[str, tuple[str, ...]]] = {
+    "formula": {"vllm": (*BOTH, "activation_efficiency", "collective_latency_s", "collective_rank_s"), "sglang": BOTH},
+    "tables": {"vllm": HOST, "sglang": HOST},  # what is no kernel
+}
 # --- fitting ---------------------------------------------------------------------------------------------------------
 
 
@@ -244,29 +78,40 @@ def fitted(points: list[Point], names: tuple[str, ...], start: Constants) -> Con
     )
 
 
-def told(points: list[Point], names: tuple[str, ...]) -> tuple[str, ...]:
+def told(points: list[Point], names: tuple[str, ...], start: Constants) -> tuple[str, ...]:
     """Those that at least two configurations show: from one alone a constant takes whatever else is wrong with it."""
     kept = []
     for name in names:
-        off = Constants(**{name: getattr(Constants(), name) / 2})
-        shown = {one.configuration for one in points if one.costs(off) != one.costs(Constants())}
+        off = start.model_copy(update={name: getattr(start, name) / 2})
+        shown = {one.configuration for one in points if one.costs(off) != one.costs(start)}
         kept += [name] if len(shown) > 1 or name == "request_overhead_s" else []
     return tuple(kept)
 
 
-def refit(points: list[Point]) -> dict[str, dict[str, Any]]:
-    """By half and engine: the constants, and the configurations that they saw."""
+def refit(points: list[Point], kind: str) -> dict[str, dict[str, Any]]:
+    """By kind of step times, engine and half: the constants, the configurations that they saw, when those were
+    measured."""
     folds: dict[str, dict[str, Any]] = {}
     for half in (0, 1):
-        start = Constants()
-        for engine, names in FITTED.items():
+        start = (
+            Constants()
+            if kind == "formula"
+            else Constants(tables=True, **{name: Constants.model_fields[name].default for name in HOST})
+        )
+        for engine, names in FITTED[kind].items():
             seen = [
                 one for one in points
                 if one.half == half and one.engine == engine and not one.unfitted and not one.doubtful
             ]  # fmt: skip
-            start = fitted(seen, told(seen, names), start.model_copy(update={"prefill_first": engine == "sglang"}))
-            constants = start.model_dump(include={*FITTED["vllm"], "prefill_first"})
-            folds[f"{engine} {half}"] = {"constants": constants, "saw": sorted({one.configuration for one in seen})}
+            start = start.model_copy(update={"prefill_first": engine == "sglang"})
+            start = fitted(seen, told(seen, names, start), start)
+            folds[f"{kind} {engine} {half}"] = {
+                "constants": start.model_dump(include={*FITTED[kind]["vllm"], "prefill_first"}),
+                "saw": sorted({one.configuration for one in seen}),
+                "measured": f"{min(dates)} to {max(dates)}"
+                if (dates := [one.month for one in seen if one.month])
+                else "",
+            }
     return folds
 
 
@@ -274,14 +119,30 @@ Found = dict[Point, tuple[float, float]]
 # --- scoring ---------------------------------------------------------------------------------------------------------
 
 
-def predictions(points: list[Point], folds: dict[str, dict[str, Any]]) -> Found:
+def predictions(points: list[Point], folds: dict[str, dict[str, Any]], kind: str) -> Found:
     """Of each point by constants that did not see its configuration."""
     found = {}
     for point in points:
-        fold = folds[f"{point.engine} {FIRST_FITTED if point.unfitted else 1 - point.half}"]
+        fold = folds[f"{kind} {point.engine} {FIRST_FITTED if point.unfitted else 1 - point.half}"]
         assert point.unfitted or point.configuration not in fold["saw"], f"{point.configuration} was fitted on"
-        found[point] = point.predicted(Constants(**fold["constants"]))
+        found[point] = point.predicted(Constants(tables=kind == "tables", **fold["constants"]))
     return found
+
+
+def with_rows(points: list[Point]) -> list[Point]:
+    """Those that the tables can predict; prints why not the others."""
+    lacking: Counter[str] = Counter()
+    kept = []
+    for point in points:
+        try:
+            point.costs(Constants(tables=True))
+            kept.append(point)
+        except NoRow as why:
+            lacking[f"{point.system} {point.configuration}: {why}"] += 1
+    print(f"the tables have rows for {len(kept):,} of {len(points):,} points")
+    for why_not, number in lacking.most_common():
+        print(f"  {number:5,} {why_not}")
+    return kept
 
 
 def errors(points: list[Point], found: Found) -> Floats:
@@ -328,7 +189,7 @@ def table(points: list[Point], found: Found) -> dict[tuple[str, bool], Floats]:
     by_engine = {}
     print(f"{'':34} {'points':>6} {'TPOT':>7} {'TTFT':>7}")
     for name, belongs in of.items():
-        for engine in ("", *FITTED):
+        for engine in ("", *ENGINES):
             group = [one for one in points if belongs(one) and one.engine.startswith(engine)]
             ttft, tpot = errors(group, found)
             print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%}")
@@ -349,42 +210,51 @@ def table(points: list[Point], found: Found) -> dict[tuple[str, bool], Floats]:
     return by_engine
 
 
-def write(folds: dict[str, dict[str, Any]], by_engine: dict[tuple[str, bool], Floats]) -> None:
+def write(kind: str, folds: dict[str, dict[str, Any]], by_engine: dict[tuple[str, bool], Floats]) -> None:
     """What the emulator ships, and the folds."""
-    shipped = {}
-    for engine in FITTED:
+    shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    for engine in ENGINES:
         error = {
             name: dict(zip(("ttft", "tpot"), by_engine[engine, unfitted].round(3).tolist(), strict=True))
             for name, unfitted in (("hopper", False), ("blackwell", True))
         }
-        shipped[engine] = {
-            "source": SOURCE,
-            "jitter": JITTER,
-            "constants": folds[f"{engine} {FIRST_FITTED}"]["constants"],
-            "error": error,
-        }
+        fold = folds[f"{kind} {engine} {FIRST_FITTED}"]
+        shipped[kind][engine] |= {
+            "source": SOURCE, "date": f"measured {fold['measured']}", "constants": fold["constants"], "error": error
+        }  # fmt: skip
     SHIPPED.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
-    FOLDS.write_text(json.dumps(folds, indent=1) + "\n", encoding="utf-8")
+    known = json.loads(FOLDS.read_text(encoding="utf-8")) | folds
+    FOLDS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the wheel is unpacked")
     parser.add_argument("--refit", action="store_true")
+    parser.add_argument(
+        "--tables", action="store_true", help="also tables of kernels, on points that they have rows for"
+    )
     parser.add_argument("--write", action="store_true", help="with --refit: put the constants where they are read from")
     arguments = parser.parse_args()
     points, left_out = read(arguments.folder)
     print(f"{len(points):,} points are used; of the file's others of these engines")
     for why, number in left_out.most_common():
         print(f"  {number:5,} {why}")
-    folds = refit(points) if arguments.refit else json.loads(FOLDS.read_text(encoding="utf-8"))
-    if not arguments.refit:
-        for engine in FITTED:
-            shipped = profile.typical(engine, points[0].device).constants
-            assert shipped == folds[f"{engine} {FIRST_FITTED}"]["constants"], "shipped are not those of the first half"
-    by_engine = table(points, predictions(points, folds))
-    if arguments.refit and arguments.write:
-        write(folds, by_engine)
+    if arguments.tables:
+        points = with_rows(points)
+    for kind in ("formula", "tables") if arguments.tables else ("formula",):
+        print(f"\n{kind}")
+        again = arguments.refit and kind == ("tables" if arguments.tables else "formula")
+        folds = refit(points, kind) if again else json.loads(FOLDS.read_text(encoding="utf-8"))
+        if not again:
+            for engine in ENGINES:
+                shipped = profile.typical(engine, points[0].device, kind == "tables").constants
+                assert shipped == folds[f"{kind} {engine} {FIRST_FITTED}"]["constants"], (
+                    "shipped: not of the first half"
+                )
+        by_engine = table(points, predictions(points, folds, kind))
+        if again and arguments.write:
+            write(kind, folds, by_engine)
 
 
 if __name__ == "__main__":

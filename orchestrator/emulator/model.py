@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
@@ -30,11 +31,28 @@ class Limits:
     max_requests: int | None = None  # that run or wait, more are refused at once
 
 
+class StepTimes(Protocol):
+    """How long the steps of one data-parallel rank take: ``Costs`` by formula, ``Tables`` (tables.py) by measured
+    kernels. ``context``: tokens that all decodes of a step read in layers with full attention, ``windowed``: in layers
+    with a sliding window.
+    """
+
+    @property
+    def window(self) -> int:
+        """Tokens of the sliding window; 0: ``windowed`` is not looked at."""
+
+    def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
+        """Seconds of a step of decodes alone, and by how much the next is longer."""
+
+    def mixed(self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]) -> float:
+        """Seconds of a step of decodes and prefill chunks, each (tokens computed before, tokens)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Coefficients of the step time, all in seconds: kernels run one after the other, so a step is a sum, and each kind
-    of kernel takes the longer of reading and computing. Work is divided by the micro-batches in flight, reading weights
-    and what a layer costs in any case are not: a token passes all stages.
+    """``StepTimes`` by formula. Coefficients of the step time, all in seconds: kernels run one after the other, so a
+    step is a sum, and each kind of kernel takes the longer of reading and computing. Work is divided by the
+    micro-batches in flight, reading weights and what a layer costs in any case are not: a token passes all stages.
     """
 
     step_s: float  # every step: host, kernel floors of all layers, latency of collectives and hops
@@ -75,16 +93,11 @@ class Costs:
         return self.step_s + self.sequence_s * sequences + dense_s + tokens * self.traffic_s / m
 
     def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        """Seconds of a step of decodes alone, and by how much the next is longer.
-
-        ``context``: tokens that all of them read in layers with full attention, ``windowed``: with a sliding window.
-        """
         m = self.in_flight(sequences)
         attention_s = (context * self.context_s + windowed * self.window_s) / m
         return self.without_attention(sequences, sequences) + attention_s, sequences * self.context_s / m
 
     def mixed(self, decodes: int, context: int, windowed: float, chunks: list[tuple[int, int]]) -> float:
-        """Seconds of a step with ``decodes`` reading ``context`` tokens and prefill chunks of (start, tokens)."""
         tokens, attention_s = decodes, context * self.context_s + windowed * self.window_s
         floor_s = self.prefill_s if chunks else 0.0
         for start, count in chunks:
@@ -100,7 +113,7 @@ class Costs:
 class Replica:
     """The model of one data-parallel rank: costs, limits and what they came from."""
 
-    costs: Costs
+    costs: StepTimes
     limits: Limits
     prediction: memory.Prediction
     request_overhead_s: float
@@ -113,7 +126,7 @@ _CPU_KV_BYTES = 4 * memory.GIB  # where a profile imitates a CPU whose memory is
 
 def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Replica:
     """The model of one data-parallel rank of a deployment on a device; constants that are not given are those typical
-    of its engine. Pure."""
+    of its engine. Pure. Raises tables.NoRow where ``constants.tables`` asks for what the tables do not have."""
     constants = resolved(constants, settings.engine, device)
     prediction = memory.predict(facts, settings, device)
     if prediction.kv_cache_tokens is None:
@@ -130,7 +143,11 @@ def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, co
         prefill_first=constants.prefill_first,
         max_requests=None if queue is None else -(-queue // settings.data_parallel_size),
     )
-    costs = _costs(settings, facts, device, constants)
+    costs: StepTimes = _costs(settings, facts, device, constants)
+    if constants.tables:
+        from orchestrator.emulator.tables import tables_of  # a package that few have
+
+        costs = tables_of(settings, facts, device, constants)
     return Replica(
         costs, limits, prediction, constants.request_overhead_s, constants.token_interval_s, constants.jitter
     )

@@ -48,17 +48,19 @@ class Constants(Strict):
     token_interval_s: float = Field(default=15e-6, ge=0)  # between the tokens of one step, written one after the other
     prefill_first: bool = False  # decodes rest while there is a prompt to prefill; else both share a step
     jitter: float = Field(default=0.0, ge=0, le=1)  # standard deviation of one step's length, as a share of it
+    tables: bool = False  # kernels as the tables have them (tables.py), not by formula; what a host adds stays
 
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The constants of one engine, where they come from, and how far they were from measurements they were not fitted
-    to: ``error`` has the median of |predicted / measured - 1| of ``ttft`` and ``tpot`` on devices of this architecture,
-    None where nobody looked."""
+    """The constants of one engine, where they come from and of what time (``date``), and how far they were from
+    measurements they were not fitted to: ``error`` has the median of |predicted / measured - 1| of ``ttft`` and
+    ``tpot`` on devices of this architecture, None where nobody looked."""
 
     engine: str
     architecture: str
     source: str
+    date: str
     constants: dict[str, Any]
     error: dict[str, float] | None
 
@@ -66,20 +68,21 @@ class Typical:
 _ARCHITECTURES = {8: "ampere", 9: "hopper", 10: "blackwell"}  # by CUDA compute capability
 
 
-def typical(engine: str, device: Accelerator) -> Typical:
-    """What is typical of an engine on a device: constants.json, vLLM's for engines that are not in it. They were fitted
-    on one architecture; on others they are taken as they are, with the error that they were seen to have there."""
-    rows = _rows()
+def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
+    """What is typical of an engine on a device, of the formula or of the tables: constants.json, vLLM's for engines
+    that are not in it. They were fitted on one architecture; on others they are taken as they are, with the error that
+    they were seen to have there."""
+    rows = _rows()["tables" if tables else "formula"]
     row = rows.get(engine, rows["vllm"])
     architecture = "other" if device.capability is None else _ARCHITECTURES.get(device.capability[0], "other")
     error = row["error"].get(architecture) if engine in rows else None
-    return Typical(engine, architecture, row["source"], row["constants"], error)
+    return Typical(engine, architecture, row["source"], row["date"], row["constants"], error)
 
 
 def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:
     """The constants that were given, and for the rest what is typical of the engine."""
     given = constants.model_dump(exclude_unset=True)
-    return Constants.model_validate(typical(engine, device).constants | given)
+    return Constants.model_validate(typical(engine, device, constants.tables).constants | given)
 
 
 @cache

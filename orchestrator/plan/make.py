@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.engines import ENGINES, ROUTERS
@@ -154,8 +155,11 @@ def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[
 
 
 def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
-    """With the path of its profile resolved. Reports one that cannot be read."""
+    """With the path of its profile resolved. Reports one that cannot be read, and tables that are not installed."""
     given: Predictions = experiment.parts.get("predictions", Predictions())
+    if given.tables and find_spec("aiconfigurator_core") is None:
+        why = "the tables are not installed"
+        experiment.problems.add(("predictions", "tables"), why, "pip install llm-serving-orchestrator[tables]")
     if given.profile is None:
         return given
     from orchestrator.emulator.profile import load_profile  # few need it

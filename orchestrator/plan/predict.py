@@ -17,8 +17,9 @@ from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.model import Replica, no_term, replica
-from orchestrator.emulator.profile import Profile, device_of, facts_of, load_profile, typical
+from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, load_profile, typical
 from orchestrator.emulator.steady import SAMPLES, Demand, Rank, State
+from orchestrator.emulator.tables import NoRow
 from orchestrator.engines import ENGINES
 from orchestrator.load.workloads.content import SAFE_IDS, RandomIds
 from orchestrator.plan.model import Deployment, Plan
@@ -72,7 +73,8 @@ class _Known(NamedTuple):
 
 
 def predicted(plan: Plan) -> Plan:
-    """The plan with ``levels``, ``capacity`` and ``error`` (or ``not_predicted``) in what its deployments predict."""
+    """The plan with ``levels``, ``capacity`` and ``error`` (or ``not_predicted``) in what its deployments predict, and
+    ``no_row`` where tables were asked for that have none, so that the formula answered."""
     foretold = _Predictor(plan)
     return plan.with_deployments(
         one.model_copy(update={"predicted": (one.predicted or {}) | foretold(one)}) if one.runs else one
@@ -97,14 +99,22 @@ class _Predictor:
 
     def __call__(self, one: Deployment) -> dict[str, Any]:
         try:
-            known = self._known(one)
-            caching = one.settings.enable_prefix_caching is not False
-            found = [
-                (name, self._under(known, name, self._plan.levels_of(load, one.id), caching))
-                for name, load in ((load.workload.name, load) for load in self._plan.loads_of(one.id))
-            ]
-        except Unknown as why:
+            if not self._plan.predictions.tables or ENGINES[one.settings.engine].emulated:
+                return self._foretold(one, tables=False)
+            try:
+                return self._foretold(one, tables=True)
+            except NoRow as why:
+                return self._foretold(one, tables=False) | {"no_row": str(why)}
+        except (Unknown, NoRow) as why:
             return {"not_predicted": str(why)}
+
+    def _foretold(self, one: Deployment, tables: bool) -> dict[str, Any]:
+        """Raises Unknown, and NoRow of the tables."""
+        known, caching = self._known(one, tables), one.settings.enable_prefix_caching is not False
+        found = [
+            (name, self._under(known, name, self._plan.levels_of(load, one.id), caching))
+            for name, load in ((load.workload.name, load) for load in self._plan.loads_of(one.id))
+        ]
         return {
             "levels": [{"workload": name, **level} for name, (levels, _) in found for level in levels],
             "capacity": {
@@ -113,15 +123,15 @@ class _Predictor:
             "error": {**asdict(known.error), "within": dict(zip(("ttft", "tpot"), known.error.factors, strict=True))},
         }
 
-    def _known(self, one: Deployment) -> _Known:
-        """Raises Unknown."""
+    def _known(self, one: Deployment, tables: bool) -> _Known:
+        """Raises Unknown, and NoRow of the tables."""
         settings, engine, memory = one.settings, ENGINES[one.settings.engine], one.predicted or {}
         if not engine.launches:
             raise Unknown("it runs already, on what is not known")
         for field, what in NO_TERM.items():
             if getattr(settings, field):
                 raise Unknown(f"the model has no term for {what}")
-        profile, facts, device, error = self._imitated(one) if engine.emulated else self._real(one)
+        profile, facts, device, error = self._imitated(one) if engine.emulated else self._real(one, tables)
         names = ["max_model_len", "max_num_seqs", "max_num_batched_tokens"]
         limits = {name: memory[name] for name in names if name in memory}
         if not engine.emulated and memory.get("kv_cache_tokens"):
@@ -137,7 +147,7 @@ class _Predictor:
         profile = self._profile(one.settings.profile)
         return profile, facts_of(profile, one.settings), device_of(profile, one.hardware), OF_THE_FORMULA
 
-    def _real(self, one: Deployment) -> tuple[Profile, ModelFacts, Accelerator, Error]:
+    def _real(self, one: Deployment, tables: bool) -> tuple[Profile, ModelFacts, Accelerator, Error]:
         settings, hardware, given = one.settings, one.hardware, self._given
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
         if facts is None:
@@ -155,16 +165,18 @@ class _Predictor:
             raise Unknown("no figures of this CPU are known: fit a profile and name it (predictions: {profile: FILE})")
         if (found := of_hardware(hardware)) is None:
             raise Unknown(f"the catalogue has no accelerator {hardware.accelerator!r}")
-        known = typical(settings.engine, found)
+        known = typical(settings.engine, found, tables)
         if known.error is None:
             where = f"{settings.engine} on {found.name}"
             raise Unknown(
                 f"nobody compared the model with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
             )
-        source, wider = f"published points of {known.engine} on {known.architecture} GPUs", 1.0
+        source, wider = f"published points of {known.engine} on {known.architecture} GPUs, {known.date}", 1.0
+        source = f"{source}, by tables of kernels" if tables else source
         if settings.world_size != settings.tensor_parallel_size or settings.tensor_parallel_size > 8:
             source, wider = f"{source}, none of them parallel like this one: twice their error", 2.0
-        return Profile(), facts, found, Error(wider * known.error["ttft"], wider * known.error["tpot"], source)
+        error = Error(wider * known.error["ttft"], wider * known.error["tpot"], source)
+        return Profile(constants=Constants(tables=True) if tables else Constants()), facts, found, error
 
     def _demand_of(self, name: str, caching: bool) -> Demand:
         """Raises Unknown where nobody counted the tokens of its prompts."""

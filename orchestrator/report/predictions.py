@@ -24,13 +24,14 @@ def predictions_text(plan: Plan) -> Iterator[str]:
     }.values():
         off = f"median error of predictions: {error['ttft']:.0%} (TTFT), {error['tpot']:.0%} (TPOT)"
         yield f"{off}, on {error['source']}; intervals hold 9 in 10"
-    unknown: dict[str, list[str]] = {}
-    for one in plan.deployments:
-        if why := (one.predicted or {}).get("not_predicted"):
-            unknown.setdefault(why, []).append(one.label)
-    for why, labels in unknown.items():
-        more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
-        yield f"not predicted: {why}: {', '.join(labels[:8])}{more}"
+    for key, said in (("no_row", "predicted by the formula, no tables"), ("not_predicted", "not predicted")):
+        reasons: dict[str, list[str]] = {}
+        for one in plan.deployments:
+            if why := (one.predicted or {}).get(key):
+                reasons.setdefault(why, []).append(one.label)
+        for why, labels in reasons.items():
+            more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
+            yield f"{said}: {why}: {', '.join(labels[:8])}{more}"
     if promise(plan):
         order = "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
         yield order if plan.predictions.order else "the longest are run first (predictions: {order: false})"

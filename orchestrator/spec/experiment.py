@@ -195,10 +195,11 @@ class Budget(Strict):
 
 
 class Predictions(Strict):
-    """What predictions are used for. ``order``: those predicted best are run first."""
+    """What predictions are made from, and used for. ``order``: those predicted best are run first."""
 
     order: bool = True
     profile: Line | None = None  # of `emulator fit`, for deployments on its accelerator
+    tables: bool = False  # kernels as the extra `tables` has measured them, where it has; else the formula
 
 
 class SweepRules(Strict):

@@ -73,7 +73,7 @@ def test_the_shipped_constants_are_those_that_did_not_see_what_they_are_scored_o
     assert device
     root = Path(__file__).parents[3] / "benchmarks" / "emulator"
     folds = json.loads((root / "folds.json").read_text(encoding="utf-8"))
-    assert typical(engine, device).constants == folds[f"{engine} 0"]["constants"]
-    assert not set(folds[f"{engine} 0"]["saw"]) & set(folds[f"{engine} 1"]["saw"])
+    assert typical(engine, device).constants == folds[f"formula {engine} 0"]["constants"]
+    assert not set(folds[f"formula {engine} 0"]["saw"]) & set(folds[f"formula {engine} 1"]["saw"])
     scored = {"vllm Meta-Llama-3.1-70B TP1 fp8", "vllm Meta-Llama-3.1-70B TP4 fp8", "vllm Meta-Llama-3.1-70B TP8 fp8"}
-    assert not (scored | {"vllm gpt-oss-120b TP2 fp4"}) & set(folds["vllm 0"]["saw"])
+    assert not (scored | {"vllm gpt-oss-120b TP2 fp4"}) & set(folds["formula vllm 0"]["saw"])

@@ -14,6 +14,7 @@ from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import promise
 from orchestrator.plan.predict import DEFAULT_SLO, LADDER, Error, predicted
 from orchestrator.report.predictions import predictions_text
+from tests.unit.emulator.test_tables import Kernels
 from tests.unit.plan.files import planned
 
 CHANGES: dict[str, Any] = {
@@ -217,6 +218,32 @@ def test_a_fitted_profile_is_used_on_its_accelerator_with_its_own_error(tmp_path
     )
     with pytest.raises(ProblemsError, match=r"x.yaml:\d+.*no.yaml"):
         planned(tmp_path / "x.yaml", **CHANGES, predictions={"profile": "./no.yaml"})
+
+
+def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
+        return "no row for TP=4" if ("tp_size", 4) in words else Kernels()
+
+    formula = foretold()
+    monkeypatch.setattr("orchestrator.emulator.tables._compiled", compiled)
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: name)
+    plan = foretold(predictions={"tables": True})
+    for one, by_formula in zip(plan.deployments, formula.deployments, strict=True):
+        if one.settings.tensor_parallel_size == 4:
+            assert foretells(one) == foretells(by_formula) | {"no_row": "no row for TP=4"}
+        else:
+            assert foretells(one)["levels"] != foretells(by_formula)["levels"]
+            assert "tables of kernels" in foretells(one)["error"]["source"]
+    text = "\n".join(predictions_text(plan))
+    assert "predicted by the formula, no tables: no row for TP=4" in text
+
+
+def test_tables_that_are_not_installed_are_a_problem_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
+    with pytest.raises(ProblemsError, match=r"llm-serving-orchestrator\[tables\]"):
+        foretold(predictions={"tables": True})
 
 
 def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() -> None:
