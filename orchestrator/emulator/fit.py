@@ -121,8 +121,8 @@ def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]
 def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
     """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample weighs the same.
 
-    Those that change nothing for any sample (of experts, where no model has any) stay as they are. ``jitter`` comes
-    last: it is what brings the 90th percentile of TTFT closest, which without it is too low.
+    Those that change nothing for any sample (of experts, where no model has any) stay as they are; ``jitter`` comes
+    last.
     """
     names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
     origin = np.log([max(getattr(start, name), 1e-7) for name in names])
@@ -139,8 +139,13 @@ def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
         origin + np.log(_scales(names, *scales)) for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
     ]
     nearest = min(corners, key=lambda corner: np.sum(np.log1p((residuals(corner) / 0.1) ** 2)))
-    found = at(least_squares(residuals, nearest, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80).x)
-    tried = [found.model_copy(update={"jitter": value}) for value in _JITTERS]
+    best = least_squares(residuals, nearest, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80).x
+    return with_jitter(samples, at(best))
+
+
+def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants:
+    """With the jitter that brings the 90th percentile of TTFT closest, where that is more than chance would."""
+    tried = [constants.model_copy(update={"jitter": value}) for value in _JITTERS]
     return min(tried, key=lambda one: np.mean([_tail_error(sample, one) for sample in samples]) + _CHANCE * one.jitter)
 
 

@@ -1,0 +1,90 @@
+"""How far the tails of TTFT and TPOT stand above their medians, as published (tails.csv) and as simulated, by jitter.
+
+    python benchmarks/emulator/tails.py          # about a minute
+
+``jitter`` is how much steps vary by themselves (orchestrator/emulator/profile.py). Printed for each engine and device:
+the medians over all points of tail / median, measured, then simulated with each jitter; the jitter whose tails come
+closest to the measured ones, over all points; and how far the medians themselves are off.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.catalog.accelerators import find
+from orchestrator.catalog.models import facts_from_config, known_config
+from orchestrator.emulator.model import replica
+from orchestrator.emulator.profile import Constants
+from orchestrator.emulator.simulate import run_closed
+from orchestrator.spec.settings import EngineSettings
+
+Floats = NDArray[np.float64]
+JITTERS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+KNOWN = {"deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-V3"}  # of one shape
+FP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
+
+
+def read() -> list[dict[str, str]]:
+    lines = Path(__file__).with_name("tails.csv").read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def simulated(row: dict[str, str], jitter: float) -> Floats:
+    """Median and tail of TTFT, median and tail of TPOT, in milliseconds."""
+    model = KNOWN.get(row["model"], row["model"])
+    config: dict[str, Any] = dict(known_config(model) or {})
+    if row["precision"] == "fp4" and "gpt-oss" not in model:
+        config |= FP4
+    facts, device = facts_from_config(model, config), find(row["device"])
+    assert facts and device
+    settings = EngineSettings(
+        engine=row["engine"], model=model, tensor_parallel_size=int(row["tensor"]),
+        enable_expert_parallel=int(row["expert"]) > 1 or None,
+    )  # fmt: skip
+    rng, in_flight = np.random.default_rng(0), int(row["concurrency"])
+    prompts, outputs = (
+        rng.integers(round(0.8 * most), most + 1, 10 * in_flight) for most in (int(row["input"]), int(row["output"]))
+    )
+    one = replica(settings, facts, device, Constants(jitter=jitter))
+    trace, outcome = run_closed(one, prompts, outputs, in_flight)
+    ttft = outcome.first_token_s - trace.arrival_s
+    tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
+    tail = int(row["percentile"]) / 100
+    return 1e3 * np.array([np.median(ttft), np.quantile(ttft, tail), np.median(tpot), np.quantile(tpot, tail)])
+
+
+def main() -> None:
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for row in read():
+        groups[row["engine"], row["device"], row["source"], row["percentile"]].append(row)
+    print(
+        f"{'tail / median, of TTFT and TPOT':62} {'measured':>13}"
+        + "".join(f" {f'jitter {one:g}':>13}" for one in JITTERS)
+    )
+    for name, rows in sorted(groups.items()):
+        measured = np.array([[float(row[key]) for key in ("ttft", "ttft_tail", "tpot", "tpot_tail")] for row in rows])
+        found = np.array([[simulated(row, jitter) for row in rows] for jitter in JITTERS])
+        shown = [measured, *found]
+        ratios = [np.median(np.stack([one[:, 1] / one[:, 0], one[:, 3] / one[:, 2]]), axis=1) for one in shown]
+        label = f"{name[0]} {name[1]} p{name[3]} {name[2]}, {len(rows)} points"
+        print(f"{label:62}" + "".join(f" {ttft:6.2f} {tpot:6.3f}" for ttft, tpot in ratios))
+        off = np.abs(found / measured - 1)
+        print(
+            "".join(
+                f"    {what} off by {np.median(off[0][:, at]):.0%}"
+                for at, what in enumerate(("median TTFT", "tail of TTFT", "median TPOT", "tail of TPOT"))
+            )
+        )
+        for what, at in (("TTFT", 0), ("TPOT", 2)):
+            far = np.abs(np.log(found[:, :, at + 1] / found[:, :, at]) - np.log(measured[:, at + 1] / measured[:, at]))
+            print(f"    {what}: |log| of tails " + " ".join(f"{np.mean(one):.3f}" for one in far))
+
+
+if __name__ == "__main__":
+    main()
