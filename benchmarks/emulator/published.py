@@ -90,29 +90,40 @@ def told(points: list[Point], names: tuple[str, ...], start: Constants) -> tuple
 
 def refit(points: list[Point], kind: str) -> dict[str, dict[str, Any]]:
     """By kind of step times, engine and half: the constants, the configurations that they saw, when those were
-    measured."""
+    measured. Of the tables the first half's alone."""
     folds: dict[str, dict[str, Any]] = {}
-    for half in (0, 1):
-        start = (
-            Constants()
-            if kind == "formula"
-            else Constants(tables=True, **{name: Constants.model_fields[name].default for name in HOST})
-        )
+    for half in (0, 1) if kind == "formula" else (FIRST_FITTED,):
+        defaults = {name: Constants.model_fields[name].default for name in FITTED["formula"]["vllm"]}
+        start = Constants(tables=kind == "tables", **defaults)
         for engine, names in FITTED[kind].items():
             seen = [
                 one for one in points
                 if one.half == half and one.engine == engine and not one.unfitted and not one.doubtful
             ]  # fmt: skip
+            seen = seen if kind == "formula" else with_rows(light(seen))
             start = start.model_copy(update={"prefill_first": engine == "sglang"})
             start = fitted(seen, told(seen, names, start), start)
             folds[f"{kind} {engine} {half}"] = {
                 "constants": start.model_dump(include={*FITTED[kind]["vllm"], "prefill_first"}),
                 "saw": sorted({one.configuration for one in seen}),
-                "measured": f"{min(dates)} to {max(dates)}"
-                if (dates := [one.month for one in seen if one.month])
-                else "",
+                "measured": measured(seen),
             }
     return folds
+
+
+def light(points: list[Point]) -> list[Point]:
+    """Three at the most of each configuration on a system, of few and short requests: the tables answer slowly."""
+    groups: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for one in sorted(points, key=lambda one: (one.concurrency, one.lengths)):
+        if one.concurrency <= 32 and one.lengths[1] <= 1024:
+            groups[one.system, one.configuration].append(one)
+    return [one for group in groups.values() for one in group[:: -(-len(group) // 3)]]
+
+
+def measured(points: list[Point]) -> str:
+    """From when to when, as far as the file says it."""
+    months = sorted({one.month for one in points} - {""})
+    return f"{months[0]} to {months[-1]}" if months else "no date given"
 
 
 Found = dict[Point, tuple[float, float]]
@@ -180,7 +191,7 @@ def _broken(losses: Floats | list[float]) -> str:
 
 
 def table(points: list[Point], found: Found) -> dict[tuple[str, bool], Floats]:
-    """Print errors by group and choices; the errors of each engine on the scored half and on B200."""
+    """Print errors by group; those of each engine on the scored half and on B200."""
     of: dict[str, Callable[[Point], bool]] = {
         "H100, H200, half 1: scored": lambda one: not one.unfitted and one.half != FIRST_FITTED,
         "  of half 0 by the fit of half 1": lambda one: not one.unfitted and one.half == FIRST_FITTED,
@@ -191,6 +202,8 @@ def table(points: list[Point], found: Found) -> dict[tuple[str, bool], Floats]:
     for name, belongs in of.items():
         for engine in ("", *ENGINES):
             group = [one for one in points if belongs(one) and one.engine.startswith(engine)]
+            if not group:
+                continue
             ttft, tpot = errors(group, found)
             print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%}")
             if engine and not name.startswith(" "):
@@ -202,12 +215,16 @@ def table(points: list[Point], found: Found) -> dict[tuple[str, bool], Floats]:
         print(
             f"    {' '.join(configuration):55} {len(group):4} {tpot:7.1%} {ttft:7.1%}   x{bias[1]:.2f} x{bias[0]:.2f}"
         )
+    return by_engine
+
+
+def picks(points: list[Point], found: Found, by_engine: dict[tuple[str, bool], Floats]) -> None:
+    """Print how often the best by prediction breaks the limit."""
     margins = {key: float(value[1]) for key, value in by_engine.items()}
     for name, unfitted in (("H100, H200", False), ("B200", True)):
         for which, population in (("what plan predicts, architectures with a formula", True), ("all", False)):
             group = [one for one in points if one.unfitted is unfitted and (one.facts.exact or not population)]
             print(f"choices that break the limit, {name}, {which}: {'; '.join(choices(group, found, margins))}")
-    return by_engine
 
 
 def write(kind: str, folds: dict[str, dict[str, Any]], by_engine: dict[tuple[str, bool], Floats]) -> None:
@@ -231,30 +248,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the wheel is unpacked")
     parser.add_argument("--refit", action="store_true")
-    parser.add_argument(
-        "--tables", action="store_true", help="also tables of kernels, on points that they have rows for"
-    )
+    parser.add_argument("--tables", action="store_true", help="tables of kernels beside the formula")
     parser.add_argument("--write", action="store_true", help="with --refit: put the constants where they are read from")
     arguments = parser.parse_args()
     points, left_out = read(arguments.folder)
     print(f"{len(points):,} points are used; of the file's others of these engines")
     for why, number in left_out.most_common():
         print(f"  {number:5,} {why}")
-    if arguments.tables:
-        points = with_rows(points)
-    for kind in ("formula", "tables") if arguments.tables else ("formula",):
-        print(f"\n{kind}")
-        again = arguments.refit and kind == ("tables" if arguments.tables else "formula")
-        folds = refit(points, kind) if again else json.loads(FOLDS.read_text(encoding="utf-8"))
-        if not again:
-            for engine in ENGINES:
-                shipped = profile.typical(engine, points[0].device, kind == "tables").constants
-                assert shipped == folds[f"{kind} {engine} {FIRST_FITTED}"]["constants"], (
-                    "shipped: not of the first half"
-                )
-        by_engine = table(points, predictions(points, folds, kind))
-        if again and arguments.write:
-            write(kind, folds, by_engine)
+    kind, scored = "tables" if arguments.tables else "formula", points
+    known = json.loads(FOLDS.read_text(encoding="utf-8"))
+    if kind == "tables":
+        scored = with_rows([one for one in points if one.unfitted or one.half != FIRST_FITTED])
+        print("the formula on the same points")
+        table(scored, predictions(scored, known, "formula"))
+        print("tables")
+    folds = refit(points, kind) if arguments.refit else known
+    for engine in () if arguments.refit else ENGINES:
+        shipped = profile.typical(engine, points[0].device, arguments.tables).constants
+        assert shipped == folds[f"{kind} {engine} {FIRST_FITTED}"]["constants"], (
+            "shipped are not those of the first half"
+        )
+    found = predictions(scored, folds, kind)
+    by_engine = table(scored, found)
+    if kind == "formula":
+        picks(points, found, by_engine)
+    if arguments.refit and arguments.write:
+        write(kind, folds, by_engine)
 
 
 if __name__ == "__main__":

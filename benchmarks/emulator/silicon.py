@@ -5,10 +5,10 @@ H200 and B200, most of them from public benchmark runs, and config.json files of
 points without data and pipeline parallelism of at most 256 requests in flight, of architectures that the catalogue has
 a formula for, on devices that hold the model by its own count; points that several dumps repeat count once.
 
-Assumed, since the file does not say: 10 requests per slot in closed loop, lengths uniform in 0.8 to 1.0 of those
-stated, TTFT a mean. Of the file's SGLang points of source "gap-analysis" the lengths are taken as fixed (on half 0
-their TTFT is that of waves of prompts). Two of its sources are not fitted on, but scored: vLLM points of FP8 whose
-prompts go through an H200 at 77 % of its peak beside their decodes.
+Assumed, since the file does not say: TTFT a mean, and as in the scripts of InferenceMAX 10 requests per slot in closed
+loop with lengths uniform in 0.8 to 1.0 of those stated. Of the file's SGLang points of source "gap-analysis" the
+lengths are taken as fixed (on half 0 their TTFT on H100 is that of waves of prompts). Two of its sources are not fitted
+on, but scored: vLLM points of FP8 whose prompts go through an H200 at 77 % of its peak beside their decodes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from orchestrator.emulator.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
 Floats = NDArray[np.float64]
-JITTERS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+JITTERS = (0.0, 0.05, 0.1, 0.2)
 KNOWN = {"deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-V3"}  # of one shape
 FP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
 

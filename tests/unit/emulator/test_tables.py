@@ -24,13 +24,16 @@ HOST = Constants(
 
 class Kernels:
     """As an EngineHandle answers, in milliseconds: products 5 + 0.01 a token, attention 1e-5 a pair of tokens, 1e-4 a
-    token of context; a batch of more than 64 is in no row."""
+    token of context; a batch of more than ``most`` is in no row."""
+
+    def __init__(self, most: int = 64) -> None:
+        self.most = most
 
     def decode_step_latency(self, sequences: int, length: int, _: int) -> float:
         return self.mixed_step_breakdown(0, sequences, length, 1, 0)[0]
 
     def mixed_step_breakdown(self, prompt: int, decodes: int, length: int, _: int, cached: int) -> tuple[float, ...]:
-        if decodes > 64:
+        if decodes > self.most:
             raise RuntimeError("no bracket\nfor this batch")
         new = length - cached if prompt else 0  # of one prompt, as it is asked for here
         parts = (5 + 0.01 * (new + decodes), 1e-5 * new * (cached + new / 2), 1e-4 * decodes * length)

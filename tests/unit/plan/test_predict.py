@@ -224,7 +224,7 @@ def test_tables_of_kernels_predict_where_they_have_rows_and_the_formula_elsewher
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
-        return "no row for TP=4" if ("tp_size", 4) in words else Kernels()
+        return "no row for TP=4" if ("tp_size", 4) in words else Kernels(most=10**6)
 
     formula = foretold()
     monkeypatch.setattr("orchestrator.emulator.tables._compiled", compiled)
