@@ -34,10 +34,6 @@ Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
 FOLDS = Path(__file__).with_name("folds.json")
 SOURCE = "aiconfigurator-core 0.12.0, systems/silicon_sample.csv (Apache-2.0), half of its H100 and H200 configurations"
-JITTER = (
-    "0 unless fitted: no published p90 or p99 of these configurations was found; published streams of vLLM and SGLang "
-    "with 1 to 8 in flight elsewhere have a p99 of ITL 1.03 to 1.28 times the median, 1 to 10 % of a step"
-)
 FIRST_FITTED, LIMITS_MS = 0, (10, 15, 20, 30)
 PULL = 0.03  # of constants towards where they start, for those that the points say little of
 # SGLang's constants start from vLLM's; only what its points can tell is fitted.
@@ -123,7 +119,7 @@ def light(points: list[Point]) -> list[Point]:
 def measured(points: list[Point]) -> str:
     """From when to when, as far as the file says it."""
     months = sorted({one.month for one in points} - {""})
-    return f"{months[0]} to {months[-1]}" if months else "no date given"
+    return " to ".join(dict.fromkeys([months[0], months[-1]])) if months else "no date given"
 
 
 Found = dict[Point, tuple[float, float]]
