@@ -87,6 +87,7 @@ def model_config(model: str, revision: str | None = None, overrides: Json | None
 
 @lru_cache(maxsize=256)
 def _facts_cached(model: str, revision: str | None, overrides: str, online: bool) -> ModelFacts | None:
+    found: tuple[Json, int | None] | None
     if model.endswith(".gguf"):
         from orchestrator.catalog.gguf import read_header  # few need it
 
