@@ -73,9 +73,9 @@ def launches_of(store: Store, attempts: Iterable[PointHead]) -> dict[str, Launch
 
 def compared(predicted: Mapping[str, Any], reported: Mapping[str, Any]) -> dict[str, Predicted]:
     """All figures of FIGURES, from the contents of ``predicted_json`` and ``engine_reported_json``."""
-    return {name: _figure(predicted.get(ours), reported.get(name)) for name, ours in FIGURES.items()}
-
-
-def _figure(predicted: float | None, reported: float | None) -> Predicted:
-    difference = (predicted - reported) / reported * 100 if predicted is not None and reported else None
-    return Predicted(predicted, reported, difference)
+    found = {}
+    for name, in_prediction in FIGURES.items():
+        promised, told = predicted.get(in_prediction), reported.get(name)
+        difference = (promised - told) / told * 100 if promised is not None and told else None
+        found[name] = Predicted(promised, told, difference)
+    return found

@@ -40,14 +40,7 @@ Process = Callable[[Asked, np.random.Generator], Offsets]
 
 ARRIVALS: Registry[Process] = Registry(
     "arrivals",
-    {
-        "constant": "orchestrator.load.arrivals:constant",
-        "poisson": "orchestrator.load.arrivals:poisson",
-        "gamma": "orchestrator.load.arrivals:gamma",
-        "ramp": "orchestrator.load.arrivals:ramp",
-        "steps": "orchestrator.load.arrivals:steps",
-        "trace": "orchestrator.load.arrivals:trace",
-    },
+    {name: f"{__name__}:{name}" for name in ("constant", "poisson", "gamma", "ramp", "steps", "trace")},
 )
 
 _NEEDS = {"ramp": "to", "steps": "steps", "trace": "trace"}

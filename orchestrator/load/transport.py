@@ -16,7 +16,7 @@ from orchestrator.load.sockets import LOCAL_LIMITS, MAX_EVENTS, READ, WRITE, Con
 from orchestrator.results.outcomes import ErrorClass
 
 READ_BYTES = 4_096  # allocated for every read: 64 KiB cost a seventh of all CPU time in malloc and page faults
-FIRST_READS = 3  # headers, a role, a token: so many reads of a response go before the reads of running streams
+EARLY_READS = 3  # headers, a role, a token: so many reads of a response go before the reads of running streams
 LARGEST_READ_BYTES = 65_536  # a read that decrypts returns whole TLS records
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 SWEEP_AFTER_NS = 250_000_000  # a stream that has been silent this long is examined
@@ -246,7 +246,7 @@ class Transport:
             assert head is not None
         else:
             flight.received += len(data)
-        if len(flight.parts) >= FIRST_READS or (b"data:" in data and b'"role"' not in data):
+        if len(flight.parts) >= EARLY_READS or (b"data:" in data and b'"role"' not in data):
             self._poller.put_back(fd)
             # the last chunk, perhaps with trailers; a stream whose own lines end like the shorter mark needs the longer
             flight.mark = b"" if not head.chunked else END_MARK if data.endswith(b"\r\n\r\n\r\n") else TRAILERS_MARK

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import orjson
 
@@ -59,19 +60,13 @@ def _cell(value: object) -> object:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def flat(value: object, prefix: str = "") -> dict[str, object]:
+def flat(value: Any, prefix: str = "") -> dict[str, object]:
     """Nested objects become dotted columns (``ttft_ms.p50``); a list becomes one cell."""
     found: dict[str, object] = {}
-    for name, item in _items(value):
+    items = value if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
+    for name, item in items.items():
         if isinstance(item, Mapping) or is_dataclass(item):
             found |= flat(item, f"{prefix}{name}.")
         else:
             found[prefix + name] = "; ".join(map(str, item)) if isinstance(item, list | tuple) else item
     return found
-
-
-def _items(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        yield from value.items()
-    elif is_dataclass(value):
-        yield from ((field.name, getattr(value, field.name)) for field in fields(value))

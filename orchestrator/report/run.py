@@ -89,7 +89,8 @@ def run_text(found: Document) -> Iterator[str]:
     yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {one['clients']} client(s)", "bold")
     shown = _figures(one)
     columns = [Column("ms", fold=True), *map(Column, COLUMNS)]
-    counts, tokens = shown.requests, _token_count(shown)
+    counts = shown.requests
+    tokens = round(shown.output_tokens.mean * counts.ok) if shown.output_tokens else 0  # about as many as gaps
     rows = [(name, getattr(shown, name), tokens if name == "itl_ms" else counts.ok) for name in LATENCIES]
     yield from table(columns, [_row(*row) for row in rows if row[1] or row[0] != "ttfo_ms"])
     yield ""
@@ -205,11 +206,6 @@ def _error_texts(requests: Rows) -> dict[str, str]:
     counted = said.group_by(["error_class", "error"], use_threads=False).aggregate([([], "count_all")])
     rarest_first = counted.sort_by("count_all").to_pylist()
     return {row["error_class"]: row["error"] for row in rarest_first if row["error"]}
-
-
-def _token_count(shown: Figures) -> int:
-    """Roughly the number of gaps between tokens, which the percentiles of ITL are taken from."""
-    return round(shown.output_tokens.mean * shown.requests.ok) if shown.output_tokens else 0
 
 
 def _row(name: str, values: Distribution | None, count: int) -> list[str]:

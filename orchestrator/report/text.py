@@ -42,7 +42,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
         [one if isinstance(one, Cell) else Cell(one) for one in row]
         for row in ([Cell(column.title, "bold") for column in columns], *rows)
     ]
-    width = width or terminal_width()
+    width = width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH)
     for shown, gap in ((cells, "  "), (cells, " "), (_stacked(columns, cells), " ")):
         texts = [[cell.text for cell in column] for column in zip(*shown, strict=True)]
         natural = [max(len(line) for text in column for line in text.split("\n")) for column in texts]
@@ -93,11 +93,6 @@ def _between_words(line: str, width: int) -> str:
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     parts = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(f"{begin}{part}{end}" for part in parts)
-
-
-def terminal_width() -> int:
-    """Columns of the terminal; WIDTH where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
 def say(text: str, style: str | None = None) -> str:

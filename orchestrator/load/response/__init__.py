@@ -100,7 +100,7 @@ class InFlight:
     response: Response = field(default_factory=Response)
     parts: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
-    odd: int = FIRST_READS  # so many of the first parts are left for ``finish``
+    skipped: int = FIRST_READS  # so many of the first parts are left for ``finish``
     mark: bytes = b""
     head: Head | None = None
     received: int = 0  # bytes of the body, counted while every read is examined
@@ -133,23 +133,23 @@ class InFlight:
 
 def can_read_ahead(flight: InFlight, least: int = AHEAD_READS) -> bool:
     """Whether at least ``least`` reads may be counted undecoded. Replies that are needed as text stay whole."""
-    enough = len(flight.parts) - LAST_READS - flight.odd >= least
+    enough = len(flight.parts) - LAST_READS - flight.skipped >= least
     return enough and flight.mark != b"" and flight.response.parsed.texts is None
 
 
 def read_ahead(flight: InFlight, wire: Wire) -> None:
     """Counts the plain ones among the next reads and drops their bytes. Only after ``can_read_ahead``."""
-    step = slice(flight.odd, min(flight.odd + STEP, len(flight.parts) - LAST_READS))
+    step = slice(flight.skipped, min(flight.skipped + STEP, len(flight.parts) - LAST_READS))
     parts, times = flight.parts[step], flight.times[step]
     matches, payloads = _single_events(parts)
     if not payloads or not wire.count(payloads, flight.response.parsed):
-        flight.odd = step.stop
+        flight.skipped = step.stop
         return
     flight.response.event_ns.extend(compress(times, matches))
     stays = [not match for match in matches]
     flight.parts[step] = compress(parts, stays)
     flight.times[step] = compress(times, stays)
-    flight.odd += sum(stays)
+    flight.skipped += sum(stays)
 
 
 def _single_events(reads: list[bytes]) -> tuple[list[bool], list[bytes]]:

@@ -18,7 +18,7 @@ MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
 MOST_SAID = 2_000  # characters of an error. Rows shorten it after secrets are removed, so that none is cut in two
-LAST_READS = 16  # so many are searched for one whole chunk
+SEARCHED_READS = 16  # so many of the last reads are searched for one whole chunk
 
 
 class BadHttp(Exception):
@@ -197,7 +197,7 @@ def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
     A chunk begins there, so the end of a chunked body is found without reading all of it. Only a server that sends,
     within a larger chunk, what looks like a whole chunk can deceive this; ``finish`` notices.
     """
-    for back in range(2, min(len(reads), LAST_READS) + 1):
+    for back in range(2, min(len(reads), SEARCHED_READS) + 1):
         line, _, chunk = reads[-back].partition(b"\r\n")
         if chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2):
             return b"".join(reads[1 - back :])
