@@ -1,6 +1,6 @@
-"""Where engines and clients run: one protocol (base.py), two clusters. The only code that imports ray.
+"""Where engines and clients run: one protocol (base.py), two kinds of cluster. The only code that imports ray.
 
-A third kind of cluster is a class like LocalCluster, a line here, and a module like tests/cluster/test_contract.py.
+A new kind of cluster is a class like LocalCluster, a line below, and a test module like tests/cluster/test_contract.py.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from orchestrator.cluster.base import Cluster
     from orchestrator.results.store import Store
 
-LOCAL = "local"  # the address of this machine without Ray
+LOCAL = "local"  # the address that means: this machine, without Ray
 
 
 def open_cluster(store: Store | None, address: str | None = None, client_limit: int | None = None) -> Cluster:
-    """This machine for the address ``local``, else Ray: the cluster there, the running one, or a new one here.
+    """This machine if ``address`` is ``local``; otherwise Ray: the cluster at the address, a running one, or a new one.
 
-    Raises InputError when the cluster that is named does not answer.
+    Raises InputError when the named cluster does not answer.
     """
     if address == LOCAL:
         from orchestrator.cluster.local import LocalCluster

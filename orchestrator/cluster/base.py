@@ -1,8 +1,8 @@
-"""What the runner needs of a cluster: machines, places, agents that run engines, clients that load them.
+"""What the runner needs from a cluster: machines, placements, agents that run engines, and clients that load them.
 
-Two implement it: this machine without Ray (local.py) and Ray (ray_cluster.py). Everything here is plain data and one
-protocol, so that the runner is tested without either. An agent is an ``EngineHost`` (engine_host.py), here or on
-another node; any of its calls may raise HostLost.
+Two classes implement it: this machine without Ray (local.py), and Ray (ray_cluster.py). Everything here is plain data
+and protocols, so the runner is tested without either. An agent is an ``EngineHost`` (engine_host.py) on this or another
+node; any call to it may raise HostLost.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart
 
-ASK_LIMIT_S = 60.0  # of a node that is asked what it is; a busy one starts a worker in 30
-ACCELERATOR_LABEL = "ray.io/accelerator-type"  # which Ray gives every node with GPUs it knows
+ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
+ACCELERATOR_LABEL = "ray.io/accelerator-type"  # Ray gives it to every node whose GPUs it knows
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node of the cluster. Nodes that share an ``address`` are one host (tests, several raylets on one machine)."""
+    """One node of the cluster. Nodes with the same ``address`` are one host (several raylets on one machine)."""
 
     node_id: str
     address: str
@@ -46,13 +46,13 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one replica takes: a bundle per node, and the labels that each of these nodes must have."""
+    """What one replica takes: one bundle per node, all alike, and the labels that each of these nodes must have."""
 
     bundles: tuple[Bundle, ...]
     labels: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        """In words; all bundles of a replica are alike."""
+        """In words, for messages."""
         bundle = self.bundles[0]
         each = f"{bundle.gpus} GPUs" if bundle.gpus else f"{bundle.cpus:g} CPUs"
         if len(self.bundles) > 1:
@@ -62,7 +62,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one agent was given, as it found it: ``devices`` sorted GPU ids, ``cores`` its process may use."""
+    """What one agent was given: ``devices`` are sorted GPU ids, ``cores`` the CPU cores its process may use."""
 
     node_id: str
     address: str
@@ -71,46 +71,44 @@ class Allocation:
     cores: tuple[int, ...]
     pid: int
     gpus: tuple[str, ...] = ()  # name and UUID of each device
-    log_path: str = ""  # of its engine on this node; stays there when the agent is lost
+    log_path: str = ""  # of its engine on this node; the file stays there when the agent is lost
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A replica that serves: what it said of itself."""
+    """A replica that serves, and what its engine reported about itself."""
 
-    seconds: float  # from process start
     reported: Mapping[str, float | int | str]
     version: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A rank that is gone. ``left_over``: processes that outlived SIGKILL (never seen; an event if it happens)."""
+    """A rank that was stopped. ``left_over``: processes that outlived SIGKILL (never seen; an event if it happens)."""
 
-    seconds: float
     left_over: int
     log: bytes
-    dirty_gpus: tuple[str, ...] = ()  # UUIDs whose memory was not back in time
+    dirty_gpus: tuple[str, ...] = ()  # UUIDs of GPUs whose memory was not freed in time
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One client's share of a point: its rows, and where in the store they are (nowhere: ``stored`` is empty)."""
+    """One client's share of a point: its rows, and the files in the store that hold them (empty: it stored none)."""
 
     stats: ClientStats
     stored: tuple[FilePart, ...]
     requests: Part
-    token_events: Part | None = None  # of a client that stored nothing
-    replies: tuple[Reply, ...] = ()  # where the point keeps them
+    token_events: Part | None = None  # only from a client that stored nothing
+    replies: tuple[Reply, ...] = ()  # only where the point asks to keep them
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What is known of a cluster's autoscaler. ``may``: nodes may come, or nobody can tell.
+    """What is known of a cluster's autoscaler. ``may``: nodes may be added, or nobody can tell.
 
-    ``silent``: how one that is configured does not report. ``coming``: nodes that are being set up, by type.
-    ``refused``: launches of nodes that failed since it was first asked, by type, and the last reason.
-    ``impossible``: of what is desired, that for which it has no type of node.
+    ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being set up.
+    ``refused``: node type -> how many nodes failed to launch since the first look, and the last reason.
+    ``impossible``: desired footprints for which it has no node type.
     """
 
     may: bool = True
@@ -120,18 +118,18 @@ class Growth:
     impossible: frozenset[Footprint] = frozenset()
 
     def __str__(self) -> str:
-        """Why nodes do not come, as far as it says; empty when it says nothing."""
+        """Why nodes do not come; empty when nothing is known."""
         failed = [f"{number} x {kind}" + f" ({why})" * bool(why) for kind, (number, why) in self.refused.items()]
         refused = f"launches of nodes were refused: {', '.join(failed)}" if failed else ""
         return "; ".join(filter(None, (self.silent, refused)))
 
 
 class HostLost(Exception):
-    """The process or the node of an agent or a client is gone, or silent: infrastructure, not the configuration."""
+    """The process or node of an agent or client is gone or does not answer: infrastructure, not the configuration."""
 
 
 class ClientLost(Exception):
-    """A client's process or node is gone. ``clients``: their indices within the call."""
+    """Load clients whose process or node is gone. ``clients``: their indices among the clients of the point."""
 
     def __init__(self, clients: Sequence[int], why: str = "it did not report") -> None:
         self.clients = tuple(clients)
@@ -140,13 +138,13 @@ class ClientLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long somebody waits for a place: so many seconds, and not once ``stopped`` says that the sweep is over."""
+    """How long to wait for a place: ``timeout_s``, or until ``stopped`` says that the sweep is over."""
 
     timeout_s: float
     stopped: Callable[[], bool] = lambda: False
 
     def check(self, waited_s: float, footprint: Footprint) -> None:
-        """Raises PlacementError when it is over."""
+        """Raises PlacementError when the wait is over."""
         if self.stopped():
             raise PlacementError("the sweep was stopped")
         if waited_s >= self.timeout_s:
@@ -157,7 +155,7 @@ class Patience:
 class Placement:
     """The agents of one replica, rank 0 first, and the resources they hold.
 
-    ``release``: ends their engines and gives back what they hold; again, it changes nothing.
+    ``release`` ends their engines and gives the resources back; calling it again does nothing.
     """
 
     agents: Sequence[EngineHost]
@@ -165,9 +163,9 @@ class Placement:
 
 
 class Probes(Protocol):
-    """Every node of a cluster, to be asked in parallel.
+    """Runs checks on every node of a cluster in parallel.
 
-    ``node_types``: resources of the kinds of nodes that an autoscaler may add, and how many, as far as it tells.
+    ``node_types``: resources of each node type that the autoscaler may add, and the most nodes of it; empty if unknown.
     """
 
     machines: Sequence[Machine]
@@ -176,10 +174,7 @@ class Probes(Protocol):
     def ask(
         self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """What a function returned on each node, by node id; NoAnswer where there was none in time.
-
-        ``nodes``: only these.
-        """
+        """Call ``function(*arguments)`` on all nodes, or only on ``nodes``; node id -> its result, or NoAnswer."""
         ...
 
     def close(self) -> None: ...
@@ -187,7 +182,7 @@ class Probes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why a node said nothing. ``wrong``: it cannot run this program; else nobody knows."""
+    """Why a node gave no answer. ``wrong``: it cannot run this program; otherwise the cause is unknown."""
 
     why: str
     wrong: bool = False
@@ -196,60 +191,59 @@ class NoAnswer:
 class Cluster(Protocol):
     """A cluster that can place replicas and clients. Every wait has a limit.
 
-    ``note``: what the user should know of how it was found.
+    ``note``: what the user should know about how it was found.
     """
 
     note: str | None
 
     def machines(self) -> list[Machine]:
-        """Nodes that take something new: not those in ``leaving``."""
+        """Nodes that can take new work: all but those in ``leaving``."""
         ...
 
     def leaving(self) -> Mapping[str, float]:
-        """Nodes that will be taken back (they drain): node id -> seconds until then, infinite where nobody knows."""
+        """Nodes that drain because they will be taken back: node id -> seconds until then, infinite if unknown."""
         ...
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
-        """From now on tell when the cluster does not answer, and again; set ``stop`` and end this process, in words,
-        when nothing more can come of it.
+        """From now on report when the cluster stops answering and when it answers again.
+
+        When it is lost for good: say so, set ``stop`` and end this process.
         """
         ...
 
     def growth(self) -> Growth:
-        """What its autoscaler says; asked again and again."""
+        """What its autoscaler reports now."""
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """The cluster should come to have nodes for these, beside those that launches hold; replaces the last desire.
+        """Ask the cluster to add nodes for these footprints beside those that launches hold; replaces the last wish.
 
-        ``taken``: ids of nodes that launches were given, those that are not placed yet too.
-
-        A wish, and nothing is placed by it: the nodes show up in ``machines`` or they do not. With none, nothing of
-        this program keeps a node up but what launches hold.
+        ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed by this: the nodes
+        show up in ``machines`` or they do not. Without footprints only the launches keep nodes up.
         """
         ...
 
     def probes(self) -> Probes:
-        """Every node, to be asked what it is."""
+        """A way to run checks on every node."""
         ...
 
     def check_nodes(self) -> list[str]:
-        """See that the nodes can run this program and write results, before anything starts.
+        """Check, before anything starts, that the nodes can run this program and write results.
 
-        Returns what the user should know. Raises InputError with everything that is wrong.
+        Returns warnings for the user. Raises InputError with everything that is wrong.
         """
         ...
 
     def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
-        """One agent per bundle, on the node of ``nodes`` that stands in its place; all of them are different.
+        """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are different.
 
-        Waits while others hold what it takes. Raises PlacementError when patience is over, or these nodes are gone or
-        could not even hold it when idle.
+        Waits while others hold the resources. Raises PlacementError when ``patience`` is over, or these nodes are gone
+        or could not hold the footprint even when idle.
         """
         ...
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """``count`` client processes. ``avoid``: node ids with engines; the higher the number, the later it is taken.
+        """Borrow ``count`` client processes. ``avoid``: node id -> number; nodes with higher numbers are taken last.
 
         Raises PlacementError, also when a client's node cannot reach the results.
         """

@@ -1,4 +1,4 @@
-"""Calls to an EngineHost or ClientHost somewhere else: every one has a limit, and ours are the only exceptions."""
+"""Calls to an EngineHost or ClientHost in another process: each has a time limit and raises only our own exceptions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from orchestrator.cluster.base import HostLost
 from orchestrator.errors import OrchestratorError
 
-CALL_LIMIT_S = 60.0  # no call waits longer, whatever became of the other side
+CALL_LIMIT_S = 60.0
 
 
 def crossing(error: Exception, method: str) -> Exception:
-    """An exception as it passes from a host to its caller: ours as it is, anything else means that the host failed."""
+    """What the caller gets for an exception raised on the host: our own unchanged, HostLost for any other."""
     if isinstance(error, OrchestratorError | HostLost):
         return error
     return HostLost(f"{method} failed on its node: {type(error).__name__}: {error}")
 
 
 def answer(future: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
-    """What a call returned or raised. Raises HostLost when nothing comes within ``limit_s``."""
+    """What the call returned or raised. Raises HostLost when there is no answer within ``limit_s``."""
     try:
         return future.result(max(0.0, limit_s))
     except TimeoutError as error:
@@ -29,7 +29,7 @@ def answer(future: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> A
 
 
 def in_thread(call: Callable[..., Any], *args: object) -> Future[Any]:
-    """Call it in a thread of its own that does not keep the program from ending."""
+    """Call it in a daemon thread of its own."""
     future: Future[Any] = Future()
 
     def work() -> None:

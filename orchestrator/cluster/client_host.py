@@ -1,4 +1,4 @@
-"""One load client on its node, called by whoever runs it: a thread, a process or an actor. No Ray in here."""
+"""One load client on its node, whether a thread, a process or an actor runs it. No Ray in here."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from orchestrator.results.spool import Part
     from orchestrator.results.store import FilePart, Store
 
-STORE_LIMIT_S = 40.0  # then the driver gets the rows and stores them: it has more patience
+STORE_LIMIT_S = 40.0  # after that the driver gets the rows and stores them: it waits longer for the storage
 
 
 def local_tokenizer(name: str | None) -> str | None:
-    """The tokenizer as files on this node: a folder, a file, or what the hub's cache holds of a model.
+    """Path of a tokenizer on this node: the folder or file given, or the hub cache's file for a model of this name.
 
-    None where there is none (a GGUF file is none): prompts are then token ids from a range that every vocabulary has,
-    or plain words.
+    None where there is none (a GGUF file is none): prompts are then token ids that every vocabulary has, or words.
     """
     path = Path(name or "")
     if name is None or path.is_file():
@@ -39,13 +38,13 @@ def local_tokenizer(name: str | None) -> str | None:
         return name
     from huggingface_hub import try_to_load_from_cache
 
-    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # no `repository:quantization`
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", name)  # not `repository:quantization`
     cached = try_to_load_from_cache(name, "tokenizer.json") if hub_id else None
     return cached if isinstance(cached, str) else None
 
 
 def reach_problem(store: Store) -> str | None:
-    """Why rows written on this node would not arrive: the driver's plan is not seen, or nothing can be written."""
+    """Why this node cannot write results: it does not see the driver's plan, or the write fails. None: it can."""
     try:
         if store.plan() is None:
             return (
@@ -60,7 +59,7 @@ def reach_problem(store: Store) -> str | None:
 
 
 class ClientHost:
-    """One load client: runs its stripe of a point and writes its own rows to the store."""
+    """One load client: sends its share of a point's requests and writes its own rows to the store."""
 
     def __init__(self) -> None:
         self._all_cores = os.sched_getaffinity(0)
@@ -70,25 +69,27 @@ class ClientHost:
         self._writer = ""
 
     def process(self) -> tuple[str, int]:
-        """Its host's name and its pid: for those who look at what others do there."""
+        """Host name and pid, by which its CPU use is told from that of other programs."""
         return socket.gethostname(), os.getpid()
 
     def wall_ns(self) -> int:
-        """This host's wall clock: for the offset to the driver's."""
+        """This host's wall clock, to find its offset from the driver's."""
         return time.time_ns()
 
     def reach_problem(self, store: Store) -> str | None:
         return reach_problem(store)
 
     def held_by_others(self, sweep: str) -> bool:
-        """Whether another sweep has this host for itself."""
+        """Whether another sweep holds this host exclusively."""
         with suppress(PlacementError):
             return any(one.exclusive and one.sweep != sweep for one in living())
         return False
 
     def prepare(self, point: LoadPoint, index: int, count: int) -> int:
-        """Build the schedule and the bodies; returns entries known. It keeps off cores of engines, whoever's they are,
-        where others remain."""
+        """Build the schedule and the request bodies; returns the number of requests scheduled so far.
+
+        The client will keep off cores that any engine leases, where others remain.
+        """
         with suppress(PlacementError):
             taken = {core for one in living() for core in one.cores}
             self._cores = (self._all_cores - taken) or self._all_cores
@@ -98,11 +99,12 @@ class ClientHost:
         return self._client.prepare(point)
 
     def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
-        """Load from that instant of this host's wall clock on; rows go to the store where one is given, and come back
-        with the report where it does not take them.
+        """Send load from ``start_wall_ns`` on, by this host's wall clock.
+
+        Rows go to ``store``; where it is None or does not take them in time, token events come back in the report.
         """
         assert self._client and self._point
-        os.sched_setaffinity(0, self._cores)  # the calling thread's, and this is the one that loads
+        os.sched_setaffinity(0, self._cores)  # sets it for the calling thread, which is the one that sends
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
         result = self._client.run(start_ns)
         stored = self._stored(store, result.parts) if store else ()
@@ -111,34 +113,31 @@ class ClientHost:
         return ClientReport(stats, stored, requests, None if stored else token_events, result.replies)
 
     def _stored(self, store: Store, parts: Sequence[Part]) -> tuple[FilePart, ...]:
-        """Where its rows are now; nowhere when the storage refuses or is silent. What it takes later does no harm."""
+        """The files its rows were stored in; none when the storage refuses or does not answer. A file that arrives
+        later does no harm: no manifest names it."""
         assert self._point
-        keys = {
-            "measurement_id": self._point.measurement_id,
-            "attempt_id": self._point.attempt_id,
-            "writer": self._writer,
-        }
+        point = self._point
+        keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id, "writer": self._writer}
         call = in_thread(lambda: tuple(store.put_part(part, **keys) for part in parts))
-        try:
+        with suppress(ResultsError, TimeoutError):
             stored: tuple[FilePart, ...] = call.result(STORE_LIMIT_S)
-        except (ResultsError, TimeoutError):
-            return ()
-        return stored
+            return stored
+        return ()
 
     def progress(self) -> Progress:
-        """Counters so far, from any thread."""
+        """Counters so far. Thread-safe."""
         return self._client.progress() if self._client else Progress()
 
     def so_far(self) -> SoFar | None:
-        """Of a watched point that runs, what was not told before; from any thread."""
+        """What happened in a watched point since the last call. Thread-safe."""
         return self._client.so_far() if self._client else None
 
     def finish(self, at_ns: int, drain: bool) -> None:
-        """End the point so long after its start. ``drain``: what is open then is waited for."""
+        """End the point ``at_ns`` after its start. ``drain``: wait for requests that are open then."""
         if self._client:
             self._client.finish(at_ns, drain)
 
     def abort(self, rows: bool = True) -> None:
-        """Stop sending. ``rows``: also of what is open or not yet sent."""
+        """Stop sending. ``rows``: also write rows for requests that are open or were not sent."""
         if self._client:
             self._client.abort(rows)

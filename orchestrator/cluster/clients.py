@@ -1,6 +1,6 @@
-"""Load clients, wherever their processes are: one run of them, those that a launch borrowed, the pool they come from.
+"""Load clients as the driver sees them: the pool, the clients a launch borrows from it, and one run of those clients.
 
-Each kind of cluster gives a ``ClientHandle`` of its own; all else is the same for all of them.
+Each kind of cluster brings its own ``ClientHandle``; everything else is shared.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 PREPARE_LIMIT_S = 600.0  # a schedule and the bodies of a long point
 STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
-MOST_SETTLES = 20  # one that does nothing else any more answers as well
+MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
-HELD = 3  # of ``avoid``: above the nodes of any launch of this sweep
+HELD = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
 
 
 class ClientHandle(Protocol):
-    """A ``ClientHost`` (client_host.py) in this process, in one of its own, or on another node."""
+    """A ``ClientHost`` (client_host.py), whether it runs in this process, in another one, or on another node."""
 
     def begin(self, method: str, *args: object) -> Future[Any]:
-        """Call one of its methods. The future raises HostLost when its process is gone (calls.py)."""
+        """Call one of its methods without waiting. The future raises HostLost when the client's process is gone."""
         ...
 
     def kill(self) -> None: ...
@@ -41,7 +41,7 @@ class ClientHandle(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A client of the pool and where it runs. ``here``: its wall clock is the driver's."""
+    """A client of the pool and where it runs. ``here``: on the driver's host, so both share one wall clock."""
 
     handle: ClientHandle
     node_id: str
@@ -50,16 +50,16 @@ class Member:
 
 
 class ClientRun:
-    """A point under way on some clients."""
+    """One load point while clients run it."""
 
     def __init__(self, handles: Sequence[ClientHandle], futures: Sequence[Future[Any]]) -> None:
         self._handles, self._futures = handles, futures
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
-        self._asked: dict[int, Future[SoFar | None]] = {}
+        self._asked: dict[str, dict[int, Future[Any]]] = {}  # method -> client -> the answer it still owes
 
     def wait(self, wait_s: float) -> bool:
-        """True once every client has reported. Raises ClientLost."""
+        """Wait up to ``wait_s``; true once every client has reported. Raises ClientLost."""
         wait([self._futures[index] for index in self._open()], wait_s, FIRST_EXCEPTION)
         for index in self._open():
             if self._futures[index].done():
@@ -75,8 +75,8 @@ class ClientRun:
         return [at for at in range(len(self._futures)) if at not in self._reports and at not in self._lost]
 
     def settle(self, limit_s: float) -> None:
-        """Wait for those that can still report, lost ones aside: so long, and again while one of them answers. It may
-        be counting the replies of a long point."""
+        """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still answers: it may be
+        counting the replies of a long point. Lost clients are not waited for."""
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
             late = [handle for handle, future in zip(self._handles, self._futures, strict=True) if not future.done()]
@@ -89,47 +89,51 @@ class ClientRun:
             return
 
     def progress(self) -> Progress:
-        """Of all clients together, as far as they answer at once."""
-        calls = [handle.begin("progress") for handle in self._handles]
-        told, _ = wait(calls, PROGRESS_LIMIT_S)
-        parts = [call.result() for call in told if call.exception() is None]
+        """The sum over the clients that answer promptly."""
+        parts = self._ask("progress")
         found = sum(parts, Progress())
-        return found if len(parts) == len(calls) else replace(found, silences=())  # somebody else may have heard
+        # unless all answer, nobody knows whether a replica is silent: a missing client may have heard from it
+        return found if len(parts) == len(self._handles) else replace(found, silences=())
 
     def so_far(self) -> list[SoFar]:
-        """Of a watched point what was not told before, by each client that answers at once; the others' comes next."""
+        """What happened in a watched point since the last call; a client that answers late is included next time."""
+        return [found for found in self._ask("so_far") if found is not None]
+
+    def _ask(self, method: str) -> list[Any]:
+        """The answers that come in time. A client that still owes one is not asked again: unread questions would pile
+        up in the pipe of a stopped process until sending another one blocks."""
+        asked = self._asked.setdefault(method, {})
         for index, handle in enumerate(self._handles):
-            if index not in self._asked:
-                self._asked[index] = handle.begin("so_far")
-        wait(self._asked.values(), PROGRESS_LIMIT_S)
-        over = [index for index, call in self._asked.items() if call.done()]
-        calls = [self._asked.pop(index) for index in over]
-        return [found for call in calls if call.exception() is None and (found := call.result()) is not None]
+            if index not in asked:
+                asked[index] = handle.begin(method)
+        wait(asked.values(), PROGRESS_LIMIT_S)
+        calls = [asked.pop(index) for index, call in list(asked.items()) if call.done()]
+        return [call.result() for call in calls if call.exception() is None]
 
     def finish(self, at_s: float, drain: bool) -> None:
-        """End it so long after its start, on all clients at that instant, as if it had not been meant to go on.
+        """End the point on all clients ``at_s`` seconds after its start, as if that had been its planned length.
 
-        ``drain``: open requests are waited for; else they become ``aborted`` rows, their connections are closed.
+        ``drain``: wait for open requests; otherwise close their connections, and they become ``aborted`` rows.
         """
         for handle in self._handles:
             handle.begin("finish", round(at_s * 1e9), drain)
 
     def abort(self, rows: bool = True) -> None:
-        """End it now. ``rows``: also of what is open or not yet sent."""
+        """End the point now. ``rows``: also write rows for requests that are open or were not sent."""
         for handle in self._handles:
             handle.begin("abort", rows)
 
     def unfinished(self) -> bool:
-        """Whether a client may still be loading."""
+        """Whether a client may still be sending load."""
         return len(self._reports) < len(self._futures)
 
     def reports(self) -> dict[int, ClientReport]:
-        """By client index; those that were lost are missing."""
+        """The reports that arrived, by client index."""
         return dict(sorted(self._reports.items()))
 
 
 class Clients:
-    """Client processes borrowed from a pool for one launch."""
+    """The clients that one launch borrowed from the pool."""
 
     def __init__(self, pool: ClientPool, members: Sequence[Member], store: Store | None) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
@@ -140,10 +144,10 @@ class Clients:
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
-        """Build the schedule and the bodies on every client: the ready barrier. Returns entries known, None once
-        ``stopped`` says that nobody wants them any more.
+        """Build the schedule and the request bodies on every client, and wait until all are ready to start.
 
-        Raises InputError when the point cannot be run (no tokenizer, no such file, …), ClientLost.
+        Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises InputError when the
+        point cannot be run (no tokenizer, no such file, …), ClientLost.
         """
         count = len(self._members)
         calls = [member.handle.begin("prepare", point, at, count) for at, member in enumerate(self._members)]
@@ -161,7 +165,7 @@ class Clients:
         return known
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
-        """Start all at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
+        """Start all clients at one instant, ``lead_s`` from now. ``write=False``: rows come back but are not stored."""
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
@@ -173,7 +177,7 @@ class Clients:
 
     @property
     def processes(self) -> Sequence[tuple[str, int]]:
-        """Host and pid of all clients of this sweep, those of other launches too."""
+        """Host name and pid of every client of this sweep, those of other launches included."""
         return tuple(self._pool.processes)
 
     def release(self) -> None:
@@ -184,7 +188,7 @@ class Clients:
 
 
 def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
-    """Wall clock of the client minus ours, and half the round trip that bounds its error (Cristian), both ns."""
+    """The client's wall clock minus ours, and half the fastest round trip, which bounds the error (Cristian); in ns."""
     best = (1 << 62, 0)
     for _ in range(rounds):
         before = time.time_ns()
@@ -195,9 +199,9 @@ def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
 
 
 class ClientPool:
-    """Long-lived clients, borrowed by launches from threads of their own.
+    """Long-lived client processes that launches borrow and give back. Thread-safe.
 
-    ``start`` starts one on a machine; ``address`` is the driver's.
+    ``start`` starts a client on a machine; ``address`` is the driver's.
     """
 
     def __init__(
@@ -212,10 +216,13 @@ class ClientPool:
         self._lock = threading.Lock()
         self._idle: list[Member] = []
         self._members: list[Member] = []
-        self.processes: list[tuple[str, int]] = []  # host and pid of every client that it ever started
+        self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """``count`` clients (see ``Cluster.clients``), last of all on hosts that other sweeps have for themselves."""
+        """``count`` clients (see ``Cluster.clients``); hosts that another sweep holds exclusively are the last choice.
+
+        Raises PlacementError.
+        """
         held: dict[str, int] = {}
         while True:
             members = self._borrow(count, {**avoid, **held})
@@ -229,7 +236,8 @@ class ClientPool:
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         with self._lock:
-            machines = {machine.node_id: machine for machine in self._machines()}
+            if not (machines := {machine.node_id: machine for machine in self._machines()}):
+                raise PlacementError("no node is left that could run a load client")
             self._idle = [member for member in self._idle if member.node_id in machines]
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
             taken, self._idle = self._idle[:count], self._idle[count:]
@@ -248,7 +256,7 @@ class ClientPool:
         return taken + new
 
     def _await(self, new: Sequence[Member]) -> None:
-        """Wait until new clients answer, and see that they reach the results from where they are."""
+        """Wait until new clients answer, and check that they can write to the results from their node."""
         end_s = time.monotonic() + CALL_LIMIT_S
         try:
             for call in [member.handle.begin("process") for member in new]:
@@ -262,7 +270,7 @@ class ClientPool:
             raise PlacementError(f"a load client did not start: {error}") from error
 
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
-        """Keep what still answers for the next launch; a client that may still be loading is ended instead."""
+        """Keep clients that still answer for the next launch; kill the others, and all of them unless ``reusable``."""
         for member in members:
             alive = reusable and _answers(member.handle)
             if not alive:
@@ -274,7 +282,7 @@ class ClientPool:
                     self._members = [other for other in self._members if other is not member]
 
     def end_idle(self) -> None:
-        """End idle clients elsewhere: an autoscaler takes no node on which one waits."""
+        """End idle clients on other hosts: an autoscaler removes no node on which one waits."""
         with self._lock:
             ended = [member for member in self._idle if not member.here]
             self._idle = [member for member in self._idle if member.here]
@@ -300,14 +308,14 @@ def _says_yes(call: Future[Any]) -> bool:
     try:
         return bool(answer(call, "held_by_others"))
     except HostLost:
-        return False  # the point finds out
+        return False  # the next point will notice that the client is lost
 
 
 def sweep_tag(store: Store) -> str:
-    """The same for all launches of an experiment into one root: what their leases say (engines/leases.py)."""
+    """What identifies a sweep in its leases (engines/leases.py): one experiment in one results root."""
     return digest([store.uri, store.experiment])
 
 
 def _distance(machine: Machine, avoid: Mapping[str, int], load: Sequence[str]) -> tuple[int, bool, int, str]:
-    """Where a client goes first: away from engines, off GPU nodes, where few clients are."""
+    """Sort key of machines for a new client: away from engines, off GPU nodes, where few clients are."""
     return avoid.get(machine.node_id, 0), machine.gpus > 0, load.count(machine.node_id), machine.node_id

@@ -39,29 +39,31 @@ from orchestrator.telemetry.gpus import await_release, chosen
 from orchestrator.telemetry.gpus import gpus as list_gpus
 from orchestrator.telemetry.host_cpu import Snapshot, foreign, snapshot
 
-LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20  # what is kept of a log: the start with its sizes, and the end
-LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node, while it runs
-KEEP_S = 10.0  # how often leases are kept fresh and the log within its bounds
-ORIGIN = "origin"  # a work folder's file: sweep and rank
-MOST_DEAD_LOGS = 4  # fetched from a node at one start
+LOG_HEAD_BYTES, LOG_TAIL_BYTES = 2**20, 31 * 2**20  # stored of a log: its start, which names sizes, and its end
+LOG_MOST_BYTES = 4 * (LOG_HEAD_BYTES + LOG_TAIL_BYTES)  # on the node's disk while the engine runs
+KEEP_S = 10.0  # how often leases are refreshed and the log is trimmed
+ORIGIN = "origin"  # file in a work folder: which sweep and rank it belongs to
+MOST_DEAD_LOGS = 4  # fetched from one node per launch
 RESET_LIMIT_S = 10.0
 RESET_TRIES = 3
 RESET_PAUSE_S = 0.5
 
 
 def assigned_gpus() -> tuple[str, ...]:
-    """The GPUs this process was given by CUDA_VISIBLE_DEVICES, of AMD's by HIP_VISIBLE_DEVICES, sorted: Ray's own
-    order is that of a set. -1: none."""
+    """The GPUs that CUDA_VISIBLE_DEVICES gives this process (HIP_VISIBLE_DEVICES on AMD); -1 means none.
+
+    Sorted, because Ray lists them in the order of a set.
+    """
     given = (os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("HIP_VISIBLE_DEVICES") or "").split(",")
     ids = [part for part in given if part.strip() and not part.strip().startswith("-")]
     return tuple(sorted(ids, key=lambda part: (len(part), part)))
 
 
 class EngineHost:
-    """Runs one rank of a replica on this node: the agent of a placement. ``devices``: the GPUs it may use."""
+    """The agent of a placement: runs one rank of a replica on this node. ``devices``: the GPUs it may use."""
 
     def __init__(self, launch_id: str, node_id: str, address: str, devices: tuple[str, ...] = ()) -> None:
-        reap()  # what a dead owner left behind, before anything new takes its devices or ports
+        reap()  # end what a dead owner left running before its devices and ports are used again
         self._launch_id = launch_id
         self._devices = chosen(devices, list_gpus()) if devices else []
         self._workdir = Path(tempfile.mkdtemp(prefix=f"{launch_id}-", dir=node_folder("work")))
@@ -73,8 +75,8 @@ class EngineHost:
         self._server: Expected | None = None  # what was started
         self._ready: Future[Ready | Failure] | None = None
         self._sampler: Sampler | None = None
-        self._before: Snapshot | None = None  # when the point began
-        self._held: list[Holding] = []  # what was held on this host then
+        self._before: Snapshot | None = None  # CPU use when the point began
+        self._held: list[Holding] = []  # leases on this host when the point began
         self._phase: Phase = "start"
         self._stopped: Stopped | None = None
         self.allocation = Allocation(
@@ -89,14 +91,17 @@ class EngineHost:
         )
 
     def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
-        """This host for its launch, and so many cores of it, which are returned. Raises Occupied, PlacementError."""
+        """Lease this host for the launch, and ``cores`` of its cores, which are returned.
+
+        Raises Occupied when another sweep holds it, PlacementError.
+        """
         self._sweep = sweep
         return self._lease.take(sweep, exclusive, self.allocation.cores, cores)
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
-        """Of launches of this sweep whose agent died on this node before it could hand them over: folder, name, log."""
+        """Logs left on this node by agents of this sweep that died before they returned them: folder, name, log."""
         found: list[tuple[str, str, bytes]] = []
-        alive = {one.launch for one in living()}  # an agent that ends holds its lease longer than its launch's lock
+        alive = {one.launch for one in living()}  # an ending agent gives up its lease after its launch's lock
         for work in dead_work(node_folder("locks"), node_folder("work")):
             launch = work.name.rpartition("-")[0]
             with suppress(OSError, ValueError):
@@ -108,15 +113,15 @@ class EngineHost:
         return found
 
     def drop_dead(self, folder: str) -> None:
-        """Its log is stored: what else is left of it goes."""
+        """Remove the work folder of a dead launch, once its log is stored."""
         shutil.rmtree(node_folder("work") / Path(folder).name, ignore_errors=True)
 
     def reserve_ports(self, count: int) -> list[int]:
-        """Ports that nothing listens on now, from the engines' range."""
+        """Free ports from the engines' range."""
         return self._lease.take_ports(count, np.random.default_rng())
 
     def start(self, settings: EngineSettings, hardware: Hardware, node: Node, api_key: str) -> tuple[str, ...]:
-        """Start the process; returns its argv."""
+        """Start the engine; returns its argv."""
         engine, node = program_of(settings.engine), replace(node, workdir=str(self._workdir))
         command = engine.command(settings, hardware, node, api_key)
         self._process = EngineProcess(command, self._workdir, self._launch_id)
@@ -134,7 +139,7 @@ class EngineHost:
         return command.argv
 
     def _keep(self, process: EngineProcess) -> None:
-        """Until it is stopped: a cleaner of /tmp removes old files, and a log may fill the disk."""
+        """Until the engine is stopped, refresh its files, which a cleaner of /tmp would remove, and trim its log."""
         while not self._over.wait(KEEP_S):
             with suppress(OSError):
                 self._lease.touch()
@@ -142,11 +147,11 @@ class EngineHost:
                 cap(process.log_path, process.ready_at + LOG_HEAD_BYTES)
 
     def begin_ready(self, timeout_s: float) -> None:
-        """Begin waiting for rank 0 to serve; ``poll_ready`` tells."""
+        """Begin waiting, in a thread, until rank 0 serves; ``poll_ready`` returns the outcome."""
         self._ready = in_thread(self._wait_ready, timeout_s)
 
     def poll_ready(self, wait_s: float) -> Ready | Failure | None:
-        """What came of it, None while it is not known after ``wait_s``."""
+        """Whether the engine serves: Ready, why it does not, or None when neither is known after ``wait_s``."""
         assert self._ready
         try:
             return self._ready.result(wait_s)
@@ -161,15 +166,15 @@ class EngineHost:
             return error.failure
         self._phase = "run"
         facts = {"max_model_len": ready.max_model_len} if ready.max_model_len else {}
-        return Ready(ready.ready_s, {**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
+        return Ready({**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
 
     def saying(self) -> str:
-        """The last line of its log."""
+        """The last line of the engine's log."""
         lines = self._process.log_tail(10).splitlines() if self._process else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def failure(self) -> Failure | None:
-        """None while the engine lives; else why it ended, or says that it will."""
+        """None while the engine lives; otherwise why it ended, or why its log says that it is about to."""
         if self._process is None or self._last_words is None:
             return None
         status = self._process.poll()
@@ -179,7 +184,7 @@ class EngineHost:
         return classify(self._server.engine.log, self._phase, self._process.log_since_ready(), status)
 
     def empty_cache(self) -> bool:
-        """Empty the prefix cache; whether the engine did. vLLM refuses as long as a request still holds blocks."""
+        """Empty the prefix cache; true when the engine did. vLLM refuses while a request still holds blocks."""
         assert self._server
         if self._server.engine.reset_path is None:
             return False
@@ -195,7 +200,7 @@ class EngineHost:
         return False
 
     def begin_metrics(self) -> None:
-        """Read the engine's /metrics from now on, where it has them."""
+        """Read the engine's /metrics from now on, if it has any."""
         if (take := self._metrics()) is not None:
             self._sampler = Sampler(take)
             self._sampler.start()
@@ -206,22 +211,25 @@ class EngineHost:
         return partial(read, base_url + engine.metrics_path, engine.metrics, key) if engine.metrics_path else None
 
     def has_work(self) -> bool:
-        """Whether requests are in the engine now, as far as its /metrics tell."""
+        """Whether the engine's /metrics say that it has running or waiting requests."""
         sample = take() if (take := self._metrics()) is not None else None
         return sample is not None and sum(sample.values.get(name, 0.0) for name in ("running", "waiting")) > 0
 
     def end_metrics(self) -> list[Sample]:
-        """What was read since ``begin_metrics``, in order of time."""
+        """Stop reading /metrics; the samples since ``begin_metrics``, in order of time."""
         sampler, self._sampler = self._sampler, None
         return sampler.stop() if sampler else []
 
     def begin_host(self) -> None:
-        """Look at who uses this host from now on."""
+        """Remember this host's CPU use and leases, for ``end_host``."""
         self._before, self._held = snapshot(), []
         self._held = living()
 
     def end_host(self, ours: Collection[int]) -> HostLoad:
-        """What others did here since ``begin_host``. ``ours``: clients and driver, where they are on this host."""
+        """What other programs did on this host since ``begin_host``.
+
+        ``ours``: pids of this sweep's driver and clients on this host.
+        """
         now = living()
         launches = {one.launch for one in now if one.sweep == self._sweep}
         some_left = any(one.sweep == self._sweep and one.launch not in launches for one in self._held)
@@ -233,28 +241,28 @@ class EngineHost:
         return HostLoad(self.allocation.hostname, used_s, share, len(seen))
 
     def stop(self) -> Stopped:
-        """End the process and everything it started; the log comes along. Calling it again tells the same."""
+        """End the engine and everything it started; returns its log. Further calls return the same."""
         self._stopped = self._stopped or self._stop()
         return self._stopped
 
     def _stop(self) -> Stopped:
-        started = time.monotonic()
         left_over, log = 0, b""
         if self._process is not None:
             left_over = len(self._process.stop().left_over)
             with suppress(OSError):
                 log = self._process.redact(kept(self._process.log_path).decode(errors="replace")).encode()
+        self.end_metrics()  # still reading where a point was cut short
         self._over.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
         self._lease.release()
         dirty: Sequence[str] = ()
         with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
             dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()
-        return Stopped(time.monotonic() - started, left_over, log, tuple(dirty))
+        return Stopped(left_over, log, tuple(dirty))
 
 
 def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> bytes:
-    """A log; of a long one the first and the last whole lines, and between them how much is left out."""
+    """The content of a log. Of a long one: its first and last whole lines, and a note of how much is left out."""
     with path.open("rb") as file:
         text = file.read(head + tail)
         if not (left_out := path.stat().st_size - len(text)):
@@ -266,8 +274,10 @@ def kept(path: Path, head: int = LOG_HEAD_BYTES, tail: int = LOG_TAIL_BYTES) -> 
 
 
 def cap(path: Path, head: int, most: int = LOG_MOST_BYTES, tail: int = LOG_TAIL_BYTES) -> None:
-    """Give back the disk under the middle of a log that is written to; nothing moves, it reads as zeros. Where the
-    file system cannot do that the log grows on."""
+    """Free the disk space under the middle of a log while it is being written: the hole reads as zeros.
+
+    Does nothing on a file system without holes.
+    """
     facts = path.stat()
     if facts.st_blocks * 512 <= most or (length := facts.st_size - tail - head) <= 0:
         return

@@ -1,4 +1,4 @@
-"""This machine as a cluster, without Ray: an engine is a child of its guard, a client a process of its own."""
+"""This machine as a cluster, without Ray: an engine runs under a guard process, a client in a process of its own."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 NODE_ID = "local"
 ADDRESS = "127.0.0.1"
 END_LIMIT_S = 5.0  # for a client process to end
-DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)  # a terminal or a service manager sends them to all; the driver decides
+DRIVERS_OWN = (signal.SIGINT, signal.SIGTERM)  # sent to every process of a terminal or service; only the driver acts
 
 
 class LocalCluster:
-    """One node: this machine, its cores, its GPUs. Everything on it ends with the driver, however that dies.
+    """This machine as the only node. Everything started on it ends with the driver, however the driver dies.
 
-    ``client_limit``: most load clients. ``watched``: somebody reads progress while clients load. A single client that
-    nobody watches runs in this process; all others have one of their own, since drawing would stop their reads.
+    ``client_limit``: the most load clients. ``watched``: progress is shown while they load. A single client that nobody
+    watches runs in this process; any other gets its own, because drawing the display would delay its reads.
     """
 
     def __init__(self, store: Store | None, client_limit: int | None = None, watched: bool = True) -> None:
@@ -56,7 +56,7 @@ class LocalCluster:
 
     @cached_property
     def _gpus(self) -> tuple[str, ...]:
-        """Indices of this machine's GPUs, or those that CUDA_VISIBLE_DEVICES leaves; loading alone asks for none."""
+        """Indices of this machine's GPUs, or those in CUDA_VISIBLE_DEVICES. Not looked up by the load command."""
         from orchestrator.cluster.engine_host import assigned_gpus
         from orchestrator.telemetry.gpus import gpus
 
@@ -85,10 +85,10 @@ class LocalCluster:
         return LocalProbes(self.machines())
 
     def check_nodes(self) -> list[str]:
-        return []  # the driver wrote to the results before it came here
+        return []  # the driver itself has written to the results already
 
     def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
-        from orchestrator.cluster.engine_host import EngineHost  # the load command needs none
+        from orchestrator.cluster.engine_host import EngineHost  # not needed by the load command
 
         bundle, machine = footprint.bundles[0], self.machines()[0]
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
@@ -105,7 +105,7 @@ class LocalCluster:
             return Placement([host], undo.pop_all().close)
 
     def _take(self, footprint: Footprint, patience: Patience) -> tuple[str, ...]:
-        """GPUs and CPUs for its one bundle; returns the GPUs."""
+        """Reserve the GPUs and CPUs of the footprint's one bundle; returns the GPUs."""
         bundle, began_s = footprint.bundles[0], time.monotonic()
         with self._change:
             while len(free := self._free_gpus()) < bundle.gpus or self._free_cpus < bundle.cpus:
@@ -138,7 +138,7 @@ class LocalCluster:
 
 
 class ClientThread:
-    """A ClientHost in this process: each call has a thread of its own."""
+    """A ClientHost in this process; each call runs in a thread of its own."""
 
     def __init__(self) -> None:
         self._host = ClientHost()
@@ -147,7 +147,7 @@ class ClientThread:
         return in_thread(_checked, self._host, method, *args)
 
     def kill(self) -> None:
-        """A thread cannot be killed: what it sends ends."""
+        """A thread cannot be killed, so the client is told to stop sending."""
         self._host.abort(rows=False)
 
 
@@ -159,15 +159,15 @@ def _checked(host: ClientHost, method: str, *args: object) -> Any:
 
 
 class ClientProcess:
-    """A ClientHost in a process of its own. When that ends, every call that was not answered raises HostLost."""
+    """A ClientHost in a process of its own. When that ends, every unanswered call raises HostLost."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would copy whatever threads and sockets are here
+        context = multiprocessing.get_context("spawn")  # a fork would copy this process's threads and sockets
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), name="load client", daemon=True)
-        with _held_back():
+        with _signals_blocked():
             self.process.start()
-        util.Finalize(self, self.process.kill, exitpriority=1)  # at exit it would be sent SIGTERM, and awaited
+        util.Finalize(self, self.process.kill, exitpriority=1)  # at exit Python would send SIGTERM and wait
         theirs.close()
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -183,17 +183,17 @@ class ClientProcess:
                 return future
             number = next(self._numbers)
             self._calls[number] = future
-            with suppress(OSError):  # it died: the reader finds out
+            with suppress(OSError):  # the process died: the reader thread will notice
                 self._pipe.send((number, method, args))
         return future
 
     def kill(self) -> None:
-        """Nothing is left of it afterwards."""
+        """End the process and wait until it is gone."""
         self.process.kill()
         self.process.join(END_LIMIT_S)
 
     def _read(self) -> None:
-        """Answers as they come, until the process ends."""
+        """Pass on answers until the process ends."""
         with suppress(EOFError, OSError):
             while True:
                 number, error, value = self._pipe.recv()
@@ -213,9 +213,9 @@ class ClientProcess:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """A process that is started within it gets no signal before it ignores it: it imports for a second until then."""
-    resource_tracker.ensure_running()  # whose own start would let them through
+def _signals_blocked() -> Iterator[None]:
+    """A process started inside inherits blocked signals: it imports for a second before it can ignore them itself."""
+    resource_tracker.ensure_running()  # starting it later would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DRIVERS_OWN)
     try:
         yield
@@ -224,7 +224,7 @@ def _held_back() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
-    """The life of a client process: a thread for each call, until the driver is gone."""
+    """Main function of a client process: a thread for each call, until the driver is gone."""
     for number in DRIVERS_OWN:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DRIVERS_OWN)
@@ -237,7 +237,7 @@ def _serve(pipe: Connection) -> None:
             reply = number, None, _checked(host, method, *args)
         except Exception as error:
             reply = number, error, None
-        with lock, suppress(OSError):  # the driver is gone: nobody is left to tell
+        with lock, suppress(OSError):  # the driver is gone
             pipe.send(reply)
 
     with suppress(EOFError, OSError):

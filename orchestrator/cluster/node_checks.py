@@ -1,4 +1,4 @@
-"""What a node is and has, asked on it: plain facts, which runner/doctor.py judges. No Ray in here."""
+"""Functions that run on a node and report facts about it; runner/doctor.py judges them. No Ray in here."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from orchestrator.telemetry.gpu_health import health
 HUB_LIMIT_S = 8.0
 RUNTIME_LIMIT_S = 10.0
 TRIED_PORTS = 50
-WRITTEN_BYTES = 4 << 20  # to the results
+WRITTEN_BYTES = 4 << 20  # test write to the results
 LIMITS = ("nofile", "memlock", "nproc")
-SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave in /dev/shm
+SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave behind in /dev/shm
 
 
 class LocalProbes:
-    """This machine alone."""
+    """``Probes`` of this machine alone: plain calls, without time limits."""
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = machines
@@ -56,7 +56,7 @@ class LocalProbes:
 
 
 def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")) -> dict[str, Any]:
-    """What this node is. ``launched``: what a plan runs, whose engines and models are looked for."""
+    """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for on this node."""
     limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS}
     caches = {hub_cache(settings.env) for settings, _ in launched} or {hub_cache({})}
     disks = {"temporary files": Path("/tmp")} | {f"the model cache {one}": one for one in caches}  # noqa: S108
@@ -92,7 +92,7 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all nodes."""
+    """Versions that must be the same on all nodes."""
     found = {"Python": platform.python_version().rpartition(".")[0], "this program": __version__}
     with suppress(metadata.PackageNotFoundError):
         found["Ray"] = metadata.version("ray")
@@ -100,10 +100,10 @@ def versions() -> dict[str, str]:
 
 
 def cgroup(root: Path = Path("/")) -> dict[str, float]:
-    """``memory`` (bytes), ``cpu`` (cores) and ``pids`` that this process may use; nothing where there is no limit."""
+    """The limits on ``memory`` (bytes), ``cpu`` (cores) and ``pids`` of this process; absent where there is none."""
     own = next((line[3:] for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
     folder, found = root / "sys/fs/cgroup" / own.strip("/"), dict[str, float]()
-    for place in (folder, *folder.parents):  # the tightest of the groups that it is in
+    for place in (folder, *folder.parents):  # limits of outer groups hold, too
         for name in ("memory", "cpu", "pids"):
             words = _text(place / f"{name}.max").split()
             if words and words[0] != "max":
@@ -115,7 +115,7 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
 
 
 def _lowest_niceness() -> int:
-    """What an engine gets at best: Ray starts its workers at 15, and not everybody may take that back."""
+    """The best niceness an engine can get: Ray starts its workers at 15, and not every user may lower it."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
@@ -126,8 +126,8 @@ def _lowest_niceness() -> int:
 
 
 def _space(folder: Path) -> dict[str, Any]:
-    """Free and all bytes of the file system that a folder is, or will be, on, and its kind."""
-    while not os.path.exists(folder):  # nor one that this user may not look into
+    """Free and total bytes and the type of the file system that a folder is, or will be, on."""
+    while not os.path.exists(folder):  # false also for a folder that this user may not enter
         folder = folder.parent
     usage, at = shutil.disk_usage(folder), folder.resolve()
     mounts = [one for one in psutil.disk_partitions(all=True) if at.is_relative_to(one.mountpoint)]
@@ -136,9 +136,8 @@ def _space(folder: Path) -> dict[str, Any]:
 
 
 def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
-    """Where an engine's program is on this node, and its version; of an image the runtime, and whether it is there.
-
-    ``missing``: there is a Python to start it with, and not the engine.
+    """Where an engine's program is on this node, and its version; for a container the runtime, and whether it has the
+    image. ``missing``: the Python that would start the engine is there, but the engine is not installed in it.
     """
     engine = ENGINES[settings.engine]
     name = engine.command(settings, hardware, Node(), "").argv[0]
@@ -153,11 +152,11 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:
-    """Where an engine that is given ``env`` beside this process's environment keeps models of the hub."""
+    """The hub cache of an engine that gets ``env`` in addition to this process's environment."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     folder = env.get("HF_HUB_CACHE", HF_HUB_CACHE)
-    if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:  # which wins over it, wherever it is said
+    if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:  # HF_HUB_CACHE wins, wherever it is set
         folder = os.path.join(env["HF_HOME"], "hub")
     return Path(os.path.expandvars(os.path.expanduser(folder)))
 
@@ -169,7 +168,7 @@ def _succeeds(*argv: str) -> bool:
 
 
 def _model(settings: EngineSettings) -> str:
-    """Empty where this node has the model, or may load it and has room for it, or needs none; else why not."""
+    """Why this node cannot load the model; empty where it has it, can download it and has room, or needs none."""
     model = settings.model
     if os.path.isabs(model):
         return "" if os.path.exists(model) else "there is no such file or folder"
@@ -184,7 +183,7 @@ def _model(settings: EngineSettings) -> str:
     if HF_HUB_OFFLINE:
         return "it is not in this node's cache, and HF_HUB_OFFLINE is set"
     try:
-        # with the token of this node's environment, if it has one
+        # uses the token in this node's environment, if there is one
         files = HfApi().model_info(model, timeout=HUB_LIMIT_S, files_metadata=True).siblings or []
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
@@ -195,14 +194,16 @@ def _model(settings: EngineSettings) -> str:
 
 
 def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:
-    """Why this node does not see what the driver wrote, or cannot write, empty when all is well; what it wrote, and how
-    fast (bytes/s)."""
+    """Why this node cannot use the results, empty when all is well; the key of the file it wrote; bytes/s of writing.
+
+    ``nonce``: in the names of the files that the driver and the nodes write for this check.
+    """
     mine = f".doctor-{nonce}-{new_ulid()}"
     try:
         blobs = Blobs(parse_location(uri), Retry(tries=2))
         if blobs.get(f".doctor-{nonce}-driver") is None:
             return "it does not see what the driver wrote", mine, 0.0
-        content, began_s = os.urandom(WRITTEN_BYTES), time.monotonic()  # nothing that a file system can make smaller
+        content, began_s = os.urandom(WRITTEN_BYTES), time.monotonic()  # random, so that it cannot be compressed
         blobs.put(mine, content)
     except (OSError, OrchestratorError) as error:
         return redacted(str(error)), mine, 0.0

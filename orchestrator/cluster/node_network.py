@@ -1,4 +1,4 @@
-"""Whether hosts reach each other where engines listen, asked on them. No Ray in here."""
+"""Functions that run on nodes and find out whether hosts reach each other on the engines' ports. No Ray in here."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import psutil
 
 from orchestrator.engines.ports import free_ports
 
-BYTES = 256 * 1024  # each way, in packets that are full
+BYTES = 256 * 1024  # each way, enough for full-size packets
 PATIENCE_S = 5.0
-PEERS = 3  # that each host tries: all pairs would be too many
-AT_ONCE = 2 * PEERS  # connections that a host answers: as many hosts try it, and some room
+PEERS = 3  # hosts that each host tries: all pairs would be too many
+AT_ONCE = 2 * PEERS  # connections served at once: PEERS hosts try this one, and some room
 FULL = b"\0" * BYTES
 
 
 def listen(addresses: Sequence[str], limit_s: float) -> int:
-    """A port of those that engines get, which firewalls let through. For ``limit_s`` it takes BYTES of each connection
-    and gives as many back.
+    """Listen for ``limit_s`` on a port from the engines' range, which firewalls must let through; returns the port.
 
-    ``addresses``: of all hosts. It listens on this host's alone, and on all where that is not told (NAT).
+    Each connection is read for BYTES bytes and sent as many back. ``addresses``: those of all hosts. Listens on this
+    host's own one, or on all interfaces where it is not among them (NAT).
     """
     (port,) = free_ports(1, (), np.random.default_rng())
     here = _own().intersection(addresses)
@@ -58,7 +58,7 @@ def _own() -> set[str]:
 
 
 def _take(connection: socket.socket) -> None:
-    """Raises TimeoutError when less than BYTES comes."""
+    """Read BYTES bytes. Raises TimeoutError when fewer come."""
     left = BYTES
     while left:
         if not (got := connection.recv(1 << 16)):
@@ -67,7 +67,7 @@ def _take(connection: socket.socket) -> None:
 
 
 def unreached(hosts: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """Why this host does not reach the next PEERS of ``hosts``, by address: addresses and the ports of ``listen``."""
+    """Address -> why this host cannot reach it, for the next PEERS of ``hosts`` (address, port of ``listen``)."""
     own = _own()
     here = next((index for index, (address, _) in enumerate(hosts) if address in own), 0)
     others = [one for one in (*hosts[here:], *hosts[:here]) if one[0] not in own]
@@ -89,7 +89,7 @@ def _problem(address: str, port: int) -> str:
 
 
 def mtus() -> dict[str, int]:
-    """Bytes of the largest packet, by each address of this host."""
+    """Address of this host -> bytes of the largest packet its interface sends."""
     said = psutil.net_if_stats()
     return {
         one.address: said[name].mtu
@@ -100,7 +100,7 @@ def mtus() -> dict[str, int]:
 
 
 def unknown_interfaces() -> list[str]:
-    """Settings of this environment that name a network interface which is not there."""
+    """Environment variables of NCCL and Gloo that name a network interface which does not exist."""
     there, found = list(psutil.net_if_addrs()), list[str]()
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         said = os.environ.get(name, "")

@@ -1,7 +1,7 @@
-"""Notices that this machine will be taken back, from whoever gives them: AWS, Google, Azure, or a file. No Ray in here.
+"""Notices that this machine will be taken back, from AWS, Google, Azure or a file. No Ray in here.
 
-Ray itself watches none of them. Kubernetes and Slurm say it with a signal to their own process; a ``preStop`` hook or a
-trap there writes the file that ORCHESTRATOR_NOTICE_FILE names: the seconds that are left.
+Ray itself watches none of them. Kubernetes and Slurm only signal their own process: a ``preStop`` hook or a trap there
+writes the remaining seconds into the file that ORCHESTRATOR_NOTICE_FILE names.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from orchestrator.http_control import ask
 LINK_LOCAL = "http://169.254.169.254"
 VENDOR = Path("/sys/class/dmi/id/sys_vendor")
 LOOK_S, ANSWER_LIMIT_S = 2.0, 1.0
-PREEMPTED_S = 30.0  # what Google gives; it names no time
+PREEMPTED_S = 30.0  # Google's notice names no time; it gives 30 s
 MAINTENANCE_S = 60.0
 NOTICE_FILE = "ORCHESTRATOR_NOTICE_FILE"
-METADATA = "ORCHESTRATOR_METADATA_URL"  # in place of LINK_LOCAL: a proxy of the cloud's service
+METADATA = "ORCHESTRATOR_METADATA_URL"  # used instead of LINK_LOCAL: a proxy of the cloud's metadata service
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """This machine will be gone in so many seconds."""
+    """This machine will be gone in ``left_s`` seconds."""
 
     left_s: float
     why: str
@@ -42,7 +42,7 @@ Look = Callable[[], Notice | None]
 
 
 def _get(url: str, method: str = "GET", headers: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The body, empty where the service says that there is nothing. Raises OSError."""
+    """The response's body, empty for a 404. Raises OSError."""
     answer = ask(url, method, limit_s=ANSWER_LIMIT_S, more_headers=list(headers.items()))
     if answer.status not in (200, 404):
         raise OSError(answer.error or f"HTTP {answer.status}")
@@ -54,7 +54,7 @@ def _left_s(when: datetime) -> float:
 
 
 def aws(base: str = LINK_LOCAL) -> Notice | None:
-    """A spot instance's interruption (IMDSv2), some two minutes before it."""
+    """The interruption of a spot instance, announced some two minutes ahead (IMDSv2)."""
     token = _get(f"{base}/latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
     said = _get(f"{base}/latest/meta-data/spot/instance-action", headers={"X-aws-ec2-metadata-token": token})
     if not said:
@@ -64,7 +64,7 @@ def aws(base: str = LINK_LOCAL) -> Notice | None:
 
 
 def google(base: str = LINK_LOCAL) -> Notice | None:
-    """A spot machine's preemption, or maintenance that ends it (a migration does not)."""
+    """The preemption of a spot machine, or maintenance that ends it (live migration does not)."""
     instance = f"{base}/computeMetadata/v1/instance"
     if _get(f"{instance}/preempted", headers={"Metadata-Flavor": "Google"}).strip() == "TRUE":
         return Notice(PREEMPTED_S, "Google: preempted")
@@ -73,19 +73,16 @@ def google(base: str = LINK_LOCAL) -> Notice | None:
 
 
 def azure(base: str = LINK_LOCAL) -> Notice | None:
-    """A scheduled event that takes this machine away; those of others in its set are told as well."""
-    said = json.loads(
-        _get(f"{base}/metadata/scheduledevents?api-version=2020-07-01", headers={"Metadata": "true"}) or "{}"
-    )
+    """A scheduled event that takes this machine away; events of other machines in its set are listed, too."""
+    metadata, headers = f"{base}/metadata", {"Metadata": "true"}
+    said = json.loads(_get(f"{metadata}/scheduledevents?api-version=2020-07-01", headers=headers) or "{}")
     ends = [event for event in said.get("Events", ()) if event["EventType"] in ("Preempt", "Terminate", "Redeploy")]
     if not ends:
         return None
-    name = _get(
-        f"{base}/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers={"Metadata": "true"}
-    )
+    name = _get(f"{metadata}/instance/compute/name?api-version=2021-02-01&format=text", headers=headers)
     for event in ends:
         if name in event["Resources"]:
-            before = event.get("NotBefore")  # none once it has begun
+            before = event.get("NotBefore")  # empty once the event has begun
             left_s = _left_s(parsedate_to_datetime(before)) if before else 0.0
             return Notice(left_s, f"Azure: {event['EventType']}")
     return None
@@ -95,14 +92,14 @@ CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {"Amazon": aws, "Google":
 
 
 def file(path: Path) -> Notice | None:
-    """What a hook wrote there: seconds, none for PREEMPTED_S."""
+    """The seconds that a hook wrote to the file; an empty file means PREEMPTED_S."""
     with suppress(FileNotFoundError):
         return Notice(float(path.read_text().strip() or PREEMPTED_S), f"{path} says so")
     return None
 
 
 def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) -> list[Look]:
-    """Whom to ask on this machine; nobody where it is in no cloud that is known and no file is named."""
+    """The sources of notices on this machine; none outside the known clouds when no file is named."""
     found: list[Look] = [partial(file, Path(environment[NOTICE_FILE]))] if environment.get(NOTICE_FILE) else []
     name = ""
     with suppress(OSError):
@@ -112,7 +109,7 @@ def looks(environment: Mapping[str, str] = os.environ, vendor: Path = VENDOR) ->
 
 
 def first(asked: list[Look]) -> Notice | None:
-    """The first notice that one of them gives. Who does not answer, or nothing sensible, gives none."""
+    """The first notice found; a source that fails or answers nonsense gives none."""
     for look in asked:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if (notice := look()) is not None:
@@ -121,9 +118,9 @@ def first(asked: list[Look]) -> Notice | None:
 
 
 def watch(act: Callable[[Notice], None]) -> None:
-    """Call ``act``, from a thread, when this machine is given notice, and again where it raises (the head is away).
+    """Call ``act`` from a thread once this machine gets notice, and again while it raises (the head is unreachable).
 
-    No thread where nobody would give notice.
+    Starts no thread where there is no source of notices.
     """
     asked = looks()
 

@@ -1,4 +1,4 @@
-"""Our hosts as Ray actors, and the driver's side of them: every method of a host is a call with a limit."""
+"""Agents and clients as Ray actors, and how the driver calls them: each call has a time limit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from orchestrator.cluster.notices import watch
 from orchestrator.cluster.ray_private import drain, head_answers
 from orchestrator.load.priority import lower_niceness
 
-LIMITS_S = {"stop": 120.0}  # where CALL_LIMIT_S is too short
+LIMITS_S = {"stop": 120.0}  # methods for which CALL_LIMIT_S is too short
 ACTOR = {"max_concurrency": 4, "max_restarts": 0}
-SILENT_LIMIT_S = 60.0  # as long as a raylet waits for its head; what it does then takes two minutes more
+SILENT_LIMIT_S = 60.0  # a raylet waits as long for its head, and then needs two more minutes to end its workers
 LOOK_EVERY_S, LOOK_LIMIT_S = 10.0, 5.0
-ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died
+ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died, before we do
 
 
 def _settle_in() -> str:
-    """From now on this actor ends with its raylet, and its node drains on notice. Returns the id of the node."""
+    """Make this actor end with its raylet, and drain its node when a cloud takes it back. Returns the node's id."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     node_id = str(ray.get_runtime_context().get_node_id())
     watch(lambda notice: drain(node_id, notice.left_s, notice.why))
@@ -38,7 +38,7 @@ def _settle_in() -> str:
 
 
 def _end_with(raylet: int) -> None:
-    """Ray ends the workers of a raylet that died, mostly: one that stayed kept the lease of its host for ever."""
+    """Ray usually ends the workers of a dead raylet; one that it missed would keep its host's lease for ever."""
     wait_for_orphanage(raylet)
     os._exit(1)
 
@@ -46,14 +46,14 @@ def _end_with(raylet: int) -> None:
 def wait_for_orphanage(
     parent: int, parent_now: Callable[[], int] = os.getppid, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Returns ORPHAN_S after this process has lost its parent."""
+    """Return ORPHAN_S after this process has lost its parent."""
     while parent_now() == parent:
         sleep(1.0)
     sleep(ORPHAN_S)
 
 
 class RayClientHost(ClientHost):
-    """On its node, which may be taken back like that of an engine."""
+    """A load client; its node, too, may be taken back."""
 
     def __init__(self) -> None:
         _settle_in()
@@ -61,21 +61,21 @@ class RayClientHost(ClientHost):
 
 
 class RayEngineHost(EngineHost):
-    """On its node: where that is and which GPUs were given is asked of Ray."""
+    """An agent; Ray says on which node it runs and which GPUs it was given."""
 
     def __init__(self, launch_id: str, gpus: int) -> None:
-        lower_niceness(0)  # Ray starts workers at 15, where an engine would come last
+        lower_niceness(0)  # Ray starts workers at niceness 15, which its engine would inherit
         node_id, address = _settle_in(), ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
         threading.Thread(target=_end_when_cut_off, daemon=True).start()
 
     def describe(self) -> Allocation:
-        """What this rank was given: attributes are not seen from outside."""
+        """What this rank was given; a method, because an actor's attributes cannot be read from outside."""
         return self.allocation
 
 
 def _end_when_cut_off() -> None:
-    """Ends this agent, and by its guard the engine, on a node that the head has not been heard from for a minute."""
+    """End this agent, and through its guard the engine, when its node has been cut off from the head for a minute."""
     address = ray.get_runtime_context().gcs_address
     wait_for_silence(lambda: head_answers(address, LOOK_LIMIT_S))
     os._exit(1)
@@ -86,7 +86,7 @@ def wait_for_silence(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns once nothing has been answered for SILENT_LIMIT_S."""
+    """Return once nothing has answered for SILENT_LIMIT_S."""
     heard = clock()
     while clock() - heard < SILENT_LIMIT_S:
         sleep(LOOK_EVERY_S)
@@ -98,7 +98,7 @@ CLIENT_ACTOR: Any = ray.remote(**ACTOR)(RayClientHost)
 
 
 class RayHandle:
-    """An actor seen from the driver (``ClientHandle``)."""
+    """The driver's handle of an actor (``ClientHandle``)."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
@@ -125,20 +125,20 @@ class RayHandle:
 
 
 def _ours(error: BaseException, method: str) -> Exception:
-    """What Ray raises, in our words: the exception of the other side, or that there is no other side any more."""
+    """Our exception for one that Ray raised: the actor's own, or that the actor is gone."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         return crossing(error.cause, method)
     return HostLost(f"its actor is gone: {first_line(error)}")
 
 
 def first_line(error: BaseException) -> str:
-    """Ray's own messages run over many lines; of an actor that did not start, the cause stands in the last one."""
+    """The line of Ray's long message that says what happened; for an actor that did not start it is the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return f"it did not start: {lines[-1]}" if "creation task" in lines[0] else lines[0]
 
 
 class _RayAgent:
-    """EngineHost's methods, each of them a call."""
+    """An EngineHost on another node: each method is a remote call."""
 
     def __init__(self, handle: RayHandle, allocation: Allocation) -> None:
         self.allocation = allocation
@@ -149,10 +149,10 @@ class _RayAgent:
 
 
 def call(handle: RayHandle, method: str, *args: object) -> Any:
-    """One call and its answer. Raises HostLost."""
+    """Call a method and wait for its answer. Raises HostLost."""
     return answer(handle.begin(method, *args), method, LIMITS_S.get(method, CALL_LIMIT_S))
 
 
 def agent(handle: RayHandle) -> EngineHost:
-    """An EngineHost on its node, as its driver uses it. Waits for it to start."""
+    """The driver's view of an EngineHost on its node; waits until the actor has started."""
     return cast(EngineHost, _RayAgent(handle, call(handle, "describe")))

@@ -1,4 +1,4 @@
-"""Which Ray cluster to join, found out in seconds: Ray itself waits minutes for one that is gone."""
+"""Finds the Ray cluster to join within seconds; Ray itself waits minutes for one that is gone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from orchestrator.cluster.ray_private import bootstrap_address, head_answers
 from orchestrator.errors import InputError
 
 ANSWER_LIMIT_S = 5.0
-LOOK_S, SILENT_S = 2.0, 10.0  # so long without an answer is told
-RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # after which Ray ends this process without a word of ours
-BEFORE_RAY_S, COMMIT_S = 15.0, 5.0  # we end it earlier, and leave the launches time for their rows
+LOOK_S, SILENT_S = 2.0, 10.0  # how often to look, and when to tell the user that there is no answer
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # after this time Ray ends the driver without a message
+BEFORE_RAY_S, COMMIT_S = 15.0, 5.0  # we end it this much earlier, and give launches time to commit their rows
 
 
 def live_address(address: str | None) -> tuple[str | None, str | None]:
-    """What to give ``ray.init``, and a sentence for the user or None.
+    """The address for ``ray.init``, and a note for the user or None.
 
-    ``address``: as given by the user; None and ``auto`` are looked up as Ray does (RAY_ADDRESS, then the file that the
-    last ``ray start`` on this machine left). A cluster that was named and does not answer is an InputError; one that
-    only an old file names is passed over, and a new one is started here.
+    ``address``: as the user gave it. None and ``auto`` are looked up as Ray does: RAY_ADDRESS, then the file that the
+    last ``ray start`` left on this machine. A named cluster that does not answer is an InputError; one that only such a
+    file names is ignored, and a new one is started here.
     """
     if address is not None and "://" in address:
-        return address, None  # Ray Client has a limit of its own
+        return address, None  # Ray Client has its own time limit
     try:
         found = bootstrap_address(address)
     except (ConnectionError, ValueError) as error:
@@ -32,7 +32,7 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
     if found is None:
         return "local", None
     if head_answers(found, ANSWER_LIMIT_S):
-        # one that Ray finds by itself may ask for the token that Ray keeps for this user: only then does it give it
+        # Ray sends the token it keeps for this user only to a cluster that it found by itself
         return "auto" if address is None else address, None
     if address is None and not os.environ.get("RAY_ADDRESS"):
         return "local", f"the Ray cluster last started here ({found}) is gone: this sweep starts one on this machine"
@@ -43,9 +43,9 @@ def live_address(address: str | None) -> tuple[str | None, str | None]:
 
 
 def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
-    """See that the cluster's head answers (its GCS), for as long as this process lives (``Cluster.watch``).
+    """Check, as long as this process lives, that the cluster's head (its GCS) answers: see ``Cluster.watch``.
 
-    What runs goes on without it, and Ray uses a head again that comes back in time.
+    Running engines and clients do without it for a while, and Ray reconnects to a head that comes back in time.
     """
     limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
     heard_s, told = time.monotonic(), False
@@ -62,4 +62,4 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
     tell(f"the cluster's head ({address}) is lost, it has not answered for {silent_s:.0f} s. This run ends; {again}")
     stop.set()
     time.sleep(COMMIT_S)
-    os._exit(1)  # other threads wait for Ray
+    os._exit(1)  # other threads are blocked in calls to Ray

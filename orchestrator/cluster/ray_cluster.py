@@ -1,6 +1,6 @@
 """Ray as a cluster: machines, placement groups, and the agents and clients on them.
 
-Facts of Ray that shaped this file stand in docs/architecture.md, "Ray".
+Why it is built this way: docs/architecture.md, "Ray".
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from orchestrator.cluster.ray_private import autoscaler_report, draining, on_loo
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
-CLIENT_CPUS = 0  # admission counts the engines' CPUs; how much a client really used is in its stats
-INFEASIBLE_S = 5.0  # a node that was lost may join again within it
+CLIENT_CPUS = 0  # admission counts only the engines' CPUs; what a client really used is in its stats
+INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
 
 
 class RayCluster:
-    """A running Ray cluster (or one started here when there is none), seen from the driver."""
+    """The driver's view of a running Ray cluster, or of one started here when there is none."""
 
     def __init__(self, store: Store | None, address: str | None = None, client_limit: int | None = None) -> None:
         self.note: str | None = None
@@ -50,10 +50,10 @@ class RayCluster:
         gcs_address = ray.get_runtime_context().gcs_address
         self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), time.monotonic)
         self._client_limit = client_limit
-        self._gone_s: dict[str, float] = {}  # node that drains -> when it will be gone, monotonic
+        self._gone_s: dict[str, float] = {}  # draining node -> when it will be gone, on the monotonic clock
 
     def _package_environment(self) -> dict[str, Any] | None:
-        """Nodes elsewhere get this package shipped, unless the job's working_dir already carries it."""
+        """The runtime_env that ships this package to other hosts; None where it is there already."""
         return shipped_package() if self._elsewhere() else None
 
     def _elsewhere(self) -> list[Machine]:
@@ -61,7 +61,7 @@ class RayCluster:
 
     def check_nodes(self) -> list[str]:
         assert self._store
-        # on the driver's machine a folder needs no question; a bucket does: raylets have an environment of their own
+        # a folder needs no check on the driver's host; a bucket does: raylets have their own environment variables
         asked = self._elsewhere() if self._store.is_local else self.machines()
         return check_nodes(asked, self._store, self._package_environment()) if asked else []
 
@@ -87,7 +87,7 @@ class RayCluster:
         for node, deadline_ms in draining().items():  # a second drain may name a later time, or none
             left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
             self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
-        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}  # launches ask it, too
+        return {node: max(0.0, gone_s - now_s) for node, gone_s in list(self._gone_s.items())}  # other threads add
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
         address = ray.get_runtime_context().gcs_address
@@ -107,13 +107,13 @@ class RayCluster:
                 undo.callback(self._desired.give_back, nodes)
                 self._desired.hold(nodes)
                 group = group_of(footprint, [{NODE_ID: node} for node in nodes])
-                undo.callback(remove, group)  # at once, lost or not
+                undo.callback(remove, group)
                 _await(group, footprint, patience)
-                if gone := set(nodes) & self.leaving().keys():  # an actor there would hang without an error
+                if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
                     raise PlacementError(f"node {', '.join(gone)} is taken back")
                 handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
                 for handle in handles:
-                    undo.callback(handle.kill)  # its engine ends by the guard
+                    undo.callback(handle.kill)  # the guard then ends its engine
                 return Placement([agent(handle) for handle in handles], undo.pop_all().close)
         except HostLost as error:
             raise PlacementError(f"a node agent did not start: {error}") from error
@@ -143,7 +143,7 @@ class RayCluster:
 
 
 def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> None:
-    """Until the group is placed. Raises PlacementError: see ``Cluster.place``."""
+    """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
     began = time.monotonic()
     while not group.wait(1):
         waited_s = time.monotonic() - began

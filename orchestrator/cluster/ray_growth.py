@@ -1,8 +1,7 @@
-"""Nodes that a Ray cluster should come to have: placement groups that wait, which is what its autoscaler reads, and
-what the autoscaler says of them.
+"""Asks Ray's autoscaler for nodes, through pending placement groups, and reads what it reports about them.
 
-Nothing runs in these groups: a launch is pinned to nodes that are there, by an admission of our own. So none may ever
-take a node from a launch: they keep off the nodes that launches hold, and are made anew when those change.
+Nothing runs in these groups: our own admission pins launches to nodes that exist. The groups must never take a node
+from a launch, so they exclude the nodes that launches hold and are made anew when those change.
 """
 
 from __future__ import annotations
@@ -21,48 +20,45 @@ from orchestrator.cluster.base import Footprint, Growth
 from orchestrator.cluster.ray_private import AutoscalerReport
 
 NODE_ID = "ray.io/node-id"
-MOST_GROUPS = 64  # pending groups that Ray's scheduler and autoscaler look at again and again
+MOST_GROUPS = 64  # Ray's scheduler and autoscaler look at every pending group again and again
 
-LOOK_S = 3.0  # how often the autoscaler is asked what it says
-SILENT_S = 60.0  # it reports every 5 s
-REPORTS = 2  # that say the same
+LOOK_S = 3.0  # how often the autoscaler's report is read
+SILENT_S = 60.0  # normally it reports every 5 s
+REPORTS = 2  # reports in a row that must call a footprint infeasible
 
 
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
     """A placement group for one replica: one node, or a node for each bundle. It ends with the driver."""
-    bundles = footprint.bundles
-    taken = [{"CPU": bundle.cpus} if bundle.cpus else {} for bundle in bundles]
-    gpus = [{"GPU": float(bundle.gpus)} if bundle.gpus else {} for bundle in bundles]
+    resources = [{"CPU": one.cpus, "GPU": float(one.gpus)} for one in footprint.bundles]
+    wanted = [{name: amount for name, amount in one.items() if amount} for one in resources]
     return placement_group(
-        [
-            cpu | gpu or {"memory": 1.0} for cpu, gpu in zip(taken, gpus, strict=True)
-        ],  # Ray places nothing that is empty
-        strategy="STRICT_SPREAD" if len(bundles) > 1 else "STRICT_PACK",
+        [one or {"memory": 1.0} for one in wanted],  # Ray refuses an empty bundle
+        strategy="STRICT_SPREAD" if len(wanted) > 1 else "STRICT_PACK",
         bundle_label_selector=[dict(footprint.labels) | selector for selector in selectors],
     )
 
 
 def remove(group: PlacementGroup) -> None:
-    """Free its resources at once, lost or not: Ray would place a lost group again before everything else."""
+    """Free its resources at once: Ray would place a group that lost its node again before everything else."""
     with suppress(RayError):
         remove_placement_group(group)
 
 
 class DesiredNodes:
-    """What the cluster should come to have beside the nodes that launches hold. Thread-safe."""
+    """The pending groups for nodes wanted beside those that launches hold. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: Counter[str] = Counter()  # node id -> launches' bundles on it
-        self._taken: frozenset[str] = frozenset()  # given to launches when it was last said what is desired
-        self._avoided: tuple[str, ...] = ()  # the nodes that the groups of now keep off
+        self._taken: frozenset[str] = frozenset()  # nodes given to launches at the last ``desire``
+        self._avoided: tuple[str, ...] = ()  # the nodes that the pending groups exclude
         self._groups: list[tuple[Footprint, Any]] = []
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """See ``Cluster.desire``; gangs first, at most MOST_GROUPS.
+        """See ``Cluster.desire``; multi-node footprints first, at most MOST_GROUPS.
 
-        No group may come up on a node that a launch was just given: one that was made and removed again in the same
-        millisecond left the launch waiting for the node for ever (seen with Ray 2.60).
+        ``taken`` matters at once: a group that was made on a launch's node and removed within the same millisecond left
+        the launch waiting for that node for ever (Ray 2.60).
         """
         wanted = sorted(footprints, key=lambda one: -len(one.bundles))[:MOST_GROUPS]
         with self._lock:
@@ -70,18 +66,18 @@ class DesiredNodes:
             self._replace(wanted)
 
     def hold(self, nodes: Iterable[str]) -> None:
-        """A launch takes these nodes: groups of ours make room for it before it asks for them."""
+        """A launch is about to take these nodes: move pending groups off them first."""
         with self._lock:
             self._held.update(nodes)
             self._replace([footprint for footprint, _ in self._groups])
 
     def give_back(self, nodes: Iterable[str]) -> None:
-        """A launch has left them. They may be what somebody desires, from the next ``desire`` on."""
+        """A launch has left these nodes; from the next ``desire`` on, pending groups may use them."""
         with self._lock:
             self._held -= Counter(nodes)
 
     def groups(self) -> dict[str, Footprint]:
-        """What waits, by the id of its placement group."""
+        """Placement group id -> footprint that it asks for."""
         with self._lock:
             return {group.id.hex(): footprint for footprint, group in self._groups}
 
@@ -92,7 +88,7 @@ class DesiredNodes:
                 remove(group)
             self._groups, self._avoided = [], avoided
         missing, kept, before = Counter(wanted), list[tuple[Footprint, Any]](), self._groups
-        self._groups = kept  # every group is known from the moment it exists
+        self._groups = kept  # now, so that an exception below loses no group
         for footprint, group in before:
             if missing[footprint] > 0:
                 missing[footprint] -= 1
@@ -107,18 +103,18 @@ class DesiredNodes:
 
 
 class Autoscaler:
-    """What the cluster's autoscaler says, asked at most every LOOK_S seconds. Thread-safe."""
+    """The cluster's autoscaler, whose report is read at most every LOOK_S seconds. Thread-safe."""
 
     def __init__(self, report: Callable[[], AutoscalerReport | None], now_s: Callable[[], float]) -> None:
         self._report, self._now_s, self._lock = report, now_s, threading.Lock()
         self._growth, self._asked_s = Growth(), -math.inf
-        self._stamp: object = None  # of its last report, and when that was new
+        self._stamp: object = None  # of its last new report, and when that was seen
         self._stamped_s = now_s()
-        self._first: AutoscalerReport | None = None  # what was refused before is no news
-        self._infeasible: Counter[Footprint] = Counter()  # what it has no nodes for, in how many reports on end
+        self._first: AutoscalerReport | None = None  # launches that failed before it do not count
+        self._infeasible: Counter[Footprint] = Counter()  # footprint -> consecutive reports that call it infeasible
 
     def growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
-        """``groups``: what is asked of it, by the id of its placement group."""
+        """What it reports. ``groups``: see ``DesiredNodes.groups``."""
         with self._lock:
             if self._now_s() - self._asked_s >= LOOK_S:
                 report = self._report()
@@ -137,13 +133,13 @@ class Autoscaler:
         silent = silent if self._asked_s - self._stamped_s >= SILENT_S else ""
         silent = f"the autoscaler ended: {report.error}" if report.error else silent
         refused = self._refused(report)
-        # what is too many at a time it has no nodes for either: it is believed where no node of its types is in the way
+        # a group that is only too large for now is called infeasible, too: believe it while no node of its types is up
         alone = len(set(report.types)) <= 1 and not report.coming
         impossible = [one for one, reports in self._infeasible.items() if alone and reports >= REPORTS]
         return Growth(True, silent, report.coming, refused, frozenset(impossible))
 
     def _refused(self, report: AutoscalerReport) -> dict[str, tuple[int, str]]:
-        """Launches that were refused since it was first asked, by type; of those that it does not count the last."""
+        """Node type -> failed launches since the first look, and why; version 1 tells only the last of each type."""
         first = self._first = self._first or report
         more = {kind: (said[0] - first.refused.get(kind, (0,))[0], said[1]) for kind, said in report.refused.items()}
         refused = {kind: one for kind, one in more.items() if one[0] > 0}

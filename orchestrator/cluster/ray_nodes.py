@@ -1,4 +1,4 @@
-"""What nodes need before anything starts on them: this package, and a way to the results."""
+"""Checks that nodes can run this program and reach the results, and ships this package to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.results.store import Store
 
 PACKAGE = Path(__file__).resolve().parents[1]
-JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray's own name of it
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # an environment variable of Ray's with this odd name
 
 
 @ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
@@ -30,7 +30,7 @@ def _reach(store: Store) -> str | None:
 
 
 class _Asked:
-    """An actor that calls what it is given."""
+    """An actor that calls whatever function it is given."""
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
@@ -40,7 +40,7 @@ _ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
 
 
 class RayProbes:
-    """``Probes`` of a Ray cluster: an actor without CPUs or GPUs on each node, until ``close``."""
+    """``Probes`` of a Ray cluster: one actor without CPUs or GPUs per node, until ``close``."""
 
     def __init__(self, machines: Sequence[Machine], environment: dict[str, Any] | None) -> None:
         self.machines = machines
@@ -65,7 +65,7 @@ class RayProbes:
 
 
 def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """What each call returned within the limit, or NoAnswer."""
+    """What each call returned within ``limit_s``, or NoAnswer."""
     ray.wait(list(refs.values()), num_returns=len(refs), timeout=limit_s)
     found: dict[str, Any] = {}
     for key, ref in refs.items():
@@ -81,12 +81,12 @@ def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
 
 
 def shipped_package() -> dict[str, Any] | None:
-    """The runtime_env that takes this package to other nodes; None where the job's working_dir already carries it."""
+    """The runtime_env that ships this package to other nodes; None when the job's working_dir contains it."""
     return None if _in_working_dir() else uploaded(str(PACKAGE))
 
 
 def _in_working_dir() -> bool:
-    """Whether a submitted job runs this package out of a working_dir, which Ray takes to every node."""
+    """Whether a submitted job runs this package from its working_dir, which Ray copies to every node."""
     config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
     try:
         return bool(config.get("runtime_env", {}).get("working_dir")) and PACKAGE.is_relative_to(Path.cwd())
@@ -98,9 +98,9 @@ def _in_working_dir() -> bool:
 
 
 def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str, Any] | None) -> list[str]:
-    """See that each of these nodes runs this program and writes to the results; all at once.
+    """Check in parallel that each node can run this program and write to the results.
 
-    Returns sentences on nodes that gave no answer. Raises ProblemsError with every node that cannot.
+    Returns a sentence for each node that gave no answer. Raises ProblemsError with every node that cannot.
     """
     refs = {
         machine.address: _reach.options(

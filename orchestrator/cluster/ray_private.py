@@ -1,4 +1,4 @@
-"""All that this program takes of Ray's inside, each with what happens where the next Ray has it no more."""
+"""Everything this program uses of Ray's private API, with a fallback for each part a future Ray may drop."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from typing import Any
 
 import yaml
 
-LEAVING = b"orchestrator/leaving/"  # keys of our own mark, where Ray has no drain or refuses it
+LEAVING = b"orchestrator/leaving/"  # keys that mark draining nodes where Ray cannot or will not drain them
 STATUS_KEY = "__autoscaling_status"
 ERROR_KEY = "__autoscaling_error"
-UNNAMED = "node_"  # how Ray names the type of a node of which no autoscaler knows one
-FAILED = "failed"  # in place of the types that one which ended no longer reports
+UNNAMED = "node_"  # prefix of the type names that Ray makes up for nodes without one
+FAILED = "failed"  # stands for the node types when the autoscaler ended and reports none
 
 
 def bootstrap_address(address: str | None) -> str | None:
-    """The cluster that Ray would join: what is given, RAY_ADDRESS, or the last one started on this machine.
+    """The cluster that Ray would join: the given one, RAY_ADDRESS, or the last one started on this machine; or None.
 
-    None: there is none. Raises ConnectionError or ValueError for one that is named and cannot be. Without Ray's own
-    look-up, a cluster that only a file names is not found.
+    Raises ConnectionError or ValueError for a named address that cannot be used. Fallback: only names are looked up,
+    not the file that the last started cluster left.
     """
     try:
         from ray._private.services import canonicalize_bootstrap_address
@@ -43,9 +43,9 @@ def bootstrap_address(address: str | None) -> str | None:
 
 
 def head_answers(address: str, limit_s: float) -> bool:
-    """Whether a head node is there, and not just anything that listens (a proxy answers for every address).
+    """Whether a Ray head answers there, not just anything that listens (a proxy accepts every connection).
 
-    Without Ray's own question: whether anything listens.
+    Fallback: whether anything listens.
     """
     try:
         import grpc
@@ -75,10 +75,10 @@ def _listens(address: str, limit_s: float) -> bool:
 
 
 def uploaded(folder: str) -> dict[str, Any] | None:
-    """A runtime_env that takes a package's folder to other nodes: Ray takes local folders in ``ray.init`` alone.
+    """Upload a package's folder; the runtime_env that gives it to an actor. Ray itself does so in ``ray.init`` alone.
 
-    Uploaded once and looked up after that: Ray forgets an upload that nothing uses for ten minutes. None where this
-    Ray has no such call: the nodes must then have the package (``check_nodes`` says so).
+    Called again and again, because Ray forgets an upload that nothing used for ten minutes; one that is still there is
+    not repeated. Fallback: None, and the nodes must have the package (``check_nodes`` finds out).
     """
     try:
         from ray._private.runtime_env.py_modules import upload_py_modules_if_needed
@@ -92,8 +92,9 @@ def uploaded(folder: str) -> dict[str, Any] | None:
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """``ray.init`` sets a handler of SIGTERM that exits with a status of its own, for good. Within it that becomes an
-    interruption; afterwards the handler is again what it was. What Ray started ends when the interpreter exits.
+    """Undo the SIGTERM handler that ``ray.init`` installs, which exits with a status of its own.
+
+    Inside the block that exit becomes a KeyboardInterrupt; afterwards the old handler is back.
     """
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -107,8 +108,8 @@ def own_signals() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """What ``ray.init`` starts within it listens on loopback alone, as it does by itself where Ray knows no clusters
-    (macOS). Without Ray's switch it listens on all addresses.
+    """Make what ``ray.init`` starts inside the block listen on loopback only, as Ray does where it supports no clusters
+    (macOS). Fallback: it listens on all addresses.
     """
     try:
         from ray._private import ray_constants as switches
@@ -126,9 +127,9 @@ def on_loopback() -> Iterator[None]:
 
 
 def drain(node_id: str, left_s: float, why: str) -> None:
-    """Nothing new goes to this node from now on, and whoever asks (``draining``) is told when it will be gone.
+    """Let Ray drain this node: nothing new starts there, and ``draining`` says when it will be gone.
 
-    Called on any node. Where Ray cannot or will not drain it, our own mark in its key-value store says so to us alone.
+    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that only we read.
     """
     import ray
     from ray.exceptions import RayError
@@ -150,9 +151,9 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
 
 def draining() -> dict[str, int]:
-    """Nodes that drain: node id -> when they will be gone, Unix milliseconds, 0 where nobody said; {} if not known."""
+    """Draining nodes: node id -> when it will be gone, in Unix milliseconds, 0 if unknown. Fallback: our own marks."""
     found: dict[str, int] = {}
-    with suppress(Exception):  # of a Ray that tells it otherwise: what was marked is known all the same
+    with suppress(Exception):
         from ray._private.state import state
 
         found = dict(state.get_draining_nodes())
@@ -166,15 +167,15 @@ def draining() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
-    """What an autoscaler last said. ``types``: of the nodes that are there or come. ``stamp``: another one each time.
+    """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``: differs in each report.
 
-    ``refused``: launches of nodes that failed, by type, and a reason. ``last_refused``: when the last launch of a type
-    was refused (Unix seconds, on the head), and why: version 1 does not count those. ``infeasible``: ids of placement
-    groups that it can add no nodes for.
+    ``refused``: node type -> failed launches and a reason. ``last_refused``: node type -> when its last launch failed
+    (Unix seconds on the head) and why, which version 1 does not count. ``infeasible``: ids of placement groups for
+    which it can add no nodes.
     """
 
     types: tuple[str, ...] = ()
-    stamp: object = None  # it never reported
+    stamp: object = None  # None: it never reported
     error: str = ""
     coming: Counter[str] = field(default_factory=Counter)
     refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -183,14 +184,14 @@ class AutoscalerReport:
 
     @property
     def configured(self) -> bool:
-        """With node types. ``ray start`` runs a monitor without them too; nodes then have none. Autoscalers name the
-        head's as well.
+        """Whether there is an autoscaler with node types: it names the type of every node, even of the head, while the
+        monitor that ``ray start`` always runs names none.
         """
         return any(not name.startswith(UNNAMED) for name in self.types)
 
 
 def autoscaler_report(gcs_address: str) -> AutoscalerReport | None:
-    """What the autoscaler of this cluster says; None where it cannot be asked."""
+    """The last report of this cluster's autoscaler; None where it cannot be read."""
     try:
         from ray.autoscaler.v2.utils import is_autoscaler_v2
 
@@ -223,7 +224,7 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
 
 
 def _report_v1() -> AutoscalerReport:
-    """Nothing where no monitor runs, as in a cluster that ``ray.init`` started."""
+    """Empty where no monitor runs, as in a cluster that ``ray.init`` started."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     status = json.loads(_internal_kv_get(STATUS_KEY) or "{}")
@@ -231,7 +232,7 @@ def _report_v1() -> AutoscalerReport:
     pending = [kind for _, kind, _ in report.get("pending_nodes") or ()]
     failed = Counter(kind for _, kind in report.get("failed_nodes") or ())
     launches = (report.get("node_availability_summary") or {}).get("node_availabilities") or {}
-    last_refused = {  # of the last launch of each type, which it knows for half an hour
+    last_refused = {  # version 1 keeps the last launch of each type for half an hour
         kind: (float(last["last_checked_timestamp"]), str(why["description"]))
         for kind, last in launches.items()
         if (why := last["unavailable_node_information"])
@@ -248,9 +249,9 @@ def _report_v1() -> AutoscalerReport:
 
 
 def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[tuple[dict[str, float], int]]:
-    """Resources of the kinds of nodes that the autoscaler may add, and how many of each; empty where nobody tells.
+    """Resources of each node type that the autoscaler may add, and the most nodes of it; empty where unknown.
 
-    ``file``: what ``ray up`` leaves on the head node, whose autoscaler does not tell them otherwise.
+    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not publish its types.
     """
     with suppress(Exception):
         from ray._private.state import state

@@ -19,6 +19,7 @@ from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess
 from orchestrator.engines.leases import Lease
 from orchestrator.engines.ownership import FileLock, node_folder
+from orchestrator.errors import PlacementError
 from orchestrator.load.point import Progress
 from orchestrator.results.ids import new_ulid
 
@@ -145,6 +146,13 @@ def test_clients_keep_off_hosts_that_other_sweeps_have_for_themselves(held: str,
     assert pool.borrow(1, {"a": 1, "b": 2}).addresses == [where]
 
 
+def test_without_any_node_there_is_no_place_for_a_client() -> None:
+    """A failure of the cluster, not of this program."""
+    pool = ClientPool(None, "a", list, Machines().start)
+    with pytest.raises(PlacementError, match="no node is left"):
+        pool.borrow(1, {})
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -190,14 +198,14 @@ class Counting:
 
     def __init__(self, answers: bool) -> None:
         self.report: Future[str] = Future()
-        self._asked, self._answers = 0, answers
+        self.asked, self._answers = 0, answers
 
     def begin(self, method: str, *args: object) -> Future[Any]:
         made: Future[Any] = Future()
-        self._asked += 1
+        self.asked += 1
         if self._answers:
             made.set_result(Progress())
-            if self._asked == 3:
+            if self.asked == 3:
                 self.report.set_result("rows")
         return made
 
@@ -213,3 +221,13 @@ def test_who_answers_is_waited_for_and_who_does_not_is_not(
     run = ClientRun(clients, [one.report for one in clients])
     run.settle(0.0)
     assert list(run.reports()) == found
+
+
+def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process reads nothing: questions would fill its pipe until the driver blocks for ever."""
+    monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
+    clients = [Counting(True), Counting(False)]
+    run = ClientRun(clients, [one.report for one in clients])
+    for _ in range(5):
+        run.progress()
+    assert [one.asked for one in clients] == [5, 1]

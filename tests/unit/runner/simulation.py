@@ -261,7 +261,7 @@ class FakeAgent:
         if self.world.clock.now_s() < self._ready_s:
             return None
         failure: Failure | None = self.world.step("ready")
-        return failure or Ready(self.world.ready_after_s, {}, "0.32.0")
+        return failure or Ready({}, "0.32.0")
 
     def failure(self) -> Failure | None:
         self._reach()
@@ -294,7 +294,7 @@ class FakeAgent:
         self._reach()
         self.world.step("stop")
         self.world.clock.sleep(1.0)
-        return Stopped(1.0, 0, b"the log")
+        return Stopped(0, b"the log")
 
 
 @dataclass

@@ -118,7 +118,7 @@ def test_another_version_and_a_slow_network_are_told_and_stand_in_the_row(
 ) -> None:
     settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
     heard = Heard(Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned"))
-    Launch._heard(heard, "", Ready(1.0, {"network": network}, version))  # type: ignore[arg-type]
+    Launch._heard(heard, "", Ready({"network": network}, version))  # type: ignore[arg-type]
     assert [kind for kind, _ in heard.told] == kinds
     reported = json.loads(heard.noted["engine_reported_json"])
     assert reported["network"] == network
