@@ -56,9 +56,9 @@ def stop(uri: str, experiment: str | None, timeout: str) -> int:
 
 def _wait(runs: Runs, run_id: str, end_s: float) -> str:
     """Until the run ended. Says how, and returns what is wrong with that."""
-    from orchestrator.results.runs import SILENT_S, Watch
+    from orchestrator.results.runs import SILENT_S, Liveness
 
-    watch, wrong = Watch(), ""
+    watch, wrong = Liveness(), ""
     while (found := runs.read(run_id)) is not None:
         record, text = found
         if record.state == "ended":

@@ -1,14 +1,13 @@
 """Whole objects below one folder or bucket prefix: put, get, list. An object is there whole or not at all.
 
-Storage facts behind the rules: an exception while a stream to S3 is open publishes the truncated object, so a part is
-built in memory first and written in one go; a reply that is lost looks like a failure, so what is there is read back.
+Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so an object is built
+in memory and written in one go. A lost reply looks like a failure, so after a failure the object is read back.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import math
 import os
 import random
@@ -29,25 +28,26 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import Location
 
 T = TypeVar("T")
-UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0  # of files that are written beside the one that they become
-_REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")  # what a storage answers that is there and too busy
+UNFINISHED, UNFINISHED_KEPT_S = ".tmp", 86_400.0  # files being written, before they get their final name
+_REFUSED = ("SLOW_DOWN", "SERVICE_UNAVAILABLE", "HTTP status 5")  # the storage answers that it is too busy
 _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
 
 
-# a local folder may be a network's: what it says when its server is away, and when somebody has to make room
+# a folder may be on a network file system: its errors while the server is away, and while the disk is full
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-SILENT_S = 10.0  # a storage that says nothing for so long is spoken of
+SILENT_S = 10.0  # after this long without an answer the user is told
 LONGEST_PAUSE_S = 15.0  # between two tries
 
 
 @dataclass(slots=True)
 class Patience:
-    """How long refused calls are tried again, and who hears of it; one for all threads that use a location.
+    """How long refused calls are tried again, and who is told; shared by all threads that use a location.
 
-    ``limit_s``: at least so long from the first refusal on, beside the tries of ``Retry``; ``now_s`` is monotonic.
-    ``wait`` sleeps, and returns whether nobody wants the call any more. ``refusing``: thread -> since when its call is
-    refused or gets no answer; ``given_up``: why one was after ``limit_s``; ``ended_s``: when the last of these ended.
+    ``limit_s``: try again for at least this long after the first refusal, however few tries ``Retry`` allows.
+    ``now_s``: a monotonic clock. ``wait`` sleeps; it returns true when nobody wants the call any more.
+    ``refusing``: thread -> since when its call is refused or unanswered. ``given_up``: why a call was given up after
+    ``limit_s``. ``ended_s``: when the last refused call ended.
     """
 
     limit_s: float = 0.0
@@ -61,19 +61,17 @@ class Patience:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def refused(self, caller: int, text: str) -> float:
-        """A thread's call was: since how many seconds it is. Of several threads the one that waits longest speaks."""
+        """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread waits longest."""
         with self._lock:
             since_s = self.refusing.setdefault(caller, self.now_s())
-            speaks = (
-                bool(text) and self.tell is not None and min(self.refusing, key=self.refusing.__getitem__) == caller
-            )
-            self._spoken = self._spoken or speaks
+            speaks = text and self.tell and min(self.refusing, key=self.refusing.__getitem__) == caller
+            self._spoken = self._spoken or bool(speaks)
         if speaks and self.tell:
             self.tell(text)
         return self.now_s() - since_s
 
     def ended(self, passed: bool) -> None:
-        """This thread's call came through, or was given up."""
+        """This thread's call succeeded (``passed``), or was given up."""
         with self._lock:
             since_s = self.refusing.pop(threading.get_ident(), None)
             if since_s is None:
@@ -85,7 +83,7 @@ class Patience:
 
     @contextmanager
     def listening(self, what: str) -> Iterator[None]:
-        """A call that gets no answer within it is spoken of, and counts as refused meanwhile."""
+        """A call inside the block that gets no answer counts as refused after SILENT_S, and the user is told."""
         if self.tell is None:
             yield
             return
@@ -97,13 +95,14 @@ class Patience:
             yield
         finally:
             timer.cancel()
-            timer.join()  # it may be speaking: what it notes must not come after the end
+            timer.join()  # it may be running: it must not call ``refused`` after ``ended``
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Bounded retries: ``tries`` in all, pauses doubling from ``first_s``, each cut by up to half at random; more where
-    ``patience`` says so. Of a folder (``local``) only what a network's may say is tried again.
+    """Bounded retries: ``tries`` in all, or more if ``Patience`` allows; pauses double from ``first_s``, with jitter.
+
+    ``local``: for a folder, where only the errors of network file systems are worth another try.
     """
 
     tries: int = 5
@@ -114,9 +113,10 @@ class Retry:
 
     def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
         """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how often and why."""
-        passed = True
+        attempt, passed = 0, True
         try:
-            for attempt in itertools.count(1):
+            while True:
+                attempt += 1
                 count = f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
                 try:
                     with patience.listening(f"{what} ({count})"):
@@ -131,7 +131,6 @@ class Retry:
                     self.sleep(pause_s)
                 elif patience.wait(pause_s):
                     raise ResultsError(f"{text}; not tried again: the sweep was stopped")
-            raise AssertionError("the tries have no end of their own")
         except ResultsError:
             passed = False
             raise
@@ -140,11 +139,9 @@ class Retry:
 
     def _refused(self, attempt: int, text: str, error: OSError, patience: Patience) -> None:
         """Raises ResultsError when it is not tried again."""
-        said = attempt in (2, 4) or attempt % 8 == 0  # one refusal is nothing yet; then every two minutes
-        limit = (
-            f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s" if patience.limit_s else ""
-        )
-        waited_s = patience.refused(threading.get_ident(), f"the storage refuses: {text}{limit}" if said else "")
+        tells = attempt in (2, 4) or attempt % 8 == 0  # a single refusal is normal; later about every two minutes
+        kept = f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s" if patience.limit_s else ""
+        waited_s = patience.refused(threading.get_ident(), f"the storage refuses: {text}{kept}" if tells else "")
         if self._final(error, patience):
             raise ResultsError(text) from error
         if attempt >= self.tries and waited_s >= patience.limit_s:
@@ -171,7 +168,7 @@ class Blobs:
         return self.retry.run(what, call, self.patience)
 
     def put(self, key: str, data: bytes | pa.Buffer) -> None:
-        """Write one whole object, replacing what is there. Raises ResultsError when it cannot be done."""
+        """Write one whole object, replacing what is there. Raises ResultsError."""
         try:
             self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
         except FileNotFoundError as error:
@@ -185,7 +182,7 @@ class Blobs:
             return None
 
     def open(self, key: str) -> pa.NativeFile:
-        """A file to read from; of an object store the whole object, with its retries. Raises FileNotFoundError."""
+        """A file to read from; from an object store the whole object, read with retries. Raises FileNotFoundError."""
         if self.location.is_local:
             return self.filesystem.open_input_file(self.path(key))
         data = self.get(key)
@@ -205,21 +202,21 @@ class Blobs:
         return self._run(f"reading {self.path(key)}", read)
 
     def delete(self, key: str) -> None:
-        """Remove one object; nothing to do when it is not there."""
+        """Remove one object, if it is there."""
         with suppress(FileNotFoundError):
             self._run(f"removing {self.path(key)}", lambda: self.filesystem.delete_file(self.path(key)))
 
     def folders(self) -> list[str]:
-        """Names of the folders directly below. Google's listing shows none that nobody made: then all objects tell."""
+        """Names of the folders directly below; taken from the objects' keys where none is listed (Google)."""
         direct = [info.base_name for info in self.listing("", recursive=False) if not info.is_file]
         return direct or sorted({self.key(info.path).partition("/")[0] for info in self.listing("") if info.is_file})
 
     def exist(self, keys: list[str]) -> list[bool]:
-        """Whether there is such an object or folder."""
+        """For each key, whether there is such an object or folder."""
         return [info.type != fs.FileType.NotFound for info in self._look_up(keys)]
 
     def listing(self, prefix: str, *, recursive: bool = True) -> list[fs.FileInfo]:
-        """What lies below a folder, sorted by path; empty when there is no such folder."""
+        """Everything below a folder, sorted by path; empty when there is no such folder."""
         selector = fs.FileSelector(self.path(prefix), recursive=recursive, allow_not_found=True)
         found = self._run(f"listing {self.path(prefix)}", lambda: self.filesystem.get_file_info(selector))
         return sorted(found, key=lambda info: info.path)
@@ -244,15 +241,11 @@ class Blobs:
         return path.removeprefix(self.location.path).lstrip("/")
 
     def _look_up(self, keys: list[str]) -> list[fs.FileInfo]:
-        """All at once, side by side; where one of these calls is refused each by itself: of many one always may be."""
+        """All at once; if that fails, one by one with retries: among many calls one is easily refused."""
         paths = [self.path(key) for key in keys]
         with suppress(OSError):
             return list(self.filesystem.get_file_info(paths))
-        return [self._run(f"looking up {path}", partial(self._info, path)) for path in paths]
-
-    def _info(self, path: str) -> fs.FileInfo:
-        (found,) = self.filesystem.get_file_info([path])
-        return found
+        return [self._run(f"looking up {path}", partial(self.filesystem.get_file_info, path)) for path in paths]
 
     def _read(self, key: str) -> bytes:
         with self.filesystem.open_input_stream(self.path(key)) as stream:
@@ -264,7 +257,7 @@ class Blobs:
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 stream.write(data)
-        except OSError as error:  # unless the storage said no, the object may be whole and only the reply was lost
+        except OSError as error:  # unless the storage refused, the object may be there and only the reply was lost
             if any(word in str(error) for word in _REFUSED) or not self._holds(key, data):
                 raise
 
@@ -278,15 +271,15 @@ class Blobs:
 
 
 def drop_unfinished(folder: str) -> None:
-    """Remove what writers that died left beside the files below a folder, after a day."""
-    with suppress(OSError):  # what is left of them costs nothing but room
+    """Remove unfinished files of dead writers below a folder, once they are a day old."""
+    with suppress(OSError):  # whatever stays only takes space
         for path in map(Path, _files_below(folder)):
             if path.name.endswith(UNFINISHED) and time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
                 path.unlink(missing_ok=True)
 
 
 def _files_below(folder: str) -> list[str]:
-    """Paths of all files below a folder, none below one that is not there: pyarrow needs three times as long."""
+    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of pyarrow's listing."""
     found: list[str] = []
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -295,7 +288,7 @@ def _files_below(folder: str) -> list[str]:
 
 
 def _write_beside_and_rename(path: Path, data: bytes | pa.Buffer) -> None:
-    """A reader sees the old file or the whole new one, also after a power loss."""
+    """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{new_ulid()}{UNFINISHED}")
     try:

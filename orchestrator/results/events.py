@@ -1,4 +1,4 @@
-"""What a sweep tells while it runs: plain data for whoever watches, and for the ``events`` table."""
+"""What a sweep reports while it runs, for the live view and the ``events`` table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.results.records import EventRow
 
-# Every kind of event, and what it says; a test holds the program to this list
+# Every kind of event and what it means; a test checks that the program uses no others
 KINDS = {
     "sweep": "the sweep begins: `total` measurements, of which `skipped` are already done",
     "node_silent": "a node did not answer the check before the start",
@@ -50,7 +50,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, or was decided. ``kind`` is one of KINDS, ``text`` a sentence."""
+    """One thing that happened or was decided. ``kind`` is one of KINDS, ``text`` a sentence."""
 
     kind: str
     text: str
@@ -61,7 +61,7 @@ class Event:
     unix_ns: int = field(default_factory=time.time_ns)
 
     def row(self) -> EventRow:
-        """As it is stored."""
+        """Its row in the ``events`` table."""
         return EventRow(
             unix_ns=self.unix_ns,
             kind=self.kind,
@@ -74,7 +74,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests of a running point are over, under way and failed; ``total``: 0 where it is not known."""
+    """Requests of a running point that are over, in flight and failed; ``total``: all it will send, 0 if unknown."""
 
     done: int
     in_flight: int
@@ -84,7 +84,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a launch is doing now; for display only. ``total_s`` 0: not known. ``says``: what it says of itself."""
+    """What a launch is doing now, for display only. ``total_s``: 0 if unknown; ``says``: the engine's last log line."""
 
     deployment: str  # its label; empty for `load`
     name: str  # wait | place | start | answers | warm-up | measure | store | stop | ended

@@ -1,4 +1,4 @@
-"""Names of things: hashes of what they are, fresh ULIDs for what happened once, and what counts as one model."""
+"""Identifiers: hashes for configurations, fresh ULIDs for events, and the key that groups checkpoints of one model."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def safe_name(what: str, name: str) -> str:
 
 
 def one_model(name: str, predicted: Mapping[str, Any] | None) -> str:
-    """What counts as one model, whatever its checkpoint: the number of parameters, which quantization does not change;
-    the name where its config is not known."""
+    """The same for all checkpoints of one model: its number of parameters, which quantization does not change, or its
+    name where the config is unknown."""
     return str((predicted or {}).get("parameters") or name)
 
 

@@ -1,4 +1,4 @@
-"""A results URI to a pyarrow filesystem and a folder in it. Secrets come from the environment, never from the URI."""
+"""Turns a results URI into a pyarrow filesystem and a folder. Secrets come from the environment, never from the URI."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HELP = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where results lie. ``uri`` is canonical, holds no secret, and gives the same location in another process."""
+    """Where results are stored. ``uri`` is canonical, contains no secret, and means the same in another process."""
 
     scheme: str  # file | s3 | gs
     path: str  # absolute path, or bucket/prefix
@@ -43,7 +43,7 @@ class Location:
         return self.scheme == "file"
 
     def filesystem(self) -> fs.FileSystem:
-        """A fresh filesystem with short timeouts and few retries of its own: the retries are ours (blobs.py)."""
+        """A fresh filesystem with short timeouts and few retries, because blobs.py retries."""
         if self.is_local:
             return fs.LocalFileSystem()
         options: dict[str, Any] = dict(self.options)
@@ -54,9 +54,9 @@ class Location:
 
 
 def parse_location(uri: str) -> Location:
-    """A local path, ``file://…``, ``s3://bucket/prefix?endpoint_override=…&scheme=http&region=…`` or ``gs://…``.
+    """Parse a local path, ``file://…``, ``s3://bucket/prefix?endpoint_override=…&scheme=http&region=…`` or ``gs://…``.
 
-    Raises InputError: an unknown scheme, no bucket, an unknown option, or credentials in the URI (never repeated).
+    Raises InputError for an unknown scheme or option, no bucket, or credentials in the URI, which it does not repeat.
     """
     scheme, separator, _ = uri.partition("://")
     if not separator:
@@ -102,7 +102,7 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
 
 
 def _endpoint(options: dict[str, str]) -> dict[str, str]:
-    """The endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL (which pyarrow does not read itself)."""
+    """Add the endpoint of an S3 that is not AWS, from the URI or AWS_ENDPOINT_URL, which pyarrow does not read."""
     named = (options.get("endpoint_override"), *(os.environ.get(name) for name in _ENDPOINT_VARIABLES))
     endpoint = next((value for value in named if value), None)
     if not endpoint:

@@ -1,4 +1,4 @@
-"""The commit manifest: what makes parts true. One JSON file per attempt, written last."""
+"""The commit manifest: one JSON file per attempt, written last. Files that no manifest names do not count."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Literal
 from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
-DROPPABLE = ("token_events",)  # without them there is no ITL, and tokens are spread evenly over their request
+DROPPABLE = ("token_events",)  # may be deleted: without it there is no ITL, and tokens count evenly over a request
 Kind = Literal["point", "launch", "selfcheck"]
 FOLDERS: dict[Kind, str] = {
     "point": "commits",
     "launch": "commits/launches",
     "selfcheck": "commits/selfchecks",
 }
-_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}  # as columns hold them
+_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}  # what the columns can hold
 
 
 def manifest_key(measurement_id: str, attempt_id: str, kind: Kind = "point") -> str:
-    """Where a manifest lies below the experiment's folder."""
+    """Path of a manifest below the experiment's folder."""
     return f"{FOLDERS[kind]}/{measurement_id}/{attempt_id}.json"
 
 
 def kind_of(key: str) -> Kind:
-    """What the manifest at a key below the experiment's folder is of."""
+    """The kind of manifest at a path below the experiment's folder."""
     return next((kind for kind, folder in FOLDERS.items() if kind != "point" and key.startswith(f"{folder}/")), "point")
 
 
@@ -43,9 +43,9 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Committed):
-    """One attempt at a measurement (``kind = point``), one launch or one self-check of a host, and the parts it wrote.
+    """An attempt at a measurement (``kind`` point), a launch or a self-check of a host, and the parts it wrote.
 
-    For a launch ``measurement_id`` is its ``launch_id``, for a self-check its ``selfcheck_id``.
+    The ``measurement_id`` of a launch is its ``launch_id``, that of a self-check its ``selfcheck_id``.
     """
 
     kind: Kind
@@ -59,20 +59,20 @@ class Manifest(Committed):
     emulated: bool = False
 
     def __post_init__(self) -> None:
-        """Parts in one order, whoever wrote them first: the same attempt is always the same text."""
+        """Sort the parts, so that the same attempt always gives the same text."""
         object.__setattr__(self, "files", tuple(sorted(self.files, key=lambda part: (part.table, part.path))))
         kept = (part.bytes for part in self.files if part.table not in DROPPABLE)
         object.__setattr__(self, "data_bytes", sum(size for size in kept if type(size) is int))
 
     @property
     def key(self) -> str:
-        """Its place below the experiment's folder."""
+        """Its path below the experiment's folder."""
         return manifest_key(self.measurement_id, self.attempt_id, self.kind)
 
     def to_json(self) -> str:
-        """As stored: ``files`` grouped by table, ``ids`` together."""
+        """As stored: ``files`` grouped by table, ids grouped under ``ids``."""
         found = asdict(self)
-        del found["data_bytes"]  # of the files
+        del found["data_bytes"]  # follows from the files
         parts: dict[str, list[dict[str, Any]]] = {}
         for part in found.pop("files"):
             parts.setdefault(part.pop("table"), []).append(part)
@@ -81,7 +81,7 @@ class Manifest(Committed):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
-        """The manifest a text holds; fields of newer versions are ignored. Raises ValueError when it is none."""
+        """Parse a manifest; fields of newer versions are ignored. Raises ValueError for anything else."""
         try:
             found = json.loads(text)
             parts = tuple(
@@ -97,10 +97,10 @@ class Manifest(Committed):
             raise ValueError(f"not a manifest: {type(error).__name__}: {error}") from error
 
     def _check(self) -> None:
-        """Raises TypeError or ValueError for a value that no column holds, or a part elsewhere than in its table."""
+        """Raises TypeError or ValueError for a value that no column can hold, or a part outside its table's folder."""
         texts = (self.measurement_id, self.attempt_id, self.deployment_id, self.point_id, self.launch_id)
         told = (text for text in (self.reason, self.failure_class) if text is not None)
-        "".join((*texts, *told)).encode()  # raises where one is no text, or none that Arrow can hold
+        "".join((*texts, *told)).encode()  # raises for anything that is not text, or that Arrow cannot hold
         if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
         numbers = [(name, getattr(self, name)) for name in _MOST]

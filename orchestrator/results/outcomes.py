@@ -1,30 +1,30 @@
-"""What became of a request: its status, and where that is not ``ok`` the class of its error. The one list of both."""
+"""The outcome of a request: its status, and unless that is ``ok`` the class of its error."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Literal
 
-# What an attempt found in the prefix caches: nothing, as its requests carry a salt of their own, as they were emptied
-# before it, or as there are none; or whatever was there.
+# Whether an attempt could find earlier prompts in the prefix caches: no, because its requests carry a salt of their own
+# (salted), the caches were emptied before it, or are off; otherwise nobody knows.
 CacheState = Literal["salted", "emptied", "off", "unknown"]
 
-BUFFERED_SHARE = 0.2  # of chunks that came together with the one before: above it their times tell of no token
+BUFFERED_SHARE = 0.2  # of chunks that arrive together with the one before; above it chunk times say nothing of tokens
 
 
 class Status(StrEnum):
-    """Slow is never a failure, and a failure is never slow."""
+    """How a request ended. A slow request is not a failure."""
 
     OK = "ok"
-    ERROR = "error"  # no response, or one that says no
-    INVALID = "invalid"  # a response, but not a whole one, or not what was asked for
+    ERROR = "error"  # no response, or an error response
+    INVALID = "invalid"  # an incomplete response, or not what was asked for
     TIMEOUT = "timeout"
-    ABORTED = "aborted"  # the run was ended from our side
+    ABORTED = "aborted"  # we ended the run
     LOST = "lost"  # its client died
 
 
 class ErrorClass(StrEnum):
-    """Which way a request failed, and the status that goes with it."""
+    """How a request failed, and the status that goes with it."""
 
     status: Status
 

@@ -1,9 +1,8 @@
-"""Rows that can be computed again, packed into few files that anyone may delete.
+"""A cache of rows that can be computed again, in few Parquet files that anyone may delete.
 
 A file is immutable and named ``<ulid>-<rows>.parquet``. Rows are added in small files, which are merged into larger
-ones. Nothing here is the truth, so there is no lock: the same row may be in several files (two programs merged the same
-ones) and counts once; a file that is gone while it is read was merged, and its rows are looked for again; one that is
-damaged counts as missing.
+ones. No lock is needed: a row that is in several files, because two programs merged the same ones, counts once; when a
+file disappears while it is read it was merged, and its rows are found in a new one; a damaged file is ignored.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.schemas import parquet_writer
 
 FILES_PER_MERGE = 32
-MERGE_BELOW_BYTES = 32 << 20  # a file of this size stays as it is: merging it again would save no time
-GROUP_BYTES = 4 << 20  # of a row group, uncompressed: what a reader holds at a time
+MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
+GROUP_BYTES = 4 << 20  # uncompressed size of a row group, which a reader holds at a time
 Key = tuple[str, ...]
 _NAME = re.compile(r"[0-9A-Z]{26}-\d+\.parquet")
 _log = logging.getLogger(__name__)
 
 
 class PackedRows:
-    """Rows of one schema below one folder. ``key``: the columns that tell rows apart. Thread-safe."""
+    """Rows of one schema below one folder. ``key``: the columns that identify a row. Thread-safe."""
 
     def __init__(self, blobs: Blobs, folder: str, schema: pa.Schema, key: Sequence[str]) -> None:
         self._blobs, self._folder, self._schema, self._key = blobs, folder, schema, tuple(key)
@@ -38,7 +37,7 @@ class PackedRows:
         self._added = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Keep rows in the schema; now and then merge small files. Raises ResultsError when nothing can be written."""
+        """Store rows, and now and then merge small files. Raises ResultsError when nothing can be written."""
         if not rows.num_rows:
             return
         self._put(rows.num_rows, _groups(rows))
@@ -47,9 +46,9 @@ class PackedRows:
             self.merge()
 
     def scan(self, columns: Sequence[str], keys: Container[Key] | None = None) -> Iterator[pa.Table]:
-        """Every row once, some at a time, with these columns and those of the key; the newest file's of equal keys.
+        """Every row once, in batches, with these columns and the key's; of equal keys the row in the newest file.
 
-        ``keys``: those of the rows that are wanted.
+        ``keys``: only rows with these keys.
         """
         wanted = [name for name in self._schema.names if name in columns or name in self._key]
         seen: set[Key] = set()
@@ -65,7 +64,7 @@ class PackedRows:
         return list(zip(*(rows[name].to_pylist() for name in self._key), strict=True))
 
     def merge(self) -> None:
-        """Merge small files of about one size where there are many."""
+        """Merge files of similar size where there are many small ones."""
         if not self._merging.acquire(blocking=False):
             return
         try:
@@ -82,10 +81,9 @@ class PackedRows:
     def _merge(self, names: Sequence[str]) -> None:
         seen: set[Key] = set()
         parts = (self._unseen(rows, seen) for name in sorted(names, reverse=True) for rows in self._read(name, None))
-        # one group at a time is read, regrouped and compressed
         merged = pa.concat_tables([self._schema.empty_table(), *parts])
         self._put(merged.num_rows, _groups(merged))
-        for name in names:  # only now: a reader finds the rows here or there
+        for name in names:  # last, so that a reader always finds the rows
             self._blobs.delete(f"{self._folder}/{name}")
 
     def _put(self, count: int, groups: Iterator[pa.Table]) -> None:
@@ -100,7 +98,7 @@ class PackedRows:
         return [info for info in infos if info.is_file and _NAME.fullmatch(info.base_name)]
 
     def _read(self, name: str, columns: list[str] | None) -> Iterator[pa.Table]:
-        """Groups of rows of one file; none of one that is gone, damaged, or of another schema."""
+        """The row groups of one file; none if it is gone, damaged, or of another schema."""
         key = f"{self._folder}/{name}"
         try:
             with self._blobs.open(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
@@ -122,7 +120,7 @@ class PackedRows:
 
 
 def _magnitude(name: str) -> int:
-    """How often FILES_PER_MERGE goes into the number of rows that a file's name says."""
+    """Logarithm to the base FILES_PER_MERGE of the number of rows in a file's name, rounded down."""
     count, power = int(name.removesuffix(".parquet").rpartition("-")[2]), 0
     while count >= FILES_PER_MERGE:
         count, power = count // FILES_PER_MERGE, power + 1
@@ -130,7 +128,7 @@ def _magnitude(name: str) -> int:
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows in slices of some GROUP_BYTES."""
+    """Slices of about GROUP_BYTES."""
     step = max(1, rows.num_rows * GROUP_BYTES // max(rows.nbytes, 1))
     for start in range(0, rows.num_rows, step):
         yield rows.slice(start, step)

@@ -1,7 +1,7 @@
-"""The rows of all tables, typed: the one contract between measuring and everything after it.
+"""The typed rows of all tables: the contract between measuring and everything that reads results.
 
-The Arrow schemas are made from these classes (schemas.py): a field's type is its column's, its text the column's
-description. Keys are never null, units stand in names. Rules for changes: docs/data-format.md.
+The Arrow schemas are made from these classes (schemas.py): a field's type becomes the column's type, its text the
+column's description. Keys are never null; names carry their units. Rules for changes: docs/data-format.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Status = A[Literal["ok", "failed"], pa.string()]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptKey:
-    """What tells one attempt from all others."""
+    """Identifies one attempt."""
 
     measurement_id: A[str, "hash of point_id, repeat and seed"]
     attempt_id: A[str, "ULID of this attempt at the measurement"]
@@ -84,7 +84,7 @@ class TokenEventsRow(AttemptKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointHead(AttemptKey):
-    """One attempt at a measurement: what every answer needs of it."""
+    """One attempt at a measurement, without the evidence for its validity."""
 
     point_id: A[str, "hash of deployment, workload, level, how it is loaded, seed and version of measuring"]
     deployment_id: A[str, "see deployments"]
@@ -173,7 +173,7 @@ class DeploymentRow:
 
     @property
     def launched(self) -> bool:
-        """False of an endpoint, which is not ours to start."""
+        """False for an endpoint, which somebody else started."""
         return self.engine != "endpoint"
 
 
@@ -204,7 +204,7 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRow:
-    """What a launch answered to one of the fixed prompts before it was measured."""
+    """A launch's answer to one of the fixed prompts, before it was measured."""
 
     launch_id: A[str, "see launches"]
     deployment_id: A[str, "see deployments"]
@@ -254,18 +254,18 @@ class EngineMetricsRow(AttemptKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfcheckRow:
-    """What a host with clients could do, as earlier versions wrote it; its figures are read as they are stored."""
+    """A self-check of a client host, which only earlier versions stored; its figures are read as they are."""
 
     selfcheck_id: A[str, "ULID"]
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 8  # of everything below: how it is computed, and its columns
+METRICS_VERSION = 8  # of everything below: rises when its columns or how they are computed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Mean, standard deviation (of these values, not of a larger population), extremes, percentiles (linear)."""
+    """Mean, standard deviation (of exactly these values, not a sample estimate), extremes, percentiles (linear)."""
 
     mean: float
     std: float
@@ -279,7 +279,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Measured requests that were due in the steady window."""
+    """Numbers of measured requests that were due in the steady window."""
 
     scheduled: int
     ok: int
@@ -288,7 +288,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: nothing to compute it from."""
+    """The metrics of one attempt, or of several pooled (docs/metrics.md). None: there was no data for it."""
 
     requests: Counts
     errors: Mapping[str, int]  # error class -> requests
@@ -316,7 +316,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSide:
-    """What the engines said of themselves during an attempt, over all replicas. None: not told."""
+    """What the engines reported during an attempt, over all replicas. None: not reported."""
 
     running_max: float | None
     waiting_max: float | None
@@ -332,7 +332,7 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(AttemptKey):
-    """One committed attempt at a measurement. The first ok one of a measurement wins for ever."""
+    """One committed attempt at a measurement. A measurement's first ok attempt counts for ever."""
 
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
     created_unix_ns: A[int, "of its manifest: orders attempts that were committed at the same instant"]
@@ -343,16 +343,16 @@ class Committed(AttemptKey):
 
     @property
     def age(self) -> tuple[int, int, str]:
-        """Sorts attempts at a measurement: first those that were there first, whatever the clocks of drivers said."""
+        """Sort key of the attempts at a measurement: in order of commit, whatever the drivers' clocks said."""
         return self.earlier, self.created_unix_ns, self.attempt_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttemptData(Committed):
-    """One committed attempt with all that answers need of it.
+    """One committed attempt with everything that answers are computed from.
 
-    The ``request_`` lists have one entry per measured request due in the steady window, in order of schedule. A value
-    in seconds is -inf where the request cannot violate a limit (a single token has no TPOT), NaN where it is unknown.
+    The ``request_`` lists have one entry per measured request that was due in the steady window, in scheduled order. A
+    value in seconds is -inf where the request cannot violate a limit (one token has no TPOT), NaN where it is unknown.
     """
 
     metrics_version: A[I32, "how the figures were computed"]
@@ -372,7 +372,7 @@ class AttemptData(Committed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledFigures:
-    """The metrics of several attempts taken together, as if they were one: repeats of a point."""
+    """The metrics of several repeats of a point, computed as if they were one attempt."""
 
     attempt_ids: A[str, "the attempts, sorted and joined by +"]
     metrics_version: A[I32, "how the figures were computed"]

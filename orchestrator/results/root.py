@@ -1,4 +1,4 @@
-"""Reader over a results root that may hold several experiments: Arrow tables."""
+"""Reads a results root, which may hold several experiments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.schemas import unify
 from orchestrator.results.store import Store
 
-MARKS = ("commits", "plan.json")  # what an experiment's folder holds
+MARKS = ("commits", "plan.json")  # either of them marks an experiment's folder
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ class Results:
         return self._stores[experiment]
 
     def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
-        """``Store.read`` over all experiments, one after the other."""
+        """``Store.read`` over all experiments, concatenated."""
         parts = [self.store(name).read(table, columns, include_failed=include_failed) for name in self.experiments]
         rows = unify(table, parts, None if columns is None else list(columns))
         return rows if columns is None else rows.select(list(columns))
@@ -45,7 +45,7 @@ class Results:
 def open_results(uri: str, marks: Sequence[str] = MARKS) -> Results:
     """The results at ``uri``: a root with experiments in it, or one experiment's own folder.
 
-    Folders with names that no experiment has are left out and logged. Raises InputError when there is none.
+    Folders with names that no experiment can have are ignored and logged. Raises InputError when there is none.
     """
     location = parse_location(uri)
     blobs = Blobs(location)

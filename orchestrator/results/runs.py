@@ -1,8 +1,8 @@
-"""Which runs of an experiment are active: a record of each beside its results, kept fresh by a heartbeat.
+"""Which runs of an experiment are active: each keeps a record beside the results, and updates it with a heartbeat.
 
-The records are advisory, and results are right without them: they keep two drivers from measuring one experiment on
-the same engines' time, and tell ``status`` and ``stop`` what a driver does. Whether a run lives is never told from two
-hosts' clocks. On the same host its process says it; elsewhere its record, which changes with every heartbeat.
+The records keep two drivers from measuring one experiment at the same time, and show ``status`` and ``stop`` what a
+driver does; results are right without them. Clocks of two hosts are never compared: whether a run is alive is known on
+its own host from its process, and elsewhere from whether its record still changes.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.root import MARKS, open_results
 
 EVERY_S = 10.0  # between heartbeats
-SILENT_S = 60.0  # a record of another host that did not change for so long is that of a dead run
-LOOK_S = 1.0  # how often records of others are read while nobody knows whether they live
-MOST_DEPLOYMENTS, MOST_EVENTS = 100, 20  # in a record; of deployments those that something happened to last
+SILENT_S = 60.0  # a run on another host is dead once its record has not changed for this long
+LOOK_S = 1.0  # how often other runs' records are read while it is unknown whether they are alive
+MOST_DEPLOYMENTS, MOST_EVENTS = 100, 20  # kept in a record, the latest ones
 
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """What a driver tells of itself. ``deployments``: by label, what each does, since when, and its measurements."""
+    """What a driver reports about itself. ``deployments``: label -> what it does, since when, and its measurements."""
 
     run_id: str
     state: str = "running"  # claiming | running | stopping | ended
     host: str = "?"
-    place: str = ""  # boot of the kernel and PID namespace: within it ``pid`` and ``pid_started`` name one process
+    place: str = ""  # kernel boot and PID namespace, within which ``pid`` and ``pid_started`` identify a process
     pid: int = 0
     pid_started: int = 0  # clock ticks since boot
     user: str = "?"
     began_unix_ns: int = 0
     beats: int = 0
     says: str = ""  # what the sweep does, or how it ended
-    total: int = 0  # measurements that were to do when it began
-    skipped: int = 0  # that were done before
+    total: int = 0  # measurements to do when it began
+    skipped: int = 0  # measurements done by earlier runs
     measured: int = 0
     failed: int = 0
-    left_s: float | None = None  # how long the rest will take, as it was estimated last
+    left_s: float | None = None  # last estimate of the remaining time
     deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)  # the last ones, oldest first
 
@@ -71,14 +71,12 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, run_id: str, text: bytes) -> RunRecord:
-        """A damaged one is that of an unknown run: nobody knows whether it lives, until it was silent for long."""
-        try:
+        """Parse a record. A damaged one becomes that of an unknown run, which counts as dead after SILENT_S."""
+        with suppress(AttributeError, RecursionError, ValueError):
             found, empty = json.loads(text), asdict(cls(run_id=run_id))
             known = {name: found[name] for name in empty.keys() & found.keys()} | {"run_id": run_id}
             if all(type(one) is type(empty[name]) for name, one in known.items() if name != "left_s"):
                 return cls(**known)
-        except (AttributeError, RecursionError, ValueError):
-            pass
         return cls(run_id=run_id)
 
     def to_json(self) -> bytes:
@@ -89,7 +87,7 @@ class RunRecord:
         return f"pid {self.pid} of {self.user} on {self.host}"
 
     def lives(self) -> bool | None:
-        """Whether its process does; None where this host cannot tell."""
+        """Whether its process is alive; None where this host cannot know."""
         if self.state == "ended":
             return False
         if self.place != _place():
@@ -98,13 +96,13 @@ class RunRecord:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except (OverflowError, PermissionError):  # another user's
+        except (OverflowError, PermissionError):  # another user's process
             pass
-        started = _started(self.pid)  # of another user's process it may be hidden
+        started = _started(self.pid)  # may be hidden for another user's process
         return started is None or started == self.pid_started
 
     def note(self, item: Event | Phase) -> None:
-        """Keep what is told."""
+        """Include an event or phase of the sweep."""
         if isinstance(item, Phase) and item.deployment == "sweep":
             self.says = f"{item.name} {item.detail}".strip()
             return
@@ -136,14 +134,14 @@ class RunRecord:
 
 
 class Runs:
-    """The records of one experiment, below ``<root>/<experiment>/runs/``; of ``stop`` a request beside each."""
+    """The records of one experiment's runs in ``<root>/<experiment>/runs/``, and requests to stop beside them."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.uri, self.experiment = uri, experiment
         self._blobs = Blobs(parse_location(uri), Retry(tries=3, first_s=0.5))
 
     def names(self) -> dict[str, float]:
-        """Names of what lies there, and how many seconds ago each was written, by the storage's clock and ours."""
+        """File name -> seconds since it was written, by the storage's clock and ours."""
         infos = self._blobs.listing(f"{self.experiment}/runs", recursive=False)
         found = {info.base_name: info.mtime_ns for info in infos if info.is_file}
         return {
@@ -151,12 +149,12 @@ class Runs:
         }
 
     def read(self, run_id: str) -> tuple[RunRecord, bytes] | None:
-        """A run's record, and its text; None where there is none."""
+        """A run's record and its text; None if there is none."""
         text = self._blobs.get(self._key(f"{run_id}.json"))
         return None if text is None else (RunRecord.from_json(run_id, text), text)
 
     def all(self) -> list[tuple[RunRecord, bytes]]:
-        """Every run's, oldest first."""
+        """Every run's record and text, oldest first."""
         names = sorted(name.removesuffix(".json") for name in self.names() if name.endswith(".json"))
         return [found for name in names if (found := self.read(name))]
 
@@ -167,7 +165,7 @@ class Runs:
         self._blobs.put(self._key(f"{run_id}.stop"), f"{_user()} on {platform.node()}".encode())
 
     def asked_by(self, run_id: str) -> str:
-        """Who asked it to stop."""
+        """Who asked a run to stop."""
         return redacted((self._blobs.get(self._key(f"{run_id}.stop")) or b"somebody").decode(errors="replace"))[:200]
 
     def remove(self, run_id: str) -> None:
@@ -177,12 +175,12 @@ class Runs:
     def _key(self, name: str) -> str:
         return f"{self.experiment}/runs/{name}"
 
-    def take(self, record: RunRecord, watch: Watch, sleep: Callable[[float], None] = time.sleep) -> set[str]:
-        """Make it the active run of the experiment. Returns the ids of the dead, whose place it took.
+    def take(self, record: RunRecord, watch: Liveness, sleep: Callable[[float], None] = time.sleep) -> set[str]:
+        """Make this the experiment's active run. Returns the ids of dead runs whose place it took.
 
-        Of several that claim the place at once the one with the smallest id gets it: each writes its claim before it
-        looks, so whoever looks last sees all; it waits for those that may have looked before it, and for those of which
-        nobody knows yet whether they live. Raises InputError when another run is active.
+        Of several runs that start at once the one with the smallest id wins: each writes its claim before it looks for
+        others, and waits until it knows of every other run whether it is alive. Raises InputError when another run is
+        active.
         """
         self.put(record.run_id, record.to_json())
         try:
@@ -221,21 +219,21 @@ class Runs:
 
 
 def runs_at(uri: str, experiment: str | None = None) -> list[Runs]:
-    """Of the experiments at ``uri``, or of one. Raises InputError where there is none (of that name)."""
+    """The runs of every experiment at ``uri``, or of one. Raises InputError where there is none (of that name)."""
     found = open_results(uri, (*MARKS, "runs"))
     names = found.experiments if experiment is None else (found.store(experiment).experiment,)
     return [Runs(found.uri, name) for name in names]
 
 
-class Watch:
-    """Whether runs live, told from their processes or from their records as they change or do not."""
+class Liveness:
+    """Tells whether runs are alive, from their processes or from whether their records change."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._seen: dict[str, tuple[bytes, float]] = {}
 
     def silent_s(self, record: RunRecord, text: bytes) -> float:
-        """For how long its record was seen unchanged."""
+        """How long its record has been seen unchanged."""
         before, since_s = self._seen.get(record.run_id, (b"", 0.0))
         if before != text:
             since_s = self._now_s()
@@ -243,7 +241,7 @@ class Watch:
         return self._now_s() - since_s
 
     def lives(self, record: RunRecord, text: bytes) -> bool | None:
-        """None while that is not known."""
+        """Whether a run is alive; None while that is unknown."""
         if (here := record.lives()) is not None:
             return here
         changed = self._seen.get(record.run_id, (text, 0.0))[0] != text
@@ -253,14 +251,14 @@ class Watch:
 
 
 class ActiveRun:
-    """This driver as the active run of an experiment while it is entered: a listener that keeps its record fresh.
+    """A context in which this driver is the experiment's active run, and a listener that keeps its record up to date.
 
-    ``stop`` is set when somebody asks the run to stop, or when another took its place. ``tell``: who else is told.
+    ``stop`` is set when somebody asks the run to stop, or another run took its place. ``tell``: the next listener.
     """
 
-    def __init__(self, runs: Runs, stop: threading.Event, tell: Listener, watch: Watch | None = None) -> None:
+    def __init__(self, runs: Runs, stop: threading.Event, tell: Listener, watch: Liveness | None = None) -> None:
         self.tell = tell
-        self._shown, self._runs, self._stop, self._watch = tell, runs, stop, watch or Watch()
+        self._shown, self._runs, self._stop, self._watch = tell, runs, stop, watch or Liveness()
         self._record = RunRecord.of_this_process()
         self._dead: set[str] = set()
         self._lock = threading.Lock()
@@ -278,10 +276,10 @@ class ActiveRun:
     ) -> None:
         self._over.set()
         self._thread.join(EVERY_S)
-        if self._thread.is_alive():  # the storage does not answer: others see that this process is gone
+        if self._thread.is_alive():  # the storage does not answer; others will see that this process is gone
             return
         with suppress(OrchestratorError):
-            if isinstance(error, InputError) or self._lost:  # nothing was started, or it is somebody else's turn
+            if isinstance(error, InputError) or self._lost:  # nothing was started, or another run took over
                 self._runs.remove(self._record.run_id)
                 return
             self._record.state = "ended"
@@ -296,13 +294,13 @@ class ActiveRun:
 
     def _beat_on(self) -> None:
         while not self._over.wait(EVERY_S):
-            with suppress(Exception):  # the storage does not answer, or whatever: the next beat may come through
+            with suppress(Exception):  # whatever it is, the next beat may succeed
                 self.beat()
             if self._lost:
                 return
 
     def beat(self) -> None:
-        """One heartbeat: what others want of this run, then its own record."""
+        """One heartbeat: read what others ask of this run, then write its record."""
         ours, names = self._record.run_id, self._runs.names()
         others = {name.removesuffix(".json") for name in names if name.endswith(".json")} - self._dead - {ours}
         found = [one for run_id in others if (one := self._runs.read(run_id)) and one[0].state == "running"]
@@ -323,7 +321,7 @@ class ActiveRun:
 
 
 def _place() -> str:
-    """Within what one pid means one process. Containers share their host's kernel, not its processes."""
+    """Identifies where a pid is unique: containers share their host's kernel, but not its pids."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -331,7 +329,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; -1 for one that ended and was not waited for."""
+    """When a process started, in clock ticks since boot; -1 for a zombie, None where it cannot be read."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -342,5 +340,5 @@ def _started(pid: int) -> int | None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # in a container the user may have no name
         return str(os.getuid())

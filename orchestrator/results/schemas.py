@@ -1,4 +1,4 @@
-"""The Arrow schema of every table, made from its record (records.py): records, tables and Parquet files in it."""
+"""The Arrow schema of every table, made from its record class (records.py); converts records, tables and Parquet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.errors import ResultsError
 from orchestrator.results import records
 
 SCHEMA_VERSION = 1
-ZSTD_LEVEL = 3  # level 9 saves 3 % of the gaps for a third of the write speed
-ROWS_PER_GROUP = {"token_events": 2_000}  # some 400,000 gaps: a reader's block fits its caches
+ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
+ROWS_PER_GROUP = {"token_events": 2_000}  # some 400,000 gaps: what a reader decodes at once fits the CPU's caches
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
 Record = TypeVar("Record")
@@ -41,26 +41,26 @@ def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
 
 
 def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
-    """A table's rows as records, whatever other columns it has. Raises KeyError when it lacks one of the record's.
+    """A table's rows as records; other columns are ignored. Raises KeyError when it lacks a column of the record.
 
-    What an older version did not write has the record's default.
+    Nulls of columns that older versions did not write become the record's defaults.
     """
     hints, absent = _hints(cast(type, record)), _defaults(cast(type, record))
     made = [object.__new__(record) for _ in range(table.num_rows)]
-    for name, hint in hints.items():  # by column, not by __init__: that of a frozen record takes three times as long
+    for name, hint in hints.items():  # column by column: a frozen record's __init__ takes three times as long
         column = table[name].fill_null(absent[name]) if name in absent else table[name]
         deque(map(getattr(record, name).__set__, made, _values(column, hint)), maxlen=0)
     return made
 
 
 def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
-    """A column as values of a record's field, whole columns at once."""
+    """A whole column as values of a record's field."""
     kind = column.type
     if pa.types.is_struct(kind):
         record = next(one for one in (hint, *get_args(hint)) if is_dataclass(one))
         made = iter(rows_of(pa.Table.from_struct_array(column.drop_null()), cast("type[Any]", record)))
         return [next(made) if there else None for there in column.is_valid().to_pylist()]
-    if pa.types.is_string(kind):  # equal strings are one object: many rows say the same
+    if pa.types.is_string(kind):  # equal strings become one object, since many rows repeat them
         coded = column.combine_chunks().dictionary_encode()
         texts = [*coded.dictionary.to_pylist(), None]
         return [texts[at] for at in coded.indices.fill_null(-1).to_pylist()]
@@ -71,7 +71,7 @@ def _values(column: pa.ChunkedArray, hint: Any) -> list[Any]:
 
 
 class LazyRecords(Generic[Record]):
-    """Values of a column of structs, made when asked for, with some neighbours: they take ten times what rows take."""
+    """Records of a struct column, made in blocks when asked for: they take ten times the memory of the column."""
 
     _BLOCK = 256
 
@@ -88,7 +88,7 @@ class LazyRecords(Generic[Record]):
 
 @cache
 def arrow_schema(record: type) -> pa.Schema:
-    """One column per field: its type, its description, null where the field may be None. Nested records are structs."""
+    """One column per field, with its type and description; nullable if it may be None. Nested records are structs."""
     return pa.schema(_fields(record))
 
 
@@ -103,7 +103,7 @@ def _field(name: str, hint: Any) -> pa.Field:
 
 
 def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
-    """(type of the column, whether it may be null) for the type of a field."""
+    """Type of the column for a field's type, and whether it may be null."""
     origin = get_origin(hint)
     if origin is Annotated:
         given = next((item for item in hint.__metadata__ if isinstance(item, pa.DataType)), None)
@@ -120,7 +120,7 @@ def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
 
 
 def _plain(value: Any) -> Any:
-    """A record as what pyarrow takes."""
+    """A record as plain values that pyarrow accepts."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return list(value.items()) if isinstance(value, Mapping) else value
@@ -145,17 +145,16 @@ ENGINE_METRICS = TABLES["engine_metrics"]
 
 
 def schema_of(table: str) -> pa.Schema:
-    """The schema of a table. Raises ResultsError for a name that is none."""
+    """The schema of a table. Raises ResultsError for an unknown name."""
     if table not in TABLES:
         raise ResultsError(f"there is no table {table!r}; tables: {', '.join(sorted(TABLES))}")
     return TABLES[table]
 
 
 def conform(table: str, data: pa.Table) -> pa.Table:
-    """``data`` in exactly the schema of ``table``: columns ordered and cast, nullable ones it lacks filled with null.
+    """``data`` in exactly the schema of ``table``: columns ordered and cast, missing nullable ones filled with null.
 
-    Raises ResultsError naming every column that is unknown, missing, of a type that does not fit, or null where a
-    value is required.
+    Raises ResultsError naming every column that is unknown, missing, of the wrong type, or null where it must not be.
     """
     schema = schema_of(table)
     problems = [f"unknown column {name!r}" for name in data.column_names if name not in schema.names]
@@ -184,11 +183,11 @@ def _column(data: pa.Table, field: pa.Field) -> tuple[pa.ChunkedArray | None, st
 
 
 def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False) -> pq.ParquetWriter:
-    """What writes Parquet as all of it is written here, to a path or an open file. ``checksums``: of every page.
+    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``: one per page.
 
-    Gaps are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes each where dictionary and delta need 2.1 to 2.4. Nanosecond columns
-    too. Strings and tokens per chunk have few values and get a dictionary; that of a million doubles would take 200
-    bytes for each while it is made.
+    Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary and delta encoding
+    need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and get a dictionary; for a million doubles
+    one would take 200 bytes per value while it is built.
     """
     dictionary, split = _columns_by_encoding(schema)
     return pq.ParquetWriter(
@@ -203,12 +202,12 @@ def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False) -> 
 
 
 def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
-    """In row groups of the size that suits the table's readers."""
+    """Write rows in row groups of the size that suits the table's readers."""
     writer.write_table(rows, ROWS_PER_GROUP.get(table, _DEFAULT_ROWS_PER_GROUP))
 
 
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """The whole file in memory."""
+    """Encode a whole file in memory."""
     sink = pa.BufferOutputStream()
     with parquet_writer(data.schema, sink) as writer:
         write_rows(writer, table, data)
@@ -226,7 +225,7 @@ def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Parquet's columns: the path and the type of every value, however nested."""
+    """Parquet's leaf columns: path and type of every value, however deeply nested."""
     for field in fields:
         path, kind = above + field.name, field.type
         if pa.types.is_list(kind):
@@ -240,7 +239,7 @@ def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, 
 
 
 def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Table:
-    """Parts of any schema version as one table: by name, missing columns null, columns of newer versions kept last."""
+    """Join parts of any schema version by column name; missing columns are null, those of newer versions come last."""
     schema = schema_of(table)
     fields = [field.with_nullable(True) for field in schema if columns is None or field.name in columns]
     wanted = pa.schema(fields, metadata=schema.metadata)
@@ -250,6 +249,6 @@ def unify(table: str, parts: list[pa.Table], columns: list[str] | None) -> pa.Ta
     known = joined.select(wanted.names).cast(wanted) if wanted.names else joined.select([])
     for name in extra:
         known = known.append_column(joined.schema.field(name), joined[name])
-    for name in [name for name in columns or () if name not in known.column_names]:  # of an older version, if of any
+    for name in [name for name in columns or () if name not in known.column_names]:  # no part has it
         known = known.append_column(name, pa.nulls(joined.num_rows))
     return known

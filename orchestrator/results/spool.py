@@ -1,7 +1,7 @@
-"""Rows on their way to a part: Parquet files on this machine's disk that grow while the rows come in.
+"""Collects rows in temporary Parquet files on this machine's disk until they are stored.
 
-The files have no names: nothing is left of them when their process ends, however it does. They lie where temporary
-files do (``TMPDIR``).
+The files have no names, so nothing is left of them when the process ends, however it ends. They are where temporary
+files go (``TMPDIR``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one table as the Parquet file that will be stored. That of a spool lies on disk, mapped into memory."""
+    """Rows of one table as a finished Parquet file. ``content`` of a spooled one is mapped from disk, not in memory."""
 
     table: str
     rows: int
@@ -31,11 +31,11 @@ class Part:
 
     @classmethod
     def of(cls, table: str, data: pa.Table) -> Part:
-        """``data``: in the table's schema."""
+        """Encode ``data``, which is in the table's schema."""
         return cls(table, data.num_rows, to_parquet(table, data))
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Its rows, in the table's schema (or these columns of it) and in the order in which they were written."""
+        """The rows in the order they were written, in the table's schema or only these columns of it."""
         schema = schema_of(self.table)
         fields = [schema.field(name) for name in columns or schema.names]
         with pq.ParquetFile(pa.BufferReader(self.content)) as file:
@@ -43,9 +43,9 @@ class Part:
 
 
 class Spool:
-    """One growing file for each of some tables. A thread of its own encodes and writes, mostly without the GIL.
+    """One growing file per table. A thread of its own encodes and writes, mostly without the GIL.
 
-    Whoever gives it rows goes on at once, and holds of them what was not written yet.
+    ``write`` returns at once; rows that are not written yet stay in memory.
     """
 
     def __init__(self, *tables: str) -> None:
@@ -57,13 +57,13 @@ class Spool:
         self._thread.start()
 
     def write(self, table: str, rows: pa.Table) -> None:
-        """Takes rows in the table's schema. Raises ResultsError when earlier ones could not be written."""
+        """Add rows in the table's schema. Raises ResultsError when earlier ones could not be written."""
         self._check()
         self._rows[table] += rows.num_rows
         self._todo.put((table, rows))
 
     def parts(self) -> list[Part]:
-        """All that was given, by table. Raises ResultsError when it could not be written."""
+        """Finish the files: one part per table. Raises ResultsError when rows could not be written."""
         self._todo.put(None)
         self._thread.join()
         self._check()
@@ -76,7 +76,7 @@ class Spool:
         return parts
 
     def close(self) -> None:
-        """Its files are gone, but for what parts hold of them."""
+        """Close the files. Their space is freed once no part uses it."""
         self._todo.put(None)
         self._thread.join()
         for file in self._files.values():
@@ -91,7 +91,7 @@ class Spool:
                 }
                 for table, rows in iter(self._todo.get, None):
                     write_rows(writers[table], table, rows)
-        except Exception as error:  # whatever it is, rows are missing
+        except Exception as error:  # whatever it is, rows are lost
             self._failed = error
 
     def _check(self) -> None:
@@ -103,14 +103,14 @@ class Spool:
 
 
 def nameless_file() -> IO[bytes]:
-    """To write and to read; it is gone when it is closed."""
+    """A temporary file to write and read; it disappears when it is closed."""
     with room():
         return tempfile.TemporaryFile()
 
 
 @contextmanager
 def room() -> Iterator[None]:
-    """What goes wrong with temporary files within it is a ResultsError that says what to do."""
+    """Turn errors of temporary files inside the block into a ResultsError that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One experiment's results: immutable Parquet parts, and manifests that make them true (docs/data-format.md)."""
+"""One experiment's results: immutable Parquet files, and the manifests that make them count (docs/data-format.md)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """The folder ``<root>/<experiment>``. Picklable: an actor that gets one opens it again by its URI.
+    """The folder ``<root>/<experiment>``. Picklable: another process opens it again by its URI.
 
-    Writers need no lock: every name holds a fresh attempt id, and nothing counts until its manifest is there.
+    Writers need no lock: every file name contains a fresh attempt id, and no file counts until a manifest names it.
     """
 
     def __init__(self, blobs: Blobs, uri: str, experiment: str) -> None:
@@ -46,8 +46,8 @@ class Store:
         self.experiment = experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
-        self.damage: dict[tuple[str, str], str] = {}  # ids of attempts of which a file is damaged, and what is
-        self.torn: set[str] = set()  # keys of manifests that are none
+        self.damage: dict[tuple[str, str], str] = {}  # ids of attempts with a damaged file -> what is wrong
+        self.torn: set[str] = set()  # keys of manifests that cannot be read
         computed = f"{experiment}/computed/v={METRICS_VERSION}"
         self.computed = PackedRows(
             blobs, f"{computed}/attempts", arrow_schema(AttemptData), ("measurement_id", "attempt_id")
@@ -56,9 +56,9 @@ class Store:
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
-        """The store of ``experiment`` below ``uri`` (forms: location.parse_location). Nothing is written or looked up.
+        """The store of ``experiment`` below ``uri`` (see ``parse_location``). Reads and writes nothing yet.
 
-        Raises InputError for a URI or a name that cannot be used.
+        Raises InputError for a URI or name that cannot be used.
         """
         location = parse_location(uri)
         return cls(Blobs(location, retry), location.uri, safe_name("experiment name", experiment))
@@ -68,18 +68,18 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """A folder, which another machine may not see."""
+        """Whether it is a folder, which other machines may not see."""
         return self._blobs.location.is_local
 
     @property
     def patience(self) -> Patience:
-        """What this process does while the storage refuses; others that open the store have their own."""
+        """How long this process retries while the storage refuses; every process that opens the store has its own."""
         return self._blobs.patience
 
     # --- writing ---
 
     def check_writable(self) -> None:
-        """Try the place before anything expensive starts: put a small object and take it away again.
+        """Write a small object and remove it again, before anything expensive starts.
 
         Raises InputError with the storage's own words.
         """
@@ -91,30 +91,31 @@ class Store:
             raise InputError(f"results cannot be written to {self.uri}: {error}") from error
 
     def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
-        """Store ``data`` as one immutable file that counts once a manifest names it.
+        """Store ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer`` tells apart who wrote for the same attempt (``driver``, ``client-3``, …). Raises ResultsError when
+        ``writer``: who of those that write for this attempt (``driver``, ``client3``, …). Raises ResultsError when
         ``data`` does not fit the table's schema or the write fails.
         """
         keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
         return self.put_part(Part.of(table, conform(table, data)), **keys)
 
     def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
-        """``write_part`` of rows that are a file already."""
+        """``write_part`` for rows that are encoded already."""
         names = map(safe_name, ("measurement id", "attempt id", "writer"), (measurement_id, attempt_id, writer))
         path, content = f"data/{part.table}/v=1/{'-'.join(names)}.parquet", part.content
         self._blobs.put(self._key(path), content)
         return FilePart(part.table, path, part.rows, content.size, hashlib.sha256(content).hexdigest())
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Make an attempt's parts true. Returns its manifest as written, which counts the attempts there before.
+        """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled in.
 
-        The same again changes nothing. Raises ResultsError when a part is not there whole, or when this attempt was
-        committed otherwise before.
+        Committing the same again changes nothing. Raises ResultsError when a part is missing or incomplete, or when the
+        attempt was committed with other content before.
         """
         safe_name("measurement id", manifest.measurement_id)
         safe_name("attempt id", manifest.attempt_id)
-        self._check_parts(manifest)
+        if torn := self._torn_parts(manifest.files):
+            raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
         there = self._commit_keys(manifest.key.rpartition("/")[0])
         if manifest.key not in there:
             manifest = replace(manifest, earlier=len(there))
@@ -126,33 +127,33 @@ class Store:
         return before
 
     def write_log(self, name: str, data: bytes) -> str:
-        """Keep a log as ``logs/<name>`` (``<attempt>/rank0.log``). Returns its path below the results root."""
+        """Store a log as ``logs/<name>`` (``<launch>/rank0.log``). Returns its path below the results root."""
         key = self.log_uri(name)
         self._blobs.put(key, data)
         return key
 
     def log_uri(self, name: str) -> str:
-        """Where ``write_log`` puts it."""
+        """Where ``write_log`` puts a log of this name."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
             raise InputError(f"{name!r} is no name for a log; give a relative path like <attempt>/rank0.log")
         return self._key(f"logs/{path}")
 
     def read_log(self, uri: str) -> bytes | None:
-        """A log by what ``write_log`` returned, None when there is none. Only this experiment's are looked at."""
+        """A log of this experiment, by the path that ``write_log`` returned; None when there is none."""
         try:
             return self._blobs.get(self.log_uri(uri.partition("/logs/")[2]))
         except InputError:
             return None
 
     def write_plan(self, text: str) -> None:
-        """Keep the frozen plan as plan.json, in place of the one before. What dead writers left long ago goes."""
+        """Store the frozen plan as plan.json, replacing the last one; also removes old files of dead writers."""
         self._blobs.put(self._key("plan.json"), text.encode())
         if self.is_local:
             drop_unfinished(self._blobs.path(self.experiment))
 
     def plan(self) -> str | None:
-        """The text of plan.json, however damaged; None when there is none."""
+        """The text of plan.json, even if damaged; None when there is none."""
         data = self._blobs.get(self._key("plan.json"))
         return None if data is None else data.decode(errors="replace")
 
@@ -161,30 +162,30 @@ class Store:
     def manifests(self, *kinds: Kind) -> list[Manifest]:
         """Every committed attempt and launch (or only these kinds), oldest first.
 
-        A damaged manifest is no commit: it is skipped, logged and in ``torn``.
+        A damaged manifest is no commit: it is skipped, logged and added to ``torn``.
         """
         folder = FOLDERS[kinds[0]] if len(kinds) == 1 else "commits"
         keys = [key for key in self._commit_keys(folder) if not kinds or kind_of(key) in kinds]
         return sorted(self._manifests(keys), key=lambda one: (one.created_unix_ns, one.attempt_id))
 
     def attempts(self) -> set[tuple[str, str]]:
-        """(measurement id, attempt id) of every committed attempt at a measurement. Nothing is opened."""
+        """(measurement id, attempt id) of every committed attempt at a measurement, without opening manifests."""
         return {_ids(key) for key in self._commit_keys() if kind_of(key) == "point"}
 
     def manifest(self, measurement_id: str, attempt_id: str) -> Manifest | None:
-        """The manifest of an attempt at a measurement; None when there is no whole one."""
+        """The manifest of an attempt at a measurement; None when it is missing or damaged."""
         return next(iter(self._manifests([manifest_key(measurement_id, attempt_id)])), None)
 
     def launches(self, launch_ids: Iterable[str]) -> list[Manifest]:
-        """The manifests of these launches, of those that are committed."""
+        """The manifests of those of these launches that are committed."""
         return self._manifests([manifest_key(one, one, "launch") for one in launch_ids])
 
     def commits(self, *, checked: bool = False) -> list[Committed]:
-        """Every committed attempt, those at one measurement in the order in which they came to exist.
+        """Every committed attempt; those at one measurement in the order of their commits.
 
-        What is computed of an attempt says it too, a thousand at a time: only the other manifests are opened. Attempts
-        that lost files are left out: of those of which nothing is computed, of those that were measured again, or
-        (``checked``) of all.
+        Read from the computed rows where they exist, which is much faster; only other attempts' manifests are opened.
+        Attempts that lost files are left out. Checked for that are attempts without computed rows and measurements
+        with several ok attempts, or with ``checked`` all.
         """
         columns = arrow_schema(Committed).names
         known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
@@ -197,15 +198,15 @@ class Store:
         return sorted((one for one in (*computed, *others) if one.ids not in torn), key=lambda one: one.age)
 
     def winners(self) -> dict[str, Committed]:
-        """Measurement id to its first ok attempt that is whole, which counts for ever whatever is committed later."""
+        """Measurement id -> its first ok attempt with all its files. It counts, whatever is committed later."""
         return first_ok(self.commits(checked=True))
 
     def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
-        """Committed rows of one table, in the schema of schemas.TABLES with every column nullable.
+        """Committed rows of one table, in its schema but with every column nullable.
 
-        Tables keyed by measurement (requests, token_events, points): rows of each measurement's winning attempt, or of
-        every committed attempt with ``include_failed``. Other tables: rows of every commit, deployments once each.
-        ``columns`` in the given order. What a damaged file holds is left out and logged.
+        Tables keyed by measurement (requests, token_events, points): the rows of each measurement's winning attempt, or
+        with ``include_failed`` of every committed attempt. Other tables: the rows of every commit, each deployment
+        once. ``columns``: only these, in this order. Damaged files are left out and logged.
         """
         schema = schema_of(table)
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
@@ -222,9 +223,9 @@ class Store:
         *,
         leave_out: bool = False,
     ) -> pa.Table:
-        """Rows of one table that the given manifests name; none of token_events that were deleted to save space.
+        """Rows of one table that the given manifests name, without token_events that were deleted to save space.
 
-        Raises DamagedError for a part that cannot be read, or leaves it out.
+        Raises DamagedError for a part that cannot be read, or with ``leave_out`` skips it.
         """
 
         def rows_of_part(one: tuple[Manifest, FilePart]) -> pa.Table | None:
@@ -258,9 +259,9 @@ class Store:
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
     def verify(self) -> Iterator[tuple[str, str | None]]:
-        """Every committed file below the experiment, manifests too, and what is wrong with it: None when it is whole.
+        """Every committed file and manifest with what is wrong with it, None if nothing.
 
-        token_events may be deleted to save space: that is no damage.
+        Deleted token_events are no damage.
         """
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
@@ -269,7 +270,7 @@ class Store:
                 yield part.path, problem
 
     def leave_out(self, ids: tuple[str, str], why: str) -> None:
-        """A file of this attempt is damaged: it is named, counts no more here, and the others go on."""
+        """Note and log that a file of this attempt is damaged: the attempt no longer counts here."""
         if ids not in self.damage:
             self.damage[ids] = why
             _log.warning("measurement %s is left out: %s", ids[0], why)
@@ -280,7 +281,7 @@ class Store:
         return f"{self.experiment}/{path}"
 
     def _map(self, call: Callable[[A], B], items: Sequence[A]) -> list[tuple[A, B]]:
-        """``call`` on every item, several at once: on an object store each is a few round trips."""
+        """``call`` on every item, several in parallel, because each takes a few round trips to an object store."""
         if len(items) < 2:
             return [(item, call(item)) for item in items]
         with ThreadPoolExecutor(2 if self._blobs.location.is_local else 16) as pool:
@@ -308,12 +309,11 @@ class Store:
             _log.warning("%s is ignored: %s", self._blobs.path(self._key(key)), error)
             return None
 
-    def _check_parts(self, manifest: Manifest) -> None:
-        if torn := self._torn_parts(manifest, manifest.files):
-            raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
-
     def _torn(self, attempts: Sequence[Committed]) -> set[tuple[str, str]]:
-        """Ids of those that lost files: they are left out, and measured again. Listings find who may be one."""
+        """Ids of attempts that lost files: they are left out, and measured again.
+
+        One listing per table finds candidates by total size; only their manifests are opened.
+        """
         if not attempts:
             return set()
         tables = [self._key(f"data/{table}") for table in TABLES if table not in DROPPABLE]
@@ -328,28 +328,27 @@ class Store:
                 continue
             manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
             parts = [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
-            if manifest is None or (missing := self._torn_parts(manifest, parts)):
+            if manifest is None or (missing := self._torn_parts(parts)):
                 torn.add(one.ids)
                 self.leave_out(one.ids, f"not there whole: {', '.join(missing) if manifest else 'its manifest'}")
         return torn
 
-    def _torn_parts(self, manifest: Manifest, parts: Sequence[FilePart]) -> list[str]:
-        """Paths of parts that are gone or of another size than the manifest says."""
+    def _torn_parts(self, parts: Sequence[FilePart]) -> list[str]:
+        """Paths of the parts that are missing or not of the size that the manifest says."""
         sizes = self._blobs.sizes([self._key(part.path) for part in parts]) if parts else []
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
     def _content(self, part: FilePart) -> tuple[pa.NativeFile | None, str | None]:
-        """A part to read from, None where it is not there, and what is wrong with it: None when it is as it was
-        written.
+        """A part to read from, None if it is missing, and what is wrong with it, None if nothing.
 
-        That of a table that may be deleted is not there, and nothing is wrong.
+        A missing part of a table that may be deleted is not wrong.
         """
         try:
             source, digest = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:
             return None, None if part.table in DROPPABLE else "gone"
         except ResultsError as error:
-            if not self.is_local:  # the storage does not answer: that tells nothing of the file
+            if not self.is_local:  # the storage does not answer, which says nothing about the file
                 raise
             return None, str(error)
         if (size := source.size()) != part.bytes:
@@ -375,13 +374,13 @@ class Store:
                 rows = file.read(columns=have, use_threads=False)
             if rows.num_rows != part.rows:
                 raise ValueError(f"it holds {rows.num_rows} rows; its manifest says {part.rows}")
-        except (OSError, ValueError) as error:  # it was written like that
+        except (OSError, ValueError) as error:  # its checksum is right: it was written like that
             raise self._damaged(part, error) from error
         return rows
 
 
 def first_ok(attempts: Iterable[Attempt]) -> dict[str, Attempt]:
-    """Measurement id to its oldest ok attempt (by time of creation, then attempt id), whatever order they come in."""
+    """Measurement id -> its oldest ok attempt (``Committed.age``), whatever order they come in."""
     found: dict[str, Attempt] = {}
     for one in sorted(attempts, key=lambda one: one.age):
         if one.status == "ok":

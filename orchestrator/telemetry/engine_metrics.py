@@ -1,7 +1,6 @@
-"""An engine's own /metrics while it is loaded: normalized samples, one every few seconds.
+"""An engine's own /metrics while it is loaded: one normalized sample every few seconds.
 
-The names are the engine's (``Engine.metrics``), the columns are one vocabulary for all of them; what an engine does not
-tell is null, never zero.
+``Engine.metrics`` maps each engine's names to one set of columns. What an engine does not report is null, never zero.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.http_control import ask
 
-INTERVAL_S = 5.0  # rendering /metrics takes the API server's time, which is measured
+INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-RATIOS = frozenset({"kv_usage"})  # of several series (one per data-parallel rank) the mean is meant, else the sum
+RATIOS = frozenset({"kv_usage"})  # several series (one per data-parallel rank) are averaged; all others are summed
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading. ``values``: column -> value, without those that the engine did not tell. ``role``: whose it is."""
+    """One reading. ``values``: column -> value, only those the engine reported. ``role``: of its replica, if any."""
 
     unix_ns: int
     values: Mapping[str, float]
@@ -32,9 +31,9 @@ class Sample:
 
 
 def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
-    """Prometheus text -> columns. ``names``: column -> the engine's name of it, in the terms of ``Metric.name``.
+    """Prometheus text -> columns. ``names``: column -> the engine's metrics that add up to it (``Metric.name``).
 
-    A column is left out where the text lacks one of its names. Raises ValueError on other text.
+    A column is left out when one of its metrics is missing. Raises ValueError for other text.
     """
     terms = {column: [_term(term) for term in expression.split(" + ")] for column, expression in names.items()}
     wanted: dict[str, list[tuple[str, dict[str, str]]]] = {}
@@ -51,7 +50,7 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
 
 
 def _term(text: str) -> tuple[str, dict[str, str]]:
-    """``name{label="value"}`` -> the name, and what its labels must be; an absent label is the empty text."""
+    """``name{label="value"}`` -> the name, and the labels it must have; an absent label counts as empty."""
     name, _, labels = text.partition("{")
     return name, dict(_LABEL.findall(labels))
 
@@ -78,7 +77,7 @@ def read(
 
 
 class Sampler:
-    """Reads in a thread of its own from ``start`` to ``stop``, at both and every ``interval_s`` between them."""
+    """Takes samples at ``start``, at ``stop``, and every ``interval_s`` between them, in a thread of its own."""
 
     def __init__(self, take: Callable[[], Sample | None], interval_s: float = INTERVAL_S) -> None:
         self._take, self._interval_s = take, interval_s
@@ -87,12 +86,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first reading is over when this returns, so that it lies before the load."""
+        """Begin. The first sample is taken before this returns, so that it lies before the load."""
         self._keep()
         self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """The last reading, and all of them in order of time."""
+        """Take the last sample; all samples in order of time."""
         self._done.set()
         self._thread.join()
         self._keep()

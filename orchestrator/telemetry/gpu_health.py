@@ -1,4 +1,4 @@
-"""Whether the GPUs of a node are fit to be measured on, through NVML: plain facts, judged elsewhere."""
+"""Facts from NVML about the health of a node's GPUs; runner/doctor.py judges them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-# bits of nvmlDeviceGetCurrentClocksEventReasons: what makes a GPU slower than it is
+# bits of nvmlDeviceGetCurrentClocksEventReasons
 SLOWED = {
     0x2: "clocks are locked by application settings",
     0x8: "hardware slowdown",
@@ -20,9 +20,9 @@ FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 def health(nvml: Any = pynvml) -> dict[str, Any]:
-    """``driver``, ``cuda`` and ``gpus`` of this node; empty where there is no driver. What a GPU does not tell is None.
+    """``driver``, ``cuda`` and ``gpus`` of this node; empty without a driver. What a GPU does not report is None.
 
-    ``unreachable``: indices of GPUs that this one cannot read the memory of.
+    ``unreachable``: indices of the GPUs whose memory this one cannot read.
     """
     try:
         nvml.nvmlInit()
@@ -66,7 +66,7 @@ def _gpu(nvml: Any, index: int, count: int) -> dict[str, Any]:
 
 
 def _reaches(nvml: Any, handle: Any, other: int) -> bool:
-    """Read access over NVLink or PCIe; True where nobody tells."""
+    """Whether it has read access over NVLink or PCIe; True where the driver does not say."""
     if (there := _ask(nvml, "nvmlDeviceGetHandleByIndex", other)) is None:
         return False
     status = _ask(nvml, "nvmlDeviceGetP2PStatus", handle, there, getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0))
@@ -74,7 +74,7 @@ def _reaches(nvml: Any, handle: Any, other: int) -> bool:
 
 
 def _fabric(nvml: Any, handle: Any) -> bool | None:
-    """Whether the fabric manager has joined it to its NVSwitch; None where it has none."""
+    """Whether the fabric manager has connected it to its NVSwitch; None where there is none."""
     info = getattr(nvml, "c_nvmlGpuFabricInfo_t", lambda: None)()
     if info is None or _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None or not info.state:
         return None
@@ -82,7 +82,7 @@ def _fabric(nvml: Any, handle: Any) -> bool | None:
 
 
 def _ask(nvml: Any, function: str, *arguments: object) -> Any:
-    """None where this driver, this binding or this GPU does not know."""
+    """The answer of an NVML function; None where this driver, binding or GPU does not support it."""
     try:
         return getattr(nvml, function)(*arguments)
     except (AttributeError, nvml.NVMLError):

@@ -1,4 +1,4 @@
-"""Which GPUs are here and how much of their memory is in use, through NVML. A node without NVML has none."""
+"""The GPUs of this node and how much of their memory is in use, through NVML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-DIRTY_BYTES = 2**29  # above what it was before: a context that is going away holds less
+DIRTY_BYTES = 2**29  # more than before the launch; a CUDA context that is being torn down holds less
 RELEASE_LIMIT_S = 30.0
 
 
@@ -26,7 +26,7 @@ class Gpu:
 
 
 def gpus(nvml: Any = pynvml) -> list[Gpu]:
-    """Every GPU of this node; empty where there is no driver. Raises what NVML raises for a GPU that is lost."""
+    """Every GPU of this node; empty without a driver. Raises NVMLError for a GPU that is lost."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -57,9 +57,9 @@ def await_release(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
-    """Wait until each GPU uses no more memory than ``before`` (bytes by UUID). UUIDs of those that still do.
+    """Wait until no GPU uses more memory than ``before`` (UUID -> bytes). Returns the UUIDs of those that still do.
 
-    Processes are gone before their memory is: the next engine on a GPU would fail for want of it.
+    A process is gone before its memory is free, and the next engine on the GPU would fail for lack of it.
     """
     end = clock() + limit_s
     while True:

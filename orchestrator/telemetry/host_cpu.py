@@ -1,4 +1,4 @@
-"""Who used a host's CPU between two instants: processes of ours, or others."""
+"""How much of a host's CPU other programs used between two instants."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pathlib import Path
 
 import psutil
 
-INIT = 1  # whoever it is: the parent of all that lost theirs
+INIT = 1  # becomes the parent of every process whose own parent died
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """CPU seconds used until now: by all, and by each process, alone and with the children that it has seen end."""
+    """CPU seconds used until ``at_s``: by the whole host, and by each process alone and with its ended children."""
 
     at_s: float
     busy_s: float
     cores: int
-    processes: dict[tuple[int, float], tuple[float, float]]  # pid and start time
-    parents: dict[int, int] = field(default_factory=dict)  # by pid
+    processes: dict[tuple[int, float], tuple[float, float]]  # (pid, start time) -> (alone, with ended children)
+    parents: dict[int, int] = field(default_factory=dict)  # pid -> pid
 
 
 def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
-    """Of this host; where it cannot be read nobody did anything."""
+    """CPU use of this host; all zero where it cannot be read."""
     try:
         first, *rest = stat.read_text().splitlines()
     except OSError:
         return Snapshot(time.monotonic(), 0.0, 1, {})
-    user, nice, system, *_ = map(int, first.split()[1:])  # interrupts may be of our own packets
+    user, nice, system, *_ = map(int, first.split()[1:])  # without interrupts: our own packets cause some
     cores = sum(line.startswith("cpu") for line in rest)
     used: dict[tuple[int, float], tuple[float, float]] = {}
     parents: dict[int, int] = {}
@@ -46,10 +46,9 @@ def snapshot(stat: Path = Path("/proc/stat")) -> Snapshot:
 
 
 def foreign(before: Snapshot, after: Snapshot, ours: Collection[int], some_left: bool = False) -> tuple[float, float]:
-    """CPU seconds that others than these processes and their children used, and their share of the time of all cores.
+    """CPU seconds used by processes other than ``ours`` and their descendants, and their share of all cores' time.
 
-    ``some_left``: processes of ours ended meanwhile, and nobody knows what they used: then only what those others did
-    that still live.
+    ``some_left``: some of our processes ended meanwhile, so their use is unknown: count only others that still live.
     """
     known = set(ours)
     while more := {pid for pid, parent in after.parents.items() if parent in known and parent != INIT} - known:

@@ -19,7 +19,7 @@ from orchestrator.errors import InputError, ResultsError
 from orchestrator.report.runs import run_text, state_of
 from orchestrator.results import runs as module
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.runs import EVERY_S, MOST_DEPLOYMENTS, SILENT_S, ActiveRun, RunRecord, Runs, Watch, runs_at
+from orchestrator.results.runs import EVERY_S, MOST_DEPLOYMENTS, SILENT_S, ActiveRun, Liveness, RunRecord, Runs, runs_at
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ class Time:
         self.now_s += seconds
         self.then()
 
-    def watch(self) -> Watch:
-        return Watch(lambda: self.now_s)
+    def watch(self) -> Liveness:
+        return Liveness(lambda: self.now_s)
 
 
 def written(runs: Runs, **changes: object) -> RunRecord:
@@ -167,7 +167,7 @@ def test_of_several_that_start_at_the_same_time_exactly_one_runs(runs: Runs, see
     def claim(run_id: str) -> None:
         record = replace(RunRecord.of_this_process(), run_id=run_id)  # whatever their clocks say
         try:
-            own.take(record, Watch(), own.turn)
+            own.take(record, Liveness(), own.turn)
             won.append(run_id)
         except InputError:
             refused.append(run_id)
@@ -344,7 +344,7 @@ def test_stop_asks_waits_and_says_what_became_of_it(
     monkeypatch.setattr("orchestrator.cli.stop.time.sleep", time.sleep)
     monkeypatch.setattr("orchestrator.cli.stop.time.monotonic", lambda: time.now_s)
     monkeypatch.setattr("orchestrator.results.runs.time.monotonic", lambda: time.now_s)
-    monkeypatch.setattr(module, "Watch", time.watch)
+    monkeypatch.setattr(module, "Liveness", time.watch)
     code, said = invoke("stop", runs.uri)
     assert asked[0]
     assert (code, says in said) == (status, True), said
