@@ -29,9 +29,9 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import METRICS_VERSION, AttemptData, PointRow, PooledFigures
 from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, TOKEN_EVENTS, conform, table_of, to_parquet
 from orchestrator.results.store import FilePart, Manifest, Store
+from orchestrator.runner.commit import AttemptRecord, deployment_row
 from orchestrator.runner.measure import Attempt as Tried
 from orchestrator.runner.measure import Loaded
-from orchestrator.runner.rows import AttemptRecord, deployment_row
 from orchestrator.spec.experiment import parse_experiment
 
 EXPERIMENT = """

@@ -1,10 +1,9 @@
-"""Who may start next and on which nodes, and which nodes are worth adding: two pure functions.
+"""Two pure functions of the queue, the machines and the running launches: ``choose`` picks the next launch and its
+nodes, ``worth_adding`` says for which launches nodes should be added.
 
-Both look at the queue, the machines and what runs. Order: multi-node gangs first, then those predicted best, then the
-longest estimated; the head of the queue gets a reservation and others overtake it only where they do not delay it (EASY
-backfill). Ray's own queue has no look-ahead: small groups would overtake a large one for ever.
-
-``most_nodes``: how many nodes all launches together may hold.
+Order: multi-node launches first, then those predicted best, then the longest. The head of the queue gets a reservation,
+and others overtake it only where they do not delay it (EASY backfill). Ray's own queue has no look-ahead: there, small
+groups would overtake a large one for ever. ``most_nodes``: how many nodes all launches together may hold.
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one launch takes: the bundles of every replica. No replicas: an endpoint, not placed."""
+    """What one launch takes: the bundles of every replica. An endpoint has none, because it is not placed."""
 
     replicas: tuple[tuple[Bundle, ...], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     exclusive: bool = True  # no other launch on its hosts
     endpoint: str = ""  # two launches never load the same URL at once
-    gpus_per_node: int = 0  # of its hardware; 0: not known
+    gpus_per_node: int = 0  # of its hardware; 0: unknown
 
     def footprints(self) -> list[Footprint]:
-        """What it takes, replica by replica."""
+        """One footprint per replica."""
         return [Footprint(bundles, self.labels) for bundles in self.replicas]
 
     def by_size(self) -> list[int]:
-        """Indices of the replicas, those first that are hardest to place."""
+        """Indices of the replicas, the hardest to place first."""
         return sorted(range(len(self.replicas)), key=lambda at: (-len(self.replicas[at]), -self.replicas[at][0].gpus))
 
     @property
     def gang(self) -> bool:
-        """Some replica spans several nodes."""
+        """Whether some replica spans several nodes."""
         return any(len(bundles) > 1 for bundles in self.replicas)
 
     @property
@@ -71,22 +70,22 @@ class Need:
         return max((bundle.cpus for bundles in self.replicas for bundle in bundles), default=0.0)
 
     def __str__(self) -> str:
-        """In words, equal replicas once."""
+        """In words, equal replicas counted."""
         counted = Counter(map(str, self.footprints()))
         return " + ".join(one if times == 1 else f"{times} x {one}" for one, times in counted.items())
 
     def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """The same as whole nodes for a launch that shares none: an autoscaler would put several on one."""
+        """The footprints to ask an autoscaler for: whole nodes if it shares none, or several would go to one node."""
         return self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
 
     def least_nodes(self, machines: Sequence[Machine]) -> int:
-        """How many nodes it takes that nobody else is on, as far as their size is known."""
+        """How many otherwise empty nodes it takes, as far as their size is known."""
         if not self.gpus:
             return max(map(len, self.replicas), default=0)
         return sum(len(one.bundles) for one in self._whole_nodes(machines))
 
     def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """As large as its hardware says, else as the smallest of ``machines`` that hold it; replicas share them."""
+        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits."""
         seen = [one.gpus for one in machines if one.gpus >= self.gpus and _labelled(one, self)]
         gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0))
         shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
@@ -109,13 +108,13 @@ class Waiting:
     need: Need
     estimate_s: float
     late: int = 0  # see ``place``
-    avoid: frozenset[str] = frozenset()  # nodes on which it failed through no fault of its own: taken last
+    avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it: taken last
     cost: Cost = Cost()  # expected
-    promise: float = 0.0  # share of what the best is predicted to hold
+    promise: float = 0.0  # the load it is predicted to hold, as a share of the best prediction
 
     @property
     def order(self) -> tuple[int, bool, float, float, str]:
-        """Of admission: the smallest first."""
+        """Sort key of admission: the smallest first."""
         return *place(self.late, self.need.gang, self.promise, self.estimate_s), self.key
 
 
@@ -129,9 +128,9 @@ class Running:
 
 
 class Queue:
-    """Launches that wait, in the order of admission.
+    """Waiting launches in the order of admission, grouped by kind.
 
-    Those of one kind fit the same nodes, so a look at 10,000 of them takes as long as one at their few kinds.
+    Launches of one kind fit the same nodes, so 10,000 launches take no longer to look at than their few kinds.
     """
 
     def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
@@ -149,7 +148,7 @@ class Queue:
             del self._kinds[job.need, job.avoid, job.late]
 
     def kinds(self) -> list[list[Waiting]]:
-        """Each in its order, and all in that of their heads."""
+        """The launches of each kind in order; kinds in the order of their first launches."""
         return sorted(self._kinds.values(), key=lambda kind: kind[0].order)
 
     def __iter__(self) -> Iterator[Waiting]:
@@ -168,14 +167,14 @@ def fit(
     avoid: frozenset[str] = frozenset(),
     most_nodes: float = math.inf,
 ) -> Nodes | None:
-    """Nodes for every replica on what is free, best fit first, ``avoid`` last; None when it does not fit now."""
+    """Free nodes for every replica, best fit first and ``avoid`` last; None when it does not fit now."""
     if not need.replicas:
         return None if any(other.need.endpoint == need.endpoint and need.endpoint for other in running) else ()
     free = _free(need, machines, running)
     chosen: dict[int, tuple[str, ...]] = {}
     for at in need.by_size():
         bundles, own = need.replicas[at], {node for nodes in chosen.values() for node in nodes}
-        guest = own and not any(bundle.gpus or bundle.cpus for bundle in bundles)  # a router is on a node of theirs
+        guest = own and not any(bundle.gpus or bundle.cpus for bundle in bundles)  # a router, on a node of its replicas
         nodes = _replica(bundles, {node: free[node] for node in free if node in own} if guest else free, avoid)
         if nodes is None:
             return None
@@ -189,25 +188,20 @@ def fit(
 
 
 def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -> dict[str, tuple[int, float]]:
-    """GPUs and CPUs left on the nodes this need may use."""
-    address = {machine.node_id: machine.address for machine in machines}
-    used: dict[str, tuple[int, float]] = {}
+    """GPUs and CPUs left on each node that this need may use."""
+    free = {one.node_id: (one.gpus, one.cpus) for one in machines}
+    address = {one.node_id: one.address for one in machines}
     closed: set[str] = set()
     for launch in running:
         for replica, bundles in zip(launch.nodes, launch.need.replicas, strict=True):
             for node, bundle in zip(replica, bundles, strict=True):
-                gpus, cpus = used.get(node, (0, 0.0))
-                used[node] = (gpus + bundle.gpus, cpus + bundle.cpus)
+                if node not in free:
+                    continue
+                free[node] = free[node][0] - bundle.gpus, free[node][1] - bundle.cpus
                 if need.exclusive or launch.need.exclusive:
-                    closed.add(address.get(node, node))
-    return {
-        machine.node_id: (
-            machine.gpus - used.get(machine.node_id, (0, 0.0))[0],
-            machine.cpus - used.get(machine.node_id, (0, 0.0))[1],
-        )
-        for machine in machines
-        if machine.address not in closed and _labelled(machine, need)
-    }
+                    closed.add(address[node])
+    usable = (one for one in machines if one.address not in closed and _labelled(one, need))
+    return {one.node_id: free[one.node_id] for one in usable}
 
 
 def _labelled(machine: Machine, need: Need) -> bool:
@@ -217,14 +211,14 @@ def _labelled(machine: Machine, need: Need) -> bool:
 def _replica(
     bundles: Sequence[Bundle], free: dict[str, tuple[int, float]], avoid: frozenset[str]
 ) -> tuple[str, ...] | None:
-    """Distinct nodes for the bundles of one replica, the fullest that still fit."""
+    """Distinct nodes for the bundles of one replica, the fullest that still fit; None when there are too few."""
     left = dict(free)
     nodes = []
     for bundle in bundles:
         fitting = [node for node, (gpus, cpus) in left.items() if gpus >= bundle.gpus and cpus >= bundle.cpus]
         if not fitting:
             return None
-        # GPUs decide on GPU bundles; a CPU bundle goes where no GPU is idle beside it
+        # fewest free GPUs first: a CPU bundle goes where no GPU is left idle beside it
         node = min(fitting, key=lambda name: (name in avoid, left[name][0], left[name][1], name))
         nodes.append(node)
         del left[node]
@@ -234,7 +228,7 @@ def _replica(
 def choose(
     queue: Queue, machines: Sequence[Machine], running: Sequence[Running], now_s: float, most_nodes: float = math.inf
 ) -> tuple[Waiting, Nodes] | None:
-    """The next launch to start and its nodes, or None: wait until something ends."""
+    """The next launch to start and its nodes; None when none fits before something ends."""
     reservation: tuple[float, set[str]] | None = None
     best: tuple[Waiting, Nodes] | None = None
     for kind in queue.kinds():
@@ -248,10 +242,8 @@ def choose(
             return job, nodes
         until_s, kept = reservation
         if not _clear_of(nodes, kept, machines) or len(held(running).union(kept, *nodes)) > most_nodes:
-            short = next(
-                (one for one in kind if now_s + one.estimate_s <= until_s), None
-            )  # the first that ends by then
-            if short is None:
+            in_time = (one for one in kind if now_s + one.estimate_s <= until_s)
+            if (short := next(in_time, None)) is None:
                 continue
             job = short
         if best is None or job.order < best[0].order:
@@ -267,16 +259,16 @@ def worth_adding(
     most_nodes: float = math.inf,
     most_launches: float = math.inf,
 ) -> list[Waiting]:
-    """What of the queue no node of now can take at present, as long as something is ``left`` of the budget for it.
+    """The waiting launches that no node can take now and the budget ``left`` still pays for, in the order of admission.
 
-    In the order of admission, at most so many launches, and none whose nodes would be too many beside those that are
-    held. What fits beside what runs is counted as started: nothing has to be added for it.
+    At most ``most_launches``, and none that would exceed ``most_nodes``. Launches that fit beside what runs count as
+    started: no node has to be added for them.
     """
     started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
     added = 0
     for job in queue:
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
-            break  # as no launch begins on a budget that is used up
+            break
         left -= job.cost
         if not job.need.replicas:
             continue
@@ -296,7 +288,7 @@ def worth_adding(
 def _reserve(
     need: Need, machines: Sequence[Machine], running: Sequence[Running], most_nodes: float
 ) -> tuple[float, set[str]] | None:
-    """When the need will fit if launches end as expected, and on which nodes; None when it never will on these."""
+    """When and on which nodes the need will fit if launches end as expected; None if it never will on these."""
     ends = sorted(running, key=lambda launch: launch.end_s)
 
     def after(ended: int) -> Nodes | None:
@@ -310,7 +302,7 @@ def _reserve(
 
 
 def _clear_of(nodes: Nodes, kept: set[str], machines: Sequence[Machine]) -> bool:
-    """Whether they are on other hosts."""
+    """Whether ``nodes`` are on other hosts than ``kept``."""
     address = {machine.node_id: machine.address for machine in machines}
     hosts = {address[node] for node in kept}
     return all(address[node] not in hosts for replica in nodes for node in replica)

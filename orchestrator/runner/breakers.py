@@ -1,7 +1,7 @@
-"""Circuit breakers: a node that fails launches rests, and a sweep that fails the same way everywhere pauses.
+"""Circuit breakers: a node on which launches fail rests, and a sweep that fails in the same way everywhere pauses.
 
-Neither for ever: a node is tried again after its rest, and after a pause one launch goes ahead as a probe. Each time
-that it fails again the wait is twice as long.
+After its rest a node is tried again, and after a pause one launch goes ahead as a probe. After each further failure the
+wait is twice as long.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from orchestrator.cluster.base import Machine
 from orchestrator.errors import Failure, FailureClass, FailureKind
 from orchestrator.results.events import Event
 
-NODE_FAILURES = 2  # of class infra, nothing measured there between them
-SAME_NODES = 3  # of as many launches with the same failure class, nothing measured anywhere between them
+NODE_FAILURES = 2  # of class infra in a row, with nothing measured on the node in between
+SAME_NODES = 3  # failures of one class in a row on as many nodes, with nothing measured anywhere in between
 FIRST_WAIT_S, LONGEST_WAIT_S = 120.0, 3600.0
-# infrastructure, but not that of the nodes with the engine; a node that is taken back is not chosen again anyway
+# infrastructure, but not the fault of the engine's nodes; a node that is taken back is not chosen again anyway
 NOT_OF_THE_NODE = frozenset(
     {
         *(FailureKind.NO_CLIENT, FailureKind.CLIENT_LOST, FailureKind.NO_ROOM),
         *(FailureKind.INTERNAL, FailureKind.PREEMPTED),
     }
 )
-# of one configuration each, however many nodes it was tried on
+# the fault of one configuration, on however many nodes it was tried
 OF_THE_CONFIGURATION = frozenset({FailureClass.BAD_CONFIG, FailureClass.CLIENT_BOUND})
 
 
 @dataclass(slots=True)
 class _Wait:
-    """Nothing until ``until_s``; ``wait_s`` is how long the next one is."""
+    """A wait until ``until_s``; ``wait_s``: length of the next one."""
 
     until_s: float = 0.0
     wait_s: float = FIRST_WAIT_S
 
     def begin(self, now_s: float) -> float:
-        """Returns its length."""
+        """Begin the next wait; returns its length."""
         length_s = self.wait_s
         self.until_s, self.wait_s = now_s + length_s, min(LONGEST_WAIT_S, 2 * length_s)
         return length_s
 
 
 class Breakers:
-    """What the failures of a sweep say of its nodes and of itself. Safe to call from any of its threads."""
+    """Counts a sweep's failures, and decides which nodes rest and when the sweep pauses. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float], tell: Callable[[Event], None]) -> None:
         self._now_s, self._tell = now_s, tell
         self._lock = threading.RLock()
         self._failures: dict[str, int] = {}  # node id -> infra failures since something was measured there
         self._rests: dict[str, _Wait] = {}
-        # nodes of each launch that failed with it since anything was measured
+        # failure class -> the nodes of each launch that failed with it since anything was measured
         self._same: dict[FailureClass, set[frozenset[str]]] = {}
         self._pause: _Wait | None = None
         self._probe: str | None = None  # the deployment that went ahead after a pause
 
     def failed(self, failure: Failure, nodes: Iterable[str]) -> None:
-        """A launch on these nodes ended with it."""
+        """A launch on these nodes failed."""
         kind, found = failure.kind, frozenset(nodes)
         if kind in NOT_OF_THE_NODE or kind.failure_class in OF_THE_CONFIGURATION or not found:
             return
@@ -71,7 +71,7 @@ class Breakers:
             launches = self._same.setdefault(kind.failure_class, set())
             launches.add(found)
             same = frozenset[str]().union(*launches)
-            enough = min(len(launches), len(same)) >= SAME_NODES  # one launch has many nodes and is one failure
+            enough = min(len(launches), len(same)) >= SAME_NODES  # a launch on many nodes is still one failure
             if enough and (self._pause is None or self._probe is not None):
                 self._pause, self._probe = self._pause or _Wait(), None
                 wait_s = self._pause.begin(self._now_s())
@@ -81,7 +81,7 @@ class Breakers:
                 self._tell(Event("paused", text, data={"nodes": sorted(same), "wait_s": wait_s}))
 
     def rest(self, node: str, why: str) -> None:
-        """No launch on it for a while."""
+        """Start no launch on a node for a while."""
         with self._lock:
             wait = self._rests.setdefault(node, _Wait())
             if self._now_s() < wait.until_s:
@@ -91,7 +91,7 @@ class Breakers:
         self._tell(Event("node_rests", text, data={"node": node, "wait_s": wait_s}))
 
     def measured(self, nodes: Iterable[str]) -> None:
-        """A point on these nodes was: they work, and so does the sweep."""
+        """A point was measured on these nodes: they work, and so does the sweep."""
         with self._lock:
             for node in nodes:
                 self._failures.pop(node, None)
@@ -102,18 +102,18 @@ class Breakers:
                 self._tell(Event("goes_on", "a point was measured: the sweep goes on"))
 
     def admitted(self, deployment_id: str) -> None:
-        """A launch of it begins."""
+        """A launch of the deployment begins."""
         with self._lock:
             self._probe = deployment_id if self._pause is not None else None
 
     def ended(self, deployment_id: str) -> None:
-        """Its launch is over: where it was a probe that neither failed nor measured anything, another one may go."""
+        """The deployment's launch is over. If it was a probe without any outcome, another launch may be one."""
         with self._lock:
             if self._probe == deployment_id:
                 self._probe = None
 
     def usable(self, machines: Sequence[Machine]) -> list[Machine]:
-        """Without those that rest."""
+        """The machines that do not rest."""
         with self._lock:
             now_s = self._now_s()
             return [
@@ -121,6 +121,6 @@ class Breakers:
             ]
 
     def paused(self) -> bool:
-        """No launch may begin: the sweep pauses, or its probe is under way."""
+        """Whether no launch may begin, because the sweep pauses or its probe is running."""
         with self._lock:
             return self._pause is not None and (self._probe is not None or self._now_s() < self._pause.until_s)

@@ -1,4 +1,4 @@
-"""Time, and waiting for it: given to whatever waits, so that tests need no sleep."""
+"""Time and waiting, passed to everything that waits, so that tests need not sleep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Clock:
-    """The machine's, one for all threads of a sweep; tests give one of their own."""
+    """The machine's clock; tests replace it."""
 
     def now_s(self) -> float:
-        """Monotonic."""
+        """The monotonic clock."""
         return time.monotonic()
 
     def unix_ns(self) -> int:
@@ -21,9 +21,9 @@ class Clock:
         time.sleep(seconds)
 
     def wait(self, event: threading.Event, limit_s: float) -> bool:
-        """Until the event is set, at most so long; whether it is set."""
+        """Wait until the event is set, at most ``limit_s``; whether it is set."""
         return event.wait(limit_s)
 
     def spawn(self, run: Callable[[], None], name: str) -> None:
-        """Run it on a thread of its own."""
+        """Run it in a thread of its own."""
         threading.Thread(target=run, name=name).start()

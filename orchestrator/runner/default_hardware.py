@@ -1,10 +1,8 @@
-"""``hardware`` left out: what it means on this cluster, and that no result is of two kinds of devices.
+"""Deployments without ``hardware``: which accelerator they get on this cluster, and a check that results never mix two.
 
-A kind is what the cluster's label says. Ray's says ``A100`` for 40 GB and for 80 GB: only hardware that is
-named tells those apart.
-
-The id of such a deployment is the same wherever it runs; what it ran on stands in the ``deployments`` row that was
-committed with each of its points.
+An accelerator is what the cluster's label says. Ray's label is ``A100`` for 40 GB and for 80 GB; only named hardware
+tells those apart. Such a deployment has the same id wherever it runs; the ``deployments`` row committed with each point
+says what it ran on.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ CPU = "cpu"
 
 
 def on_this_cluster(deployments: Sequence[Deployment], machines: Sequence[Machine]) -> list[Deployment]:
-    """With the accelerator that the cluster has: GPUs where there are any (``any``: nobody names them), else CPU cores.
+    """Give deployments without hardware the cluster's accelerator: its GPUs (``any`` if unlabelled), else CPU cores.
 
-    Raises ProblemsError with every one for which it has several kinds of them.
+    Raises ProblemsError with each of them if the cluster has several kinds of GPU.
     """
     gpus = sorted({one.labels.get(ACCELERATOR_LABEL, ANY.accelerator) for one in machines if one.gpus})
     out, problems = [], []
@@ -52,9 +50,9 @@ def _on(deployment: Deployment, accelerator: str) -> Deployment:
 
 
 def check_same(store: Store, deployments: Collection[Deployment], committed: Iterable[Committed]) -> None:
-    """See that what is committed of deployments as they would run here was measured on the same accelerator.
+    """Check that committed results of deployments without hardware come from the accelerator they would run on here.
 
-    Raises ProblemsError with every one that was not.
+    Raises ProblemsError with every deployment for which that is not so.
     """
     here = {one.id: one for one in deployments if one.hardware.name == ANY.name}
     if not here:

@@ -1,4 +1,4 @@
-"""What would fail a sweep on a cluster, or spoil its numbers, told from facts of its nodes (cluster/node_checks.py)."""
+"""Judges facts about nodes (cluster/node_checks.py): what would make a sweep fail, or spoil its figures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from orchestrator.runner.examine import Finding, Kinds, Level, Node
 from orchestrator.runner.launch import need_of
 
 GIB = 2**30
-LEAST_FILES, GOOD_FILES = 4096, 65_536  # open files: of an engine, of a client with many streams
+LEAST_FILES, GOOD_FILES = 4096, 65_536  # open files that an engine needs, and a client with many streams
 LEAST_PROCESSES = 4096
 LEAST_DISK, GOOD_DISK = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
-FAST_CLOCKS = {"", "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}  # read without a system call
+FAST_CLOCKS = {"", "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}  # need no system call
 USED_GPU = GIB
-NODE_GROUP = "ray.io/node-group"  # the label of nodes that an autoscaler knows
+NODE_GROUP = "ray.io/node-group"  # label of the nodes of an autoscaling cluster
 
 
-# -- what is told from one node: level, what, why it matters, what to do
+# -- checks of one node; each yields: level, what is wrong, why it matters, what to do
 
 Told = Iterator[tuple[Level, str, str, str]]
 
@@ -31,12 +31,8 @@ def _limits(node: Node) -> Told:
     limits = node.facts["limits"]
     if (files := limits["nofile"]) is not None and files < GOOD_FILES:
         level: Level = "fail" if files < LEAST_FILES else "warning"
-        yield (
-            level,
-            f"at most {files} open files",
-            "each stream of a client is one",
-            "raise `ulimit -Hn` before ray start",
-        )
+        what, do = f"at most {files} open files", "raise `ulimit -Hn` before ray start"
+        yield level, what, "each stream of a client is one", do
     if (processes := limits["nproc"]) is not None and processes < LEAST_PROCESSES:
         yield "warning", f"at most {processes} processes", "engines start hundreds of threads", "raise `ulimit -Hu`"
     if node.facts["infiniband"] and limits["memlock"] is not None:
@@ -86,12 +82,8 @@ def _ports(node: Node) -> Told:
     first, last = facts["outgoing_ports"] or (LAST + 1, LAST + 1)
     if first <= LAST and last >= FIRST:
         what = f"outgoing connections use ports {first} to {last}, engines {FIRST} to {LAST}"
-        yield (
-            "warning",
-            what,
-            "an engine's port may be taken when it starts",
-            f"sysctl net.ipv4.ip_local_port_range='{LAST + 1} 60999'",
-        )
+        do = f"sysctl net.ipv4.ip_local_port_range='{LAST + 1} 60999'"
+        yield "warning", what, "an engine's port may be taken when it starts", do
     if facts["somaxconn"] < 4096:
         what = f"net.core.somaxconn is {facts['somaxconn']}"
         yield "warning", what, "connections that come at once are dropped", "sysctl net.core.somaxconn=4096"
@@ -129,12 +121,8 @@ def _leftovers(node: Node) -> Told:
 def _network(node: Node) -> Told:
     for port, state in node.facts["infiniband"].items():
         if "ACTIVE" not in state:
-            yield (
-                "warning",
-                f"InfiniBand {port} is {state}",
-                "NCCL falls back to TCP",
-                "look at the cable and the subnet manager",
-            )
+            what, do = f"InfiniBand {port} is {state}", "look at the cable and the subnet manager"
+            yield "warning", what, "NCCL falls back to TCP", do
     for setting in node.facts["unknown_interfaces"]:
         yield "fail", f"{setting} names no interface that is there", "NCCL and Gloo fail", "name one of `ip link`"
 
@@ -161,12 +149,8 @@ def _gpu(gpu: Mapping[str, Any]) -> Told:
         what = f"{gpu['ecc_errors']} uncorrected memory errors"
         yield "fail", what, "results may be wrong, and it will fail", "drain the node and reset the GPU"
     if gpu["slowed"]:
-        yield (
-            "warning",
-            ", ".join(gpu["slowed"]),
-            "it is slower than its kind",
-            "cool it, or nvidia-smi --reset-gpu-clocks",
-        )
+        what, do = ", ".join(gpu["slowed"]), "cool it, or nvidia-smi --reset-gpu-clocks"
+        yield "warning", what, "it is slower than its kind", do
     if gpu["power_lowered"]:
         yield "warning", "its power limit is below its default", "it is slower than its kind", "nvidia-smi -pl"
     if gpu["persistent"] == 0:
@@ -195,7 +179,10 @@ NODE_CHECKS: Mapping[str, Callable[[Node], Told]] = {
 def diagnose(
     nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, types: Sequence[tuple[dict[str, float], int]]
 ) -> list[Finding]:
-    """Everything wrong with these nodes, and with the plan on them. ``here``: the driver's versions."""
+    """Everything wrong with these nodes, and with running the plan on them.
+
+    ``here``: the driver's versions. ``types``: what the autoscaler may add (``Probes.node_types``).
+    """
     found = [
         Finding(level, check, node.name, what, why, do)
         for node in nodes
@@ -208,17 +195,16 @@ def diagnose(
 
 
 def _versions(nodes: Sequence[Node], here: Mapping[str, str]) -> Iterator[Finding]:
+    why, do = "actors do not start", "install the driver's version"
     for node in nodes:
         for what, version in here.items():
             if (there := node.facts["versions"].get(what)) != version:
                 said = f"{what} {there or 'is not there'}, the driver has {version}"
-                yield Finding(
-                    "fail", "versions", node.name, said, "actors do not start", "install the driver's version"
-                )
+                yield Finding("fail", "versions", node.name, said, why, do)
 
 
 def _hosts(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Nodes that share a host promise its cores together."""
+    """Nodes that share a host must not promise more cores than it has."""
     for address, count in Counter(node.machine.address for node in nodes).items():
         shared = [node for node in nodes if node.machine.address == address]
         promised, cores = sum(node.machine.cpus for node in shared), max(node.facts["cores"] for node in shared)
@@ -229,17 +215,22 @@ def _hosts(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _drivers(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Of one kind of GPU one driver: figures of a deployment are compared wherever it ran."""
-    kinds: dict[str, dict[tuple[str, str], list[str]]] = {}
+    """GPUs of one kind should have one driver: a deployment's figures are compared wherever it ran."""
+    kinds: dict[str, dict[str, list[str]]] = {}
     for node in nodes:
         gpus = node.facts["gpus"]
         for name in {gpu.get("name") for gpu in gpus.get("gpus", ())} - {None}:
-            kinds.setdefault(name, {}).setdefault((gpus["driver"], gpus["cuda"]), []).append(node.name)
+            version = f"driver {gpus['driver']}, CUDA {gpus['cuda']}"
+            kinds.setdefault(name, {}).setdefault(version, []).append(node.name)
     for name, by_version in kinds.items():
         if len(by_version) > 1:
-            said = ("driver {}, CUDA {} on {}".format(*version, ", ".join(on)) for version, on in by_version.items())
             why, do = "the same deployment is another one there", "bring them to one version"
-            yield Finding("warning", "gpus", name, f"differ: {'; '.join(said)}", why, do)
+            yield Finding("warning", "gpus", name, f"differ: {_each_on(by_version)}", why, do)
+
+
+def _each_on(nodes: Mapping[Any, Sequence[str]]) -> str:
+    """``1500 on a, b; 9000 on c``: each value and the nodes that have it."""
+    return "; ".join(f"{value} on {', '.join(on)}" for value, on in nodes.items())
 
 
 def _mtus(nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -248,13 +239,13 @@ def _mtus(nodes: Sequence[Node]) -> Iterator[Finding]:
         if size := node.facts["mtus"].get(node.machine.address):
             by_size.setdefault(size, []).append(node.name)
     if len(by_size) > 1:
-        said = "; ".join(f"{size} on {', '.join(on)}" for size, on in sorted(by_size.items()))
+        said = f"the largest packet differs: {_each_on(dict(sorted(by_size.items())))}"
         why, do = "packets between them are cut, or lost", "give the network one MTU"
-        yield Finding("warning", "network", "cluster", f"the largest packet differs: {said}", why, do)
+        yield Finding("warning", "network", "cluster", said, why, do)
 
 
 def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
-    """Replicas over several nodes with GPUs want InfiniBand (or RoCE, EFA: the kernel lists them together)."""
+    """Replicas over several GPU nodes need InfiniBand (or RoCE or EFA, which the kernel lists in the same place)."""
     all_of_them = [one for wanted in kinds.values() for one in wanted]
     gangs = [one for one in all_of_them if (need := need_of(one, exclusive=False)).gang and need.gpus]
     for node in nodes:
@@ -266,7 +257,7 @@ def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
 
 
 def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
-    """Programs, images and models, on the nodes that can hold what needs them."""
+    """Programs, images and models, on the nodes that can hold a deployment that needs them."""
     for index, wanted in enumerate(kinds.values()):
         versions: dict[str, list[str]] = {}
         for node in (node for node in nodes if any(_holds(node.machine, one) for one in wanted)):
@@ -280,15 +271,15 @@ def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
             if one["model"]:
                 do = "download it once per node or shared cache; a gated one needs HF_TOKEN where Ray was started"
                 yield Finding("fail", "models", node.name, f"{wanted[0].settings.model}: {one['model']}", why, do)
-            versions.setdefault(one["version"] or "", []).append(node.name)
+            versions.setdefault(one["version"] or "not known", []).append(node.name)
         if len(versions) > 1:
-            said = "; ".join(f"{version or 'not known'} on {', '.join(on)}" for version, on in versions.items())
+            said = f"its version differs: {_each_on(versions)}"
             why, do = "the same deployment is another engine there", "install one version"
-            yield Finding("fail", "engines", wanted[0].settings.engine, f"its version differs: {said}", why, do)
+            yield Finding("fail", "engines", wanted[0].settings.engine, said, why, do)
 
 
 def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, float], int]]) -> Iterator[Finding]:
-    """Deployments that neither a node of now nor one that the autoscaler may add can hold."""
+    """Deployments for which there are too few nodes, even with those that the autoscaler may add."""
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
     for one in (one for wanted in kinds.values() for one in wanted):
         need = need_of(one, exclusive=False)

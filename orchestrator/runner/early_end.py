@@ -1,4 +1,4 @@
-"""A probe of a search ends when it knows: no more load than it takes to say whether a level holds its limits."""
+"""Ends a search's probe as soon as it is known whether the level holds its limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.search.base import Watch
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun
 
-LEAD_S = 0.3  # until all clients have heard that it ends
+LEAD_S = 0.3  # for the message to reach all clients
 
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """Where and why a probe ended before its time. ``outcome``: of all its SLOs."""
+    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs."""
 
     at_s: float
     outcome: Literal["holds", "fails", "mixed"]
@@ -36,9 +36,9 @@ class EarlyEnd:
         self.end: Early | None = None
 
     def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> Early | None:
-        """Ends the run once every SLO has its verdict.
+        """End the run once every SLO has its verdict; returns that end.
 
-        Requests open then are waited for; where they come in faster than they are answered they are aborted.
+        Open requests are waited for, unless requests come in faster than they are answered: then they are aborted.
         """
         if self.end is not None or elapsed_s < self._next_s or not (parts := run.so_far()):
             return self.end
@@ -46,7 +46,7 @@ class EarlyEnd:
         requests, token_events = tables(self._point, [one for part in parts for one in part.ended])
         found = outcomes([(part.now_ns, part.open) for part in parts], requests, token_events)
         self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
-        self._capped |= progress.sent < progress.scheduled  # max_in_flight: less is offered than was asked for
+        self._capped |= progress.sent < progress.scheduled  # max_in_flight keeps the load below the level
         verdicts = self._probe.look(found.now_s, found.open_due_s, found.open_missed(self._slos), self._capped)
         if None in verdicts:
             return None

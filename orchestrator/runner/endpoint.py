@@ -1,4 +1,4 @@
-"""Points of one endpoint: an experiment of their own, measured and committed like those of a sweep. No Ray."""
+"""Measures points of one endpoint without a sweep and without Ray, and commits them like those of a sweep."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from orchestrator.search.base import Watch
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
 
-START_LEAD_S = 0.05  # to the common start: clients are processes of this machine
-WARM_UP_IN_FLIGHT = 8  # where the level says no rate
+START_LEAD_S = 0.05  # to the common start of clients on this machine
+WARM_UP_IN_FLIGHT = 8  # where a trace sets the times
 
 
 def plan_of(experiment: Mapping[str, Any]) -> Plan:
-    """The plan of an experiment that is not in a file. Raises ProblemsError."""
+    """The plan of an experiment given as data instead of a file. Raises ProblemsError."""
     return make_plan(parse_experiment(json.dumps(experiment, ensure_ascii=False), "load"))
 
 
@@ -40,11 +40,11 @@ def measure_here(
     watched: bool = False,
     watch: Watch | None = None,
 ) -> Attempt:
-    """Load what is served somewhere once, with so many clients of this machine; ``tell`` hears how far they are, and
-    takes long to show it where the point is ``watched``. ``watch``: see ``Measurer.measure``.
+    """Load an endpoint once with ``clients`` clients of this machine; ``tell`` hears the progress.
 
-    Once ``stopped`` says so it ends early, with what was measured until then. Raises InputError when it cannot be run,
-    OrchestratorError when every client died.
+    ``watched``: progress is drawn, which takes time. ``watch``: see ``Measurer.measure``. Ends early, with what was
+    measured until then, once ``stopped`` is true. Raises InputError when the point cannot be run, OrchestratorError
+    when every client died.
     """
     cluster = LocalCluster(None, clients, watched or watch is not None)
     try:
@@ -70,14 +70,14 @@ def measure_here(
 
 
 def runs_of(plan: Plan, target: Target, probed: Probed) -> list[EndpointRun]:
-    """Every point of a plan for one endpoint, in order. Raises InputError where the endpoint can serve none."""
+    """Every point of a plan for one endpoint, in order. Raises InputError if the endpoint can serve none of them."""
     if not plan.points:
         raise InputError("; ".join(plan.deployments[0].reasons))
     return [EndpointRun(plan, point, target, probed) for point in plan.points]
 
 
 class EndpointRun:
-    """One measurement of a point of a plan for an endpoint, by default its first. ``probed``: how to talk to it."""
+    """One measurement of a point of an endpoint, by default the first repeat. ``probed``: how to talk to it."""
 
     def __init__(
         self, plan: Plan, point: Point, target: Target, probed: Probed, measurement: Measurement | None = None
@@ -100,10 +100,10 @@ class EndpointRun:
         )
 
     def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> int:
-        """So many requests of the same kind; they leave no rows. Returns how many were sent.
+        """Send ``requests`` requests of the same kind without keeping rows. Returns how many were sent.
 
-        None that is drawn is one of those that will be measured; texts are the last of their file, which are measured
-        last. A trace's times are not waited for.
+        Drawn prompts differ from those that will be measured; prompts of a file are its last ones. The times of a trace
+        are ignored.
         """
         workload = self.load.workload.others(requests)
         other = replace(self.load, workload=workload, requests=requests, duration_s=None, warmup_s=0.0)
@@ -114,9 +114,9 @@ class EndpointRun:
         return loaded.requests.num_rows if loaded else 0
 
     def commit(self, store: Store, attempt: Attempt) -> Committed:
-        """Its rows, its launch (the server was up already), its plan."""
-        # engines' code, which loading needs none of
-        from orchestrator.runner.rows import AttemptRecord, commit_attempt, commit_launch, launch_row
+        """Store the plan, a launch (of a server that was already up) and the attempt."""
+        # imports the engines' code, which loading does not need
+        from orchestrator.runner.commit import AttemptRecord, commit_attempt, commit_launch, launch_row
 
         assert attempt.loaded
         store.write_plan(self.plan.to_json())

@@ -1,4 +1,4 @@
-"""The nodes of a cluster, asked what they are, how they reach each other, the results and the driver's clock."""
+"""Asks the nodes of a cluster for facts, and tests their clocks, the network between them and access to the results."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from orchestrator.runner.selfcheck import MAX_TTFT_ERROR_MS, selfcheck
 
 Level = Literal["fail", "warning"]
 CLIENT_LIMIT_S = 120.0
-ROUNDS = 10  # by which a clock is read
-CALL_LIMIT_S = 10.0  # of a node that has answered before
-LISTEN_S = 60.0  # for which hosts listen to each other: until the last has begun, and all were tried
+ROUNDS = 10  # readings of each clock
+CALL_LIMIT_S = 10.0  # for a node that has answered before
+LISTEN_S = 60.0  # for which hosts listen: until the last one has begun and all connections were tried
 SILENT = "look at its raylet's log; take it out of the cluster"
-GOOD_WRITE_BYTES_S = 5e6  # to the results, of each node while all write
+GOOD_WRITE_BYTES_S = 5e6  # to the results, by each node while all write
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong where, why that matters, and what to do."""
+    """What is wrong, where, why that matters, and what to do."""
 
     level: Level
     check: str
@@ -42,7 +42,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node, as Ray believes it to be and as it is. ``clock_s``: its wall clock minus the driver's, at least."""
+    """A node as Ray describes it (``machine``) and as it is (``facts``).
+
+    ``clock_s``: its wall clock differs from the driver's by at least this.
+    """
 
     machine: Machine
     facts: Mapping[str, Any]
@@ -53,12 +56,12 @@ class Node:
         return f"{self.facts['hostname']} ({self.machine.address}, {self.machine.node_id[:8]})"
 
 
-# What a plan needs of nodes: deployments that share an engine, where it is, a model, and where that is kept
+# Deployments grouped by what they need on a node: engine, how it is installed, model, and its cache
 Kinds = Mapping[tuple[Any, ...], Sequence[Deployment]]
 
 
 def kinds_of(deployments: Iterable[Deployment]) -> Kinds:
-    """Those that are launched, by what they need of a node."""
+    """The deployments that are launched, by what they need on a node."""
     kinds: dict[tuple[Any, ...], list[Deployment]] = {}
     for one in deployments:
         settings = one.settings
@@ -69,7 +72,7 @@ def kinds_of(deployments: Iterable[Deployment]) -> Kinds:
 
 
 def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], list[Finding]]:
-    """Ask every node, all at once; the nodes that answered, and what was found by asking."""
+    """Ask all nodes in parallel; the nodes that answered, and what was found by asking. ``uri``: results to test."""
     machines = {one.node_id: one for one in probes.machines}
     said = probes.ask(facts, [(one[0].settings, one[0].hardware) for one in kinds.values()])
     nodes, found = [], []
@@ -89,13 +92,13 @@ def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], 
 
 
 def _clocks(probes: Probes, nodes: Sequence[str]) -> dict[str, float]:
-    """How far each node's wall clock is off, by the fastest of several round trips, less what that leaves open."""
+    """Node id -> seconds by which its clock is off: by the fastest of several round trips, minus half of that one."""
     best: dict[str, tuple[float, float]] = {}
     for _ in range(ROUNDS):
         before_s = time.time()
         said = probes.ask(time.time, limit_s=CALL_LIMIT_S, nodes=nodes)
         took_s = time.time() - before_s
-        nodes = [node for node in nodes if not isinstance(said[node], NoAnswer)]  # every round waits for the slowest
+        nodes = [node for node in nodes if not isinstance(said[node], NoAnswer)]  # each round waits for all
         if not nodes:
             break
         for node in nodes:
@@ -104,7 +107,7 @@ def _clocks(probes: Probes, nodes: Sequence[str]) -> dict[str, float]:
 
 
 def _network(probes: Probes, nodes: Sequence[Node]) -> list[Finding]:
-    """Hosts that do not reach others, as clients reach engines and ranks each other."""
+    """Hosts that cannot reach others the way clients reach engines and ranks reach each other."""
     hosts = {node.machine.address: node for node in nodes}
     if len(hosts) < 2:
         return []
@@ -127,7 +130,7 @@ def _network(probes: Probes, nodes: Sequence[Node]) -> list[Finding]:
 
 
 def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
-    """A file of the driver's that all read, and one of each that the driver sees."""
+    """Nodes that cannot use the results: each must read a file of the driver, and the driver must see one of each."""
     blobs, nonce = Blobs(parse_location(uri), Retry(tries=2)), new_ulid()
     wrong, slow = dict[str, str](), dict[str, float]()
     written, names = [f".doctor-{nonce}-driver"], {one.machine.node_id: one.name for one in nodes}
@@ -153,7 +156,7 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
 
 
 def clients(probes: Probes, nodes: Sequence[Node]) -> tuple[dict[str, Any], list[Finding]]:
-    """What the load client can do on each host, by address; one host after the other, 20 s each."""
+    """Run the client's self-check on one host after the other, 20 s each; results by address, and findings."""
     said, found = dict[str, Any](), list[Finding]()
     for address, node in {node.machine.address: node for node in nodes}.items():
         answer = probes.ask(selfcheck, limit_s=CLIENT_LIMIT_S, nodes=(node.machine.node_id,))[node.machine.node_id]

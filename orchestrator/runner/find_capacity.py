@@ -1,4 +1,4 @@
-"""The highest load at which one endpoint holds limits: the search of a sweep, with clients of this machine."""
+"""Searches for the highest load at which one endpoint holds an SLO, like a sweep, but with clients of this machine."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from orchestrator.runner.words import claim_words, level_words, measured_words
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``probes``: all that are committed, the oldest first. ``failure``: of the one that could not be measured, which
-    ended it; ``interrupted``: the user did not wait for the end."""
+    """The result of a search. ``probes``: all committed ones, oldest first. ``failure``: of the probe that ended it;
+    ``interrupted``: the user ended it."""
 
     claim: Claim
     probes: list[AttemptData]
@@ -36,8 +36,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacitySearch:
-    """Probe after probe until the plan's strategy knows enough; those that ``store`` has are not repeated. One that
-    ``clients`` slowed down is repeated with twice as many, which then stay. ``tell`` hears how far it is.
+    """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are not repeated.
+
+    After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell`` hears the progress.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
@@ -49,7 +50,7 @@ class CapacitySearch:
     stopped: Callable[[], bool] = lambda: False
 
     def run(self) -> Found:
-        """To its end. Raises InputError where the endpoint can serve no such requests."""
+        """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
         (deployment,), (load,), (slo,) = self.plan.deployments, self.plan.loads, self.plan.slos
         if not deployment.runs:
             raise InputError("; ".join(deployment.reasons))
@@ -76,7 +77,7 @@ class CapacitySearch:
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue
                 done |= {one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)}
-                if attempt.failure is not None:  # nobody knows whether the load did it, or the server went away
+                if attempt.failure is not None:  # the load may have caused it, or the server may be gone
                     break
                 todo.close(outcome)
                 known = claim_words(found[0].level.control, todo.claims(load.workload.name))

@@ -1,4 +1,4 @@
-"""A launch: one live start of a deployment, from its place on the cluster to its last process gone."""
+"""Places, starts and stops the engines of one launch, and commits the launch's row."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from orchestrator.results.events import Event, Phase
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Need, Nodes
+from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
-from orchestrator.runner.rows import commit_launch, how_it_ended, launch_row
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
-SAYS_S = 5.0  # how often an engine that starts is asked for the last line of its log
+SAYS_S = 5.0  # how often the last log line of a starting engine is fetched
 
 
 def need_of(deployment: Deployment, exclusive: bool) -> Need:
-    """The footprint of a deployment: nodes x devices of every replica; a router is a guest, as clients are."""
+    """What a deployment takes: nodes x devices of every replica. A router takes nothing, like clients."""
     settings, hardware = deployment.settings, deployment.hardware
     if not ENGINES[settings.engine].launches:
         return Need(endpoint=settings.url or "")
@@ -53,14 +53,14 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
 
 
 def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:
-    """Role and settings of everything that a launch places, in the order in which it is started."""
+    """Role and settings of every replica and router of a launch, in the order in which they are started."""
     return [(role, part) for role, part in settings.parts.items() for _ in range(part.replicas)]
 
 
 class Launch:
-    """One live start of a deployment on nodes that admission chose. ``stop`` follows ``start``, whatever it said.
+    """One start of a deployment on the nodes that admission chose. Call ``stop`` after ``start``, whatever it returned.
 
-    ``row``: what is known of it until now; ``answers``: what it said to the fixed prompts.
+    ``row``: what is known about it so far; ``answers``: its answers to the fixed prompts.
     """
 
     def __init__(self, context: SweepContext, deployment: Deployment, nodes: Nodes) -> None:
@@ -68,7 +68,7 @@ class Launch:
         self._context, self._deployment, self._nodes = context, deployment, nodes
         self._clock = context.clock
         self._units = units_of(deployment.settings)
-        self._key = random_key()  # one for all parts: a router passes on what it is asked
+        self._key = random_key()  # one for all parts, because a router passes requests on with their key
         self._workers: list[Worker] = []
         self._reported: dict[str, Any] = {}
         self._placements: list[Placement] = []
@@ -81,9 +81,9 @@ class Launch:
         self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas | Failure | None:
-        """Place it, start it, wait until it serves. None when the user stopped the sweep meanwhile.
+        """Place it, start it, and wait until it serves. None when the user stopped the sweep meanwhile.
 
-        Raises Occupied: others hold its hosts.
+        Raises Occupied when other sweeps hold its hosts.
         """
         try:
             if not ENGINES[self._deployment.settings.engine].launches:
@@ -134,7 +134,7 @@ class Launch:
             engines = [at for at, (role, _) in enumerate(self._units) if role != ROUTER]
             routers = range(len(engines), len(self._units))
             targets: list[Target] = []
-            for wave in filter(None, (engines, routers)):  # a router is told of replicas that serve
+            for wave in filter(None, (engines, routers)):  # routers last: they must find replicas that serve
                 targets = [self._start_replica(at, cores[at]) for at in wave]
                 if not self._await_ready(wave, began_s):
                     return None
@@ -146,8 +146,10 @@ class Launch:
         return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
-        """Its hosts, for every driver to see, and on `cpu` hardware cores for every rank of every replica; on GPUs
-        engines are not bound. In order of address: of two launches that want the same hosts one gets them all."""
+        """Lease its hosts, and on `cpu` hardware cores for every rank; the cores of each rank of each replica.
+
+        In order of address, so that of two launches that want the same hosts one gets them all. Raises Occupied.
+        """
         context, hardware = self._context, self._deployment.hardware
         each = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
         wanted = {
@@ -168,10 +170,10 @@ class Launch:
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]
 
     def _fetch_dead_logs(self) -> None:
-        """What launches of this experiment left on these nodes whose driver or agent died."""
+        """Store the logs that launches of this experiment left on these nodes when their driver or agent died."""
         for agent in agents_of(self._placements):
             for folder, name, log in agent.dead_logs():
-                with suppress(ResultsError):  # it stays where it is
+                with suppress(ResultsError):  # the log stays on its node
                     self._context.store.write_log(name, log)
                     agent.drop_dead(folder)
 
@@ -191,7 +193,7 @@ class Launch:
             master_host=address,
             master_port=master_port,
             rpc_port=rpc_port,
-            bind=LOOPBACK if one_host else address,  # clients may come from any node, later ones too
+            bind=LOOPBACK if one_host else address,  # clients may run on any node, even one that joins later
             launch_id=self.row.launch_id,
             model_path=settings.model,
             role="" if role == ROUTER else role,
@@ -216,12 +218,12 @@ class Launch:
             self._allocations.append(asdict(allocation) | where)
             self._note(argv_json=json.dumps(self._argv), placement_json=json.dumps(self._allocations))
         first.begin_ready(settings.startup_timeout_s)
-        served = self._units[0][1] if role == ROUTER else settings  # a router passes on what its replicas are called
+        served = self._units[0][1] if role == ROUTER else settings  # a router serves its replicas' model name
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
 
     def _await_ready(self, wave: Sequence[int], began_s: float) -> bool:
-        """False when the user stopped the sweep. Raises EngineFailure when a rank ended or never served."""
+        """Wait until these replicas serve; false when the user stopped the sweep. Raises EngineFailure."""
         waiting, said_s, says = list(wave), began_s, ""
         while waiting:
             now_s = self._clock.now_s()
@@ -242,16 +244,13 @@ class Launch:
                     self._heard(role, outcome)
                     waiting.remove(at)
                     continue
-                for agent in placement.agents[1:]:  # without it rank 0 would wait for its rendezvous
+                for agent in placement.agents[1:]:  # if another rank dies, rank 0 waits for it for ever
                     if (failure := agent.failure()) is not None:
                         raise EngineFailure(of_role(role, failure))
         return True
 
     def _heard(self, role: str, ready: Ready) -> None:
-        """What a replica said of itself once it served; what is not as it was taken for is told, too.
-
-        Kept of a role under names that begin with the role's.
-        """
+        """Note what a replica reported once it served, under names prefixed with its role, and tell any surprises."""
         settings, reported = self._deployment.settings.parts[role], dict(ready.reported)
         engine = program_of(settings.engine)
         known = engine.version
@@ -274,7 +273,7 @@ class Launch:
         self._note(engine_reported_json=json.dumps(self._reported))
 
     def stop(self) -> None:
-        """End every rank, give everything back, keep the logs; whatever had been started until now."""
+        """End every rank that was started, release its nodes and store the logs."""
         began_s = self._clock.now_s()
         self._phase("stop")
         logs, left_over = [], 0
@@ -286,8 +285,8 @@ class Launch:
                 try:
                     stopped = agent.stop()
                 except HostLost:
-                    continue  # its guard ends what it ran
-                except Exception as error:  # must not keep the others from being stopped
+                    continue  # the guard ends its engine
+                except Exception as error:  # the others must be stopped all the same
                     self._tell("stop_failed", f"rank {index} could not be stopped in order: {error}")
                     continue
                 left_over += stopped.left_over
@@ -310,7 +309,7 @@ class Launch:
         self._keep(logs)
 
     def _release_lost(self) -> None:
-        """What was placed on a node that is gone is given back before all else: its other ranks end by their guards."""
+        """First release replicas that lost a node; guards end their other ranks."""
         there = {one.node_id for one in self._context.cluster.machines()} | self._context.cluster.leaving().keys()
         for placement in list(self._placements):
             if {agent.allocation.node_id for agent in placement.agents} - there:
@@ -321,19 +320,19 @@ class Launch:
         for index, log in logs:
             try:
                 uri = self._context.store.write_log(f"{self.row.launch_id}/rank{index}.log", log)
-            except ResultsError as error:  # must not stand in for what happened to the engine
+            except ResultsError as error:  # must not hide what happened to the engine
                 self._tell("log_lost", f"the log of rank {index} could not be stored: {error}")
                 continue
             self._note(log_uri=self.row.log_uri or uri)
 
     def commit_first(self, failure: Failure | None) -> None:
-        """As ``commit``, before its engine has ended: whoever stopped the sweep may not wait for that."""
+        """``commit`` before the engine is stopped, because a user who stops the sweep may not wait for that."""
         if self._argv:
-            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))  # comes after it
+            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))  # will be stored later
         self.commit(failure)
 
     def commit(self, failure: Failure | None) -> None:
-        """How it ended, and what was told until now. Only once: the first call counts."""
+        """Store how it ended, and the events since the last commit. Only the first call counts."""
         if self._committed:
             return
         self._committed = True
@@ -342,7 +341,7 @@ class Launch:
         events = self._context.take_events()
         try:
             commit_launch(self._context.store, self._deployment, row, events, self.answers)
-        except ResultsError as error:  # of one launch: the others go on
+        except ResultsError as error:  # costs this row alone: other launches go on
             self._context.give_back_events(events)
             self._tell("row_lost", f"the row of launch {row.launch_id} could not be stored: {error}")
 
@@ -354,7 +353,7 @@ class Launch:
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None:
-    """A known accelerator must be the one that NVML names: its figures, its price and its identity would be another's.
+    """Check that a known accelerator is the one that NVML names: otherwise results would be stored under a wrong name.
 
     Raises EngineFailure.
     """
@@ -369,12 +368,12 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
 
 
 def cache_of(settings: EngineSettings) -> CacheState:
-    """What holds of its prefix cache without anybody's doing."""
+    """The state of its prefix cache if nobody empties it."""
     return "off" if all(one.enable_prefix_caching is False for one in settings.engines.values()) else "unknown"
 
 
 def endpoint_key(settings: EngineSettings) -> str | None:
-    """An endpoint's key, from the environment variable its settings name. Raises EngineFailure when unset."""
+    """An endpoint's key, from the environment variable that its settings name. Raises EngineFailure if it is unset."""
     name = settings.api_key_env
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""One try at a load point on running replicas: loaded once, watched, judged. Needs no sweep, no plan and no store."""
+"""One attempt at a load point on running replicas: load them once, watch, judge. Needs no sweep, plan or store."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from orchestrator.search.base import Watch
     from orchestrator.telemetry.engine_metrics import Sample
 
-START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to arrive anywhere
-PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many and short: one early difference spoils no other answer
-ANSWERS_WITHIN_S = 60.0  # slower answers are not known: whether so slow an engine is any good its points say
-COMMIT_S = 10.0  # from a point's end to its rows in the store, where a node is about to go
+START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to reach any client
+PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many short ones, so that one early difference spoils one answer only
+ANSWERS_WITHIN_S = 60.0  # slower answers are not waited for; the points show whether so slow an engine is any good
+COMMIT_S = 10.0  # reserved for storing a point's rows before a node is taken back
 SETTLE_S = 30.0  # for clients to report after an abort
-IDLE_LIMIT_S = 60.0  # for an engine to give up what was aborted
-STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # of request_timeout: so long a replica may say nothing to open requests
-DEATH_LOOKS = 6  # seconds; vLLM's watchdog needs 5 to see that its core died
+IDLE_LIMIT_S = 60.0  # for an engine to drop aborted requests
+STALL_SHARE, LEAST_STALL_S = 0.5, 120.0  # silence on open requests that is a stall: share of request_timeout; at least
+DEATH_LOOKS = 6  # one per second; vLLM's watchdog takes 5 s to notice that its core died
 UNMEASURED = Verdict("unmeasured", [], {})
 # how requests fail while an engine dies
 DYING = frozenset(
@@ -46,7 +46,7 @@ DYING = frozenset(
         *(ErrorClass.STREAM_ERROR, ErrorClass.TRUNCATED, ErrorClass.NO_END),
     }
 )
-# Failures of a point alone. After any other one the launch is over: its engine is gone, or answers nothing.
+# Failures of the point alone. After any other failure the launch is over: its engine is gone or does not answer.
 OF_THE_POINT = frozenset(
     {FailureKind.BAD_POINT, FailureKind.REQUESTS_REFUSED, FailureKind.CLIENT_LOST, FailureKind.CLIENT_BOUND}
 )
@@ -54,13 +54,13 @@ OF_THE_POINT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What one try left. ``requests``: by request_index, each that was scheduled, those of lost clients included; where
-    the user ended it, those that had ended by then.
+    """What loading the replicas once left behind.
 
-    ``span_unix_ns``: warm-up and window, without the time to drain. ``reports`` and ``lost``, rows that nobody has
-    stored, are by client; ``samples``, what each replica said of itself meanwhile, by replica. ``ended``: what ended it
-    early; ``early``: it knew enough; ``interrupted``: the user did, or too many errors. ``cache``: of its replicas
-    before it. ``hosts``: theirs.
+    ``requests``: every scheduled request by request_index, those of lost clients included; if the user ended it, only
+    those that were over by then. ``span_unix_ns``: warm-up and window, without draining. ``reports``: by client;
+    ``lost``: rows made up for lost clients, not stored yet. ``samples``: /metrics by replica. ``ended``: the failure
+    that ended it early; ``early``: where a probe that knew enough ended it; ``interrupted``: the user, or too many
+    errors, ended it. ``cache``: state of the prefix caches before it. ``hosts``: load of others on the engines' hosts.
     """
 
     span_unix_ns: tuple[int, int]
@@ -75,11 +75,11 @@ class Loaded:
     hosts: Sequence[HostLoad] = ()
 
     def cut(self, point: LoadPoint) -> LoadPoint:
-        """The point as far as it came."""
+        """The point with the duration that it really had."""
         return replace(point, duration_s=self.lasted_s(point.warmup_s, point.duration_s))
 
     def lasted_s(self, warmup_s: float | None, duration_s: float | None) -> float | None:
-        """What is left of the duration of a point: as far as to where it, or the user, ended it."""
+        """The point's real duration: shorter than ``duration_s`` if it, or the user, ended it early."""
         if duration_s is None or not (self.interrupted or self.early):
             return duration_s
         start_ns, end_ns = self.span_unix_ns
@@ -92,14 +92,13 @@ class Loaded:
 
     @property
     def replies(self) -> list[Reply]:
-        """In the order of their requests, where the point keeps them."""
-        return sorted(
-            (reply for one in self.reports.values() for reply in one.replies), key=lambda one: one.request_index
-        )
+        """The replies in order of request_index, if the point keeps them."""
+        replies = (reply for one in self.reports.values() for reply in one.replies)
+        return sorted(replies, key=lambda one: one.request_index)
 
     @property
     def token_events(self) -> LazyRows:
-        """Gaps of the clients that stored nothing, in the order of stored ones."""
+        """The token gaps of clients that stored nothing, in the order in which stored ones are read."""
         from orchestrator.results.lazy_rows import LazyRows
 
         parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
@@ -108,7 +107,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of one try at a point. ``loaded``: None when it could not even begin; ``failure`` then says why."""
+    """The outcome of one try at a point. ``loaded`` is None if it could not even begin; ``failure`` then says why."""
 
     verdict: Verdict = UNMEASURED
     failure: Failure | None = None
@@ -116,20 +115,19 @@ class Attempt:
 
     @property
     def interrupted(self) -> bool:
-        """The user ended it: what it measured is not what was asked for."""
+        """Whether the user ended it, so that it did not measure what was asked for."""
         return self.loaded is not None and self.loaded.interrupted
 
     @property
     def launch_over(self) -> bool:
-        """Nothing more can be measured on these replicas."""
+        """Whether nothing more can be measured on these replicas."""
         return self.failure is not None and self.failure.kind not in OF_THE_POINT
 
 
 def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken: Sequence[str] = ()) -> Attempt:
-    """The verdict on a try, and whether it failed. ``more_clients``: it can be repeated with more than it had;
-    ``broken``: why what its engine answers is no output.
+    """Judge one try. ``more_clients``: there are more for a retry; ``broken``: why the engine's output makes no sense.
 
-    A point that its clients slowed down is a failure only where more of them could do better.
+    A point that its clients slowed down fails only if more of them could do better.
     """
     cut = loaded.cut(point)
     start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
@@ -147,10 +145,10 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
 
 
 def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
-    """The same common words for every engine and model, through the API of a point, answered greedily.
+    """A point that sends the same prompts to every engine and model, through the given point's API, answered greedily.
 
-    As text, which any vocabulary can hold: engines that take no token ids are asked the same as those that do. Many
-    replicas are asked more of the same, so that each answers a few.
+    They are text, so that engines that take no token ids get the same. More replicas get more prompts, so that each
+    answers a few.
     """
     prompts = max(PROMPTS, FEW * len(point.targets))
     workload = RandomWorkload(
@@ -183,14 +181,12 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
 
 
 def _nothing_ok(requests: Rows) -> Failure | None:
-    """A point without one good request answers nothing: why, by its commonest error.
-
-    One that was ended because nothing was answered in time says that much."""
+    """A failure with the commonest error, if no request succeeded; but not for a probe that was ended for that."""
     if {Status.OK} & (found := set(requests["status"].unique().to_pylist())) or found == {Status.ABORTED}:
         return None
     classes = requests["error_class"].drop_null().value_counts().to_pylist()
     commonest = max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
-    if commonest == ErrorClass.ABORTED:  # a probe that was ended because it fails
+    if commonest == ErrorClass.ABORTED:  # a probe that failed its limits
         return None
     kind = FailureKind.REQUESTS_REFUSED if commonest == ErrorClass.HTTP_4XX else FailureKind.NO_REQUEST_OK
     example = next((f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), "")
@@ -201,10 +197,9 @@ def _nothing_ok(requests: Rows) -> Failure | None:
 class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two points.
 
-    ``stopped``: whether the user asked to stop; ``tell`` hears what happens, under the ``label`` of the deployment.
-    ``keeps``: what a point measured until the user stopped
-    it is wanted; else nobody waits for it. ``broken``: why what these replicas answer is no output; ``notes``: what
-    else to know of every point on them.
+    ``stopped``: whether the user asked to stop. ``tell``: hears what happens, under the deployment's ``label``.
+    ``keeps``: what a point measured until the user stopped it is wanted. ``broken``: why the replicas' output makes no
+    sense. ``notes``: added to the reasons of every verdict.
     """
 
     replicas: Replicas
@@ -218,14 +213,14 @@ class Measurer:
     keeps: bool = False
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
-    taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # that its nodes go before so many seconds
+    taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # set if its nodes will go within needs_s
 
     def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
-        """One try, whatever comes of it; nothing is committed. ``more_clients``: see ``judged``. ``watch``: it is a
-        probe, and ends as soon as that is known."""
+        """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a probe, which ends as
+        soon as these SLOs are decided."""
         early_end: EarlyEnd | None = None
         if watch is not None:
-            from orchestrator.runner.early_end import EarlyEnd  # and scipy, which most points need none of
+            from orchestrator.runner.early_end import EarlyEnd  # imports scipy, which most points do not need
 
             early_end = EarlyEnd(point, watch)
         try:
@@ -238,10 +233,10 @@ class Measurer:
         return replace(attempt, verdict=replace(attempt.verdict, reasons=[*attempt.verdict.reasons, *self.notes]))
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
-        """The fixed prompts, all at once, before the first point: what is answered is in ``replies``, and an engine
-        that dies at its first request says so here, in ``ended``.
+        """Send the fixed prompts, all at once, before the first point. Stores nothing; see ``replies``, and ``ended``
+        for an engine that dies at its first requests.
 
-        Rows are not stored. None when a client was lost or the point cannot be run: the points say so themselves.
+        None when a client was lost or the point cannot be run: the first point will fail in the same way.
         """
         self.tell(Phase(self.label, "answers"))
         try:
@@ -256,9 +251,9 @@ class Measurer:
     def load_once(
         self, point: LoadPoint, lead_s: float | None = None, store: bool = True, early_end: EarlyEnd | None = None
     ) -> Loaded:
-        """Load the replicas once, all clients from one instant on, and watch until the end.
+        """Load the replicas once, with all clients starting at one instant, and watch until the end.
 
-        Raises InputError for a point that cannot be run and ClientLost when a client is gone before the start.
+        Raises InputError for a point that cannot be run, ClientLost when a client is lost before the start.
         """
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
@@ -275,9 +270,9 @@ class Measurer:
         ended, interrupted = self._watch(run, point, started_s, early_end)
         early = early_end.end if early_end else None
         took_ns = int(min(self.clock.now_s() - started_s, early.at_s if early else length_s or math.inf) * 1e9)
-        span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may be set meanwhile
+        span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may have been set meanwhile
         if ended is not None or interrupted:
-            run.abort(rows=not interrupted)  # who has enough is not told that the rest failed
+            run.abort(rows=not interrupted)  # requests that the user cut short have not failed
             if interrupted and not self.keeps:
                 return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
             run.settle(SETTLE_S)
@@ -287,7 +282,7 @@ class Measurer:
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
-        # in the order of stored ones: sums of floats depend on it
+        # in the order of stored ones, since sums of floats depend on it
         requests = LazyRows.of("requests", parts, by="request_index")
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].unique().to_pylist()):
@@ -306,13 +301,13 @@ class Measurer:
         )
 
     def _await_idle(self) -> None:
-        """Requests were aborted by closing their connections: the next point begins when the engine gave them up."""
+        """Wait until the engine has dropped requests that were aborted, so that they do not disturb the next point."""
         until_s = self.clock.now_s() + IDLE_LIMIT_S
         while self.replicas.have_work() and self.clock.now_s() < until_s and not self.stopped():
             self.clock.sleep(0.5)
 
     def _rows_of_lost(self, point: LoadPoint, reports: Mapping[int, ClientReport]) -> dict[int, Part]:
-        """Requests of clients that did not report, as their schedule says."""
+        """Rows for the scheduled requests of clients that did not report, by client."""
         count = len(self.clients.addresses)
         point = replace(point, tokenizer=None)
         return {
@@ -323,7 +318,7 @@ class Measurer:
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
-        """Until every client reported, something failed or the user stopped it: why it ended early, and whether so."""
+        """Watch until every client reported. The failure that ended it early, and whether the user or errors did."""
         length_s = point.ends_s or 0.0
         limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
         limit_s += point.drain_s + 2 * SETTLE_S
@@ -357,8 +352,7 @@ class Measurer:
                 aborted = True
 
     def _died_after(self) -> Failure | None:
-        """A server may outlive its engine for seconds and answer 5xx: look again before errors are believed, unless the
-        user does not want to wait for it."""
+        """Why the engine died, if it did: its server may outlive it by seconds and answer 5xx, so look for a while."""
         for _ in range(DEATH_LOOKS):
             if (failure := self.replicas.failure()) is not None:
                 return self._died(failure)
@@ -380,7 +374,7 @@ class Measurer:
 
 
 def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
-    """A rank may live and make no step: nothing but silence tells, and that longer than any prefill takes."""
+    """A failure if an engine lives but makes no progress: its open requests got nothing for longer than any prefill."""
     limit_s = max(LEAST_STALL_S, STALL_SHARE * point.request_timeout_s)
     if not (silent := progress.silent(limit_s)):
         return None

@@ -1,7 +1,7 @@
-"""Finds out what an endpoint takes, before anything is measured: its models, its request fields, its token ids.
+"""Finds out, before anything is measured, which models, request fields and token ids an endpoint accepts.
 
-A probe is a real request through the real client, two tokens long. Dialects are tried from the most telling to the
-plainest; an endpoint that refuses one with 400 or 422 gets the next.
+It sends real requests for two tokens through the real client. Dialects are tried from the one that tells most to the
+plainest; when the endpoint refuses one with 400 or 422 the next is tried.
 """
 
 from __future__ import annotations
@@ -25,30 +25,28 @@ from orchestrator.spec.load import Arrivals, Lengths, Level
 
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 PROBE_TOKENS = 2
-
-
 _NATIVE = {"tgi": TGI_STREAM, "sglang": SGLANG_GENERATE}
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """How to talk to an endpoint. ``notes``: what it cannot do, in sentences for the user."""
+    """How to talk to an endpoint. ``notes``: sentences for the user on what it cannot do."""
 
     dialect: Dialect
     vocabulary: tuple[int, int] | None
     notes: tuple[str, ...] = ()
-    counts: bool = True  # the endpoint tells how many tokens it gave
-    emulated: bool = False  # it is an emulator of ours
+    counts: bool = True  # it reports how many tokens it generated
+    emulated: bool = False  # it is our emulator
 
 
 def dialects(api: str) -> list[Dialect]:
-    """What to try for an API, best first."""
+    """The dialects to try for an API, best first."""
     if api in _NATIVE:
         return [_NATIVE[api]]
     ids = api == "completions"
     wire, path = ("openai_completions", "/v1/completions") if ids else ("openai_chat", "/v1/chat/completions")
     full = Dialect(wire, path, prompt_token_ids=ids, return_token_ids=True)
-    newer = Dialect(wire, path, done_marker=False)  # of OpenAI's own models
+    newer = Dialect(wire, path, done_marker=False)  # OpenAI's own models
     return [
         full,
         replace(full, return_token_ids=False),
@@ -60,8 +58,8 @@ def dialects(api: str) -> list[Dialect]:
 
 
 def list_models(target: Target) -> list[str] | None:
-    """The models an endpoint says it serves; None when it has no such list. Raises InputError: nobody answers."""
-    parse_url(target.url)  # says what is wrong with it
+    """The models that an endpoint lists; None if it has no list. Raises InputError when it does not answer."""
+    parse_url(target.url)  # raises InputError for a bad URL
     answer = _ask(target, "/v1/models")
     if answer.status == 0:
         said = answer.error
@@ -81,8 +79,8 @@ def _model_ids(answer: Answer) -> list[str] | None:
 
 
 def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, timeout_s: float) -> Probed:
-    """The first dialect an endpoint answers in, each time within ``timeout_s``: some load their model at the first
-    request. Raises InputError with what it said when there is none."""
+    """The first dialect in which an endpoint answers, each within ``timeout_s``: some load their model at the first
+    request. Raises InputError with the endpoint's last answer if there is none."""
     said = ""
     for dialect in candidates:
         vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
@@ -97,7 +95,7 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             said = str(row["error"])
             refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
-            if not refused:  # vLLM refuses token ids within a stream of status 200
+            if not refused:  # (vLLM refuses token ids with an error in a stream of status 200)
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break
@@ -126,15 +124,13 @@ def _try(
         targets=(target,),
         dialect=dialect,
         workload=RandomWorkload(
-            name="probe",
-            input_tokens=Lengths(fixed=16),
-            output_tokens=Lengths(fixed=PROBE_TOKENS),
+            name="probe", input_tokens=Lengths(fixed=16), output_tokens=Lengths(fixed=PROBE_TOKENS)
         ),
         level=Level(control="concurrency", value=1),
         arrivals=Arrivals(),
         duration_s=None,
         requests=1,
-        seed=time.time_ns() & 0xFFFFFFFF,  # never a prompt that the measurement will send
+        seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
         request_timeout_s=timeout_s,
         tokenizer=tokenizer,
         vocabulary=vocabulary,

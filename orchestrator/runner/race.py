@@ -1,4 +1,4 @@
-"""Who races against whom in a sweep whose searches look for capacities."""
+"""Which deployments of a sweep race against each other for the highest capacity."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator.spec.load import Per
 
 
 def race_of(plan: Plan) -> Race | None:
-    """Of all deployments that are run, among those that ``best`` compares, under what the file says is the best; None
-    where no capacity is searched. More requests in flight are not more throughput: there nobody is beaten."""
+    """The race among the deployments that ``best`` would compare, by the objective in the file; None if the plan
+    searches for no capacity. With concurrency levels nobody is beaten: more in flight is not more throughput."""
     load = next((one for one in plan.loads if hasattr(STRATEGIES[one.search], "claims")), None)
     if load is None:
         return None
@@ -22,7 +22,7 @@ def race_of(plan: Plan) -> Race | None:
         groups.setdefault(one.group(per), []).append(one)
     entrants = {}
     for group, some in groups.items():
-        counted = load.objective or all(one.devices for one in some)  # else per deployment, as ``best`` has it
+        counted = load.objective or all(one.devices for one in some)  # else per deployment, like ``best``
         for one in some:
             if divisor := one.divisor(per if counted else "deployment"):
                 entrants[one.id] = Entrant(group, divisor, one.settings.given())

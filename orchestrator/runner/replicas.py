@@ -1,4 +1,4 @@
-"""The running replicas of one launch: what clients load, and how they are asked whether they live."""
+"""The running replicas of one launch: the targets that clients load, and the agents that watch their engines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 
 class Replicas:
-    """Targets and the agents behind them. An endpoint has no agents: it is loaded, and nobody knows more of it.
+    """Targets and the agents behind them. An endpoint has no agents, so nothing is known about it but its answers.
 
-    ``roles``: of each placement; a router is watched, and has neither cache nor figures.
-    ``cache``: what holds of its prefix caches without anybody's doing; ``vocab_size``: tokens of its model, where the
-    servers say it.
+    ``roles``: of each placement; a router is watched, but has no cache and no metrics. ``cache``: state of the prefix
+    caches if nobody empties them. ``vocab_size``: of the model, if the servers report it.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class Replicas:
 
     @property
     def launched(self) -> bool:
-        """They are ours: somebody knows whether they live."""
+        """Whether we started them, and so can tell whether they live."""
         return bool(self._placements)
 
     def failure(self) -> Failure | None:
-        """Why a rank ended, None while all live. A lost agent or node is infrastructure."""
+        """Why a rank ended or its agent is lost; None while all live."""
         for placement, role in zip(self._placements, self._roles, strict=True):
             for agent in placement.agents:
                 try:
@@ -59,10 +58,10 @@ class Replicas:
         return None
 
     def fresh_cache(self, dialect: Dialect) -> CacheState:
-        """See to it that an attempt finds nothing of earlier ones in the prefix caches; what came of it."""
+        """Keep an attempt from finding prompts of earlier ones in the prefix caches; by what means that was done."""
         if self._cache != "unknown":
             return self._cache
-        if dialect.cache_salt and "cache_salt" in dialect.extra_body:  # one that the user sends is the same every time
+        if dialect.cache_salt and "cache_salt" in dialect.extra_body:  # a new salt for every attempt
             return "salted"
         emptied = []
         for placement in self._engines:
@@ -71,7 +70,7 @@ class Replicas:
         return "emptied" if emptied and all(emptied) and len(emptied) == len(self._engines) else "unknown"
 
     def have_work(self) -> bool:
-        """Whether one of them still works on requests that nobody waits for, as far as they tell."""
+        """Whether one of them still works on requests, as far as its /metrics tell."""
         if not self._placements:
             return any(map(_has_work, self.targets))
         with suppress(HostLost):
@@ -82,8 +81,10 @@ class Replicas:
         return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())
 
     def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
-        """What others did on the hosts of the engines since ``begin_metrics``, as far as they answer. ``clients``: host
-        and pid of those of this sweep."""
+        """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not answer are missing.
+
+        ``clients``: host name and pid of this sweep's clients.
+        """
         loads: list[HostLoad] = []
         processes = [(socket.gethostname(), os.getpid()), *clients]
         for agent in self._agent_per_host():
@@ -93,7 +94,7 @@ class Replicas:
         return loads
 
     def begin_metrics(self) -> None:
-        """Read every replica's /metrics from now on, and look at who else is on its hosts."""
+        """From now on read every replica's /metrics, and note who else uses their hosts."""
         for agent in self._agent_per_host():
             with suppress(HostLost, PlacementError):
                 agent.begin_host()
@@ -102,7 +103,7 @@ class Replicas:
                 placement.agents[0].begin_metrics()
 
     def end_metrics(self) -> dict[int, list[Sample]]:
-        """By replica; of a lost one there are none."""
+        """Samples by replica; none of a lost one."""
         samples: dict[int, list[Sample]] = {}
         for index, placement in enumerate(self._engines):
             samples[index] = []
@@ -113,8 +114,8 @@ class Replicas:
 
 
 def _has_work(target: Target) -> bool:
-    """Whether requests are in the engine behind an endpoint, whichever it is, as far as its /metrics tell."""
-    from orchestrator.engines import ENGINES  # which nothing else of an endpoint needs, nor the parser
+    """Whether the /metrics of an endpoint, whichever engine it is, tell of running or waiting requests."""
+    from orchestrator.engines import ENGINES  # imported here: nothing else of an endpoint needs them
     from orchestrator.telemetry.engine_metrics import read
 
     names = {f"{name} {of}": ENGINES[name].metrics.get(of) for name in ENGINES for of in ("running", "waiting")}
@@ -125,17 +126,17 @@ def _has_work(target: Target) -> bool:
 
 
 def agents_of(placements: Sequence[Placement]) -> list[EngineHost]:
-    """Of all replicas, rank 0 of each first."""
+    """The agents of all replicas, rank 0 of each first."""
     return [agent for placement in placements for agent in placement.agents]
 
 
 def of_role(role: str, failure: Failure) -> Failure:
-    """A failure that says which part of its launch it is of."""
+    """The failure with the role of the failed part in its sentence."""
     return replace(failure, sentence=f"{role}: {failure.sentence}") if role else failure
 
 
 def agent_lost(what: str, error: HostLost, agents: Sequence[EngineHost]) -> Failure:
-    """Infrastructure; the log stayed where the agent was, and the sentence says where that is."""
+    """The failure of lost agents; its sentence says where their logs are."""
     logs = ", ".join(f"{one.allocation.hostname}:{one.allocation.log_path}" for one in agents)
     text = f"The node agent or its node {what}: {error}. The engine's log stayed on its node: {logs}."
     return Failure(FailureKind.AGENT_LOST, text)

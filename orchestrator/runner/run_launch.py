@@ -1,4 +1,4 @@
-"""The life of one launch: place, start, ready, load point after point, commit, stop, release. Failures become rows."""
+"""One launch from start to end: place, start, measure point by point, commit, stop, release. Failures become rows."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from orchestrator.results.events import Event, Phase
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import AnswerRow, Committed, LaunchRow
 from orchestrator.runner.admission import Nodes
+from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
 from orchestrator.runner.measure import Attempt, Loaded, Measurer
 from orchestrator.runner.replicas import Replicas
-from orchestrator.runner.rows import AttemptRecord, commit_attempt
 from orchestrator.runner.todo import START, Todo, expected_s
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.search.base import claim_document
 
-NOT_KNOWN = "whether this is output is not known: none of the fixed prompts was answered"
+NOT_KNOWN = "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
 
 
 class LaunchRun:
-    """One launch of a deployment: as many of its measurements as its engine survives."""
+    """One launch of a deployment; it makes as many of its measurements as the engine survives."""
 
     def __init__(self, context: SweepContext, todo: Todo, nodes: Nodes) -> None:
         self._context, self._todo, self._nodes = context, todo, nodes
@@ -48,10 +48,10 @@ class LaunchRun:
         self._launch = Launch(context, todo.deployment, nodes)
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
-        self._counted: Failure | None = None  # what ended it, when that counts against a measurement
+        self._counted: Failure | None = None  # what ended it, if that was counted against a measurement
 
     def run(self) -> None:
-        """To its end. Raises InputError for what is wrong for every launch alike."""
+        """Run it to its end. Raises InputError for an error that would stop every launch."""
         launch_id = self._launch.row.launch_id
         nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
@@ -67,7 +67,7 @@ class LaunchRun:
             if not self._todo.told_occupied:
                 self._tell("occupied", f"it waits: {error}")
             self._todo.told_occupied = True
-        except PlacementError as error:  # engines have their place by now
+        except PlacementError as error:  # the engines are placed by now, so it is about clients
             failure = Failure(FailureKind.NO_CLIENT, f"The cluster gave no load client: {error}.")
         except InputError:
             raise
@@ -80,7 +80,7 @@ class LaunchRun:
                     self._launch.commit_first(failure)
             finally:
                 self._launch.stop()
-        if occupied:  # as if it had never been tried: it is back in the queue
+        if occupied:  # it goes back to the queue as if it had never been tried
             self._context.tell(Phase(self._deployment.label, "ended"))
             return
         if failure is not None:
@@ -96,7 +96,7 @@ class LaunchRun:
             self._context.tell(Phase(self._deployment.label, "ended"))
 
     def _work(self) -> Failure | None:
-        """Why the launch ended early, None when all was measured or the user or the budget ended it."""
+        """Start it and measure. Why it ended early; None when all is measured, or the user or the budget ended it."""
         started = self._launch.start()
         if started is None or isinstance(started, Failure):
             return started
@@ -118,14 +118,14 @@ class LaunchRun:
             measurer.clients.release()
 
     def _measure_all(self, measurer: Measurer) -> Failure | None:
-        """Point after point until nothing is left for this start or the engine is gone: why, then."""
+        """Measure point after point until nothing is left for this start or the engine is gone; why it is gone."""
         if (found := self._todo.next()) is None:
             return None
         asked = self._load_point(measurer.replicas, *found)
         first = self._first_answers(measurer, asked)
         if first is not None and first.ended is not None:
             return first.ended
-        # neither usage nor token ids came: replies are kept and counted
+        # the engine reports neither usage nor token ids: keep the replies and count their tokens
         count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
         if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up
             self._launch.answers = self._answers(first.replies, asked)
@@ -134,7 +134,7 @@ class LaunchRun:
             measurer.notes = (NOT_KNOWN,)
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
             if self._todo.start != self._start:
-                return None  # another launch has its turn
+                return None  # the next measurement belongs to another start
             if self._context.gives_way(self._todo):
                 self._tell("gives_way", "others of its race are probed first; it goes on unless they hold more")
                 return None
@@ -142,7 +142,7 @@ class LaunchRun:
                 left_out(self._context, self._todo, over)
                 return None
             if (failure := self._context.taken_back(self._on, math.inf)) is not None:
-                return failure  # no new point on a node that drains
+                return failure  # begin no point on a draining node
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
@@ -162,7 +162,7 @@ class LaunchRun:
         return None
 
     def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Loaded | None:
-        """Asked for once more, with other clients, where one was lost."""
+        """The answers to the fixed prompts, asked once more with other clients if one was lost."""
         for _ in range(2):
             if (first := measurer.first_answers(asked)) is not None:
                 return first
@@ -179,7 +179,7 @@ class LaunchRun:
                 api=asked.dialect.path,
                 replica=one.replica,
                 prompt=one.prompt,
-                text=hidden(one.text, secrets),  # of a server that repeats what it is told
+                text=hidden(one.text, secrets),  # a server may repeat its key
                 token_ids=one.token_ids,
                 logprobs=one.logprobs,
             )
@@ -187,27 +187,27 @@ class LaunchRun:
         ]
 
     def _load_point(self, replicas: Replicas, point: Point, measurement: Measurement) -> LoadPoint:
-        """The clients' view of a point."""
+        """The point as clients load it."""
         settings, attempt_id = self._deployment.settings, new_ulid()
         return LoadPoint(
             targets=replicas.targets,
             dialect=ENGINES[settings.engine].dialect(settings, point.workload.api).salted(attempt_id),
             **point.load_rules(),
             seed=measurement.tried(self._todo.tries(measurement.measurement_id)).seed,
-            tokenizer=settings.tokenizer or settings.model,  # each client looks for it on its own node
+            tokenizer=settings.tokenizer or settings.model,  # each client looks it up on its own node
             vocabulary=ids_within(replicas.vocab_size),
             measurement_id=measurement.measurement_id,
             attempt_id=attempt_id,
         )
 
     def _can_double(self, measurer: Measurer, point: Point) -> bool:
-        """Twice the clients are there, and each of them would have something to send."""
+        """Whether the cluster has twice as many clients, and each of them would have something to send."""
         crowd = 2 * len(measurer.clients.addresses)
         useful = point.level.control == "request_rate" or crowd <= point.level.value
         return useful and crowd <= self._context.cluster.most_clients()
 
     def _after(self, attempt: Attempt, committed: Committed, measurer: Measurer) -> None:
-        """What an attempt means for its measurement, and for the clients."""
+        """Close the measurement or let it be tried again, and replace or double the clients if they failed it."""
         failure, key, crowd = attempt.failure, committed.measurement_id, len(measurer.clients.addresses)
         if attempt.loaded is not None:
             self._context.state.add_span(attempt.loaded.span_unix_ns)
@@ -227,7 +227,7 @@ class LaunchRun:
         measurer.clients = self._context.borrow_clients(self._deployment.id, count)
 
     def _again(self, failure: Failure) -> bool:
-        """Whether the engine is started once more."""
+        """Whether the engine is started again after this failure."""
         again = self._todo.again(START.format(self._start), failure)
         self._tell("retry" if again else "gave_up", failure.sentence)
         return again
@@ -238,8 +238,8 @@ class LaunchRun:
 
 
 def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
-    """Its engine does not come to serve: every open measurement is a failed row, of a search the one it asks for. What
-    cannot be stored is left out."""
+    """Commit every open measurement of a deployment whose engine cannot be started as failed; of a search only the one
+    it asks for. If that cannot be stored, leave them out."""
     try:
         for _ in range(todo.left):
             found = todo.next()
@@ -254,7 +254,7 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
 
 
 def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") -> None:
-    """What is left of it is not measured in this sweep: no row, a later one may."""
+    """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep may make them."""
     text = f"{why}; {todo.left} measurements are left out"
     context.tell(Event(kind, text, todo.deployment.label))
     context.state.count(left_out=todo.left)
@@ -262,7 +262,7 @@ def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") 
 
 
 def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None) -> None:
-    """The measurement whose turn it was is over, one way or the other, with this attempt."""
+    """Close the measurement that was asked for with this attempt, and report it."""
     found = todo.asked
     assert found is not None
     todo.close(committed)

@@ -1,7 +1,7 @@
-"""What this machine's client can do and how exact it is, measured against a local server of known timing.
+"""Measures how much load this machine's client can send, and how exact it is, against a local server of known timing.
 
-The server runs in a process of its own, on a core of its own where there are two. Its own lateness is measured by
-itself and taken out of the client's error.
+The server runs in a process of its own, on a core of its own if there are two. It measures its own lateness, which is
+subtracted from the client's error.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
 
 STREAMS = 256  # per client
-EXACT_RATE = 5_000.0  # events/s at which exactness is measured: far from any limit
+EXACT_RATE = 5_000.0  # events/s per client at which exactness is measured, far below any limit
 RATES = (12_500.0, 25_000.0, 50_000.0, 100_000.0, 200_000.0)  # events/s per client, tried one after another
-PACE = 500.0  # requests/s per client of the open loop
+PACE = 500.0  # requests/s per client in the open loop
 TTFT_MS = 100.0
-LEVEL_S = 2.0  # of streaming at each rate
+LEVEL_S = 2.0  # streaming time at each rate
 MAX_TTFT_ERROR_MS = 2.0
 MIN_ACHIEVED = 0.97
 MAX_SERVER_LATE_MS = 2.0
@@ -40,7 +40,7 @@ MAX_SERVER_LATE_MS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One load: what was asked, what the client saw, what the server did. Errors: ``mean`` and ``p99``."""
+    """One load: what was asked for, what the client saw, and how late the server was. Errors: ``mean`` and ``p99``."""
 
     events_per_s: float
     achieved_per_s: float
@@ -52,18 +52,18 @@ class Trial:
 
     @property
     def sustained(self) -> bool:
-        """The client kept up and stayed exact."""
+        """Whether the client kept up and stayed exact."""
         exact = abs(self.ttft_error_ms["mean"]) <= MAX_TTFT_ERROR_MS and self.evidence["ok_share"] == 1.0
         return exact and self.achieved_per_s >= MIN_ACHIEVED * self.events_per_s
 
     @property
     def servers_fault(self) -> bool:
-        """The server was late by itself: this says nothing about the client."""
+        """Whether the server itself was late, so that this says nothing about the client."""
         return self.server_late_p99_ms > MAX_SERVER_LATE_MS
 
 
 def selfcheck(clients: int = 1) -> dict[str, Any]:
-    """Takes about 20 s. Rates are of all clients together; see docs/metrics.md for the definitions of the errors.
+    """Run all checks, in about 20 s. Rates are for all clients together; docs/metrics.md defines the errors.
 
     ``limited_by``: what ended the search for the highest rate: client | server | nothing.
     """
@@ -94,14 +94,14 @@ def selfcheck(clients: int = 1) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Some clients before a running server. ``pipe``: asks it what it did since the last question."""
+    """Some clients and a running server. ``pipe``: returns the server's statistics since the last request for them."""
 
     port: int
     pipe: Connection
     clients: int
 
     def highest(self, best: Trial) -> tuple[Trial, str]:
-        """The highest rate that was sustained, ``best`` if none was, and what ended the search."""
+        """The trial at the highest sustained rate, ``best`` if none was sustained, and what ended the search."""
         for rate in RATES:
             trial = self.stream(rate * self.clients)
             if not trial.sustained:
@@ -110,7 +110,7 @@ class Bench:
         return best, "nothing"
 
     def stream(self, rate: float) -> Trial:
-        """``STREAMS`` answers per client at once, so many events per second in all."""
+        """STREAMS concurrent responses per client, with ``rate`` events per second in all."""
         streams = STREAMS * self.clients
         itl_ms = 1000.0 * streams / rate
         tokens = max(8, round(LEVEL_S * 1000.0 / itl_ms))
@@ -118,7 +118,7 @@ class Bench:
         return self._measure(rate, tokens, itl_ms, level=level, requests=streams, duration_s=None)
 
     def pace(self) -> Trial:
-        """Many short requests at Poisson instants."""
+        """Many short requests with Poisson arrivals."""
         rate = PACE * self.clients
         return self._measure(rate, 1, 1.0, level=Level(control="request_rate", value=rate), duration_s=LEVEL_S)
 
@@ -145,7 +145,7 @@ def _compare(point: LoadPoint, attempt: Attempt, server: dict[str, float], rate:
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, loaded.requests)
     seen = figures(observe(loaded.requests, loaded.token_events, window_ns))
     tokens = sum(filter(None, loaded.requests["output_tokens"].to_pylist()))
-    # streams start one after another: the rate is that of the middle, where all of them run
+    # streams start one after another, so TPOT, not the total time, tells the rate while all of them run
     slower = seen.tpot_ms.mean / point.dialect.extra_body["itl_ms"] if seen.tpot_ms else 1.0
     return Trial(
         events_per_s=rate,
@@ -159,13 +159,13 @@ def _compare(point: LoadPoint, attempt: Attempt, server: dict[str, float], rate:
 
 
 def _errors(seen: Distribution | None, server: dict[str, float], name: str) -> dict[str, float]:
-    """What the client saw against what the server did; 0 where nothing was seen."""
+    """What the client saw minus what the server did; 0 if the client saw nothing."""
     return {which: getattr(seen, which) - server[f"{name}_{which}_ms"] if seen else 0.0 for which in ("mean", "p99")}
 
 
 @contextmanager
 def _server() -> Iterator[tuple[int, Connection]]:
-    """The server's port and pipe; this process (and its clients) keep off its core, where there is another."""
+    """The server's port and pipe; this process and its clients keep off its core, if there is another one."""
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     core = max(before) if len(before) > 1 else None
     context = multiprocessing.get_context("spawn")
@@ -176,7 +176,7 @@ def _server() -> Iterator[tuple[int, Connection]]:
     try:
         if core is not None:
             os.sched_setaffinity(0, before - {core})
-        import pyarrow  # noqa: F401  while the server starts, and not in the first stream
+        import pyarrow  # noqa: F401  now, while the server starts, not during the first stream
 
         yield ours.recv(), ours
     finally:

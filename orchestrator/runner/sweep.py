@@ -1,4 +1,7 @@
-"""The sweep: what is left to measure, admitted launch by launch, resumed by running again."""
+"""A sweep: finds what is left to measure, starts launches as nodes allow, and ends when nothing is left.
+
+Running the same experiment again resumes it. The runner's other files: see the package's docstring.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store, first_ok
-from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
@@ -27,12 +30,12 @@ from orchestrator.runner.todo import Todo, expected_s
 from orchestrator.search import STRATEGIES
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
-LOOK_S = 1.0  # how often nodes and budget are looked at while nothing else happens
-ROOM_S = 5.0  # nodes of a cluster that is just starting may join within it
-RETURN_S = 60.0  # a node that was lost may come back within it
-NO_TYPE_S = 5.0  # an autoscaler may be given another type of node within it
-SET_UP = 4.0  # times --placement-timeout: as long as nodes are being set up, which takes image and weights
-OFF = 0.1  # starts took so much more or less than when the queue was ordered: it is ordered anew
+LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
+ROOM_S = 5.0  # for nodes of a cluster that is just starting to join
+RETURN_S = 60.0  # for a lost node to come back
+NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
+SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
+OFF = 0.1  # the queue is ordered again when start times differ from the estimates by this share
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class SweepReport:
     counts: Counts
     wall_s: float
     overhead: float  # share of wall_s that was neither engine start-up nor warm-up nor measurement
-    left: int = 0  # measurements that were not done because the user stopped it
+    left: int = 0  # measurements not done because the user stopped the sweep
 
     @property
     def interrupted(self) -> bool:
@@ -50,23 +53,23 @@ class SweepReport:
 
 
 class Sweep:
-    """Runs a plan on a cluster into a store. One thread admits; each launch has its own."""
+    """Runs a plan on a cluster and commits into a store. One thread admits launches; each launch has its own thread."""
 
     def __init__(self, context: SweepContext) -> None:
         self._context, self._clock, self._state = context, context.clock, context.state
-        self._queue: dict[str, Todo] = {}  # by deployment id
-        self._waiting = Queue()  # what they need
+        self._queue: dict[str, Todo] = {}  # deployment id -> its open measurements, for deployments that wait
+        self._waiting = Queue()  # the same deployments as admission sees them
         self._promise = promises(context.plan)
-        self._starts: dict[str, float] = {}  # what the queue was ordered by
-        self._seen: object = None  # the nodes when admission was last gone through; None: something else changed
-        self._roomy: set[Need] = set()  # what some nodes could hold once: what is missing now may come back
-        self._homeless: dict[Need, float] = {}  # what no nodes can hold, and since when
+        self._starts: dict[str, float] = {}  # start times by which the queue was ordered
+        self._seen: object = None  # the nodes when admission was last decided; None: decide again
+        self._roomy: set[Need] = set()  # needs that some nodes could hold once: a lost node may come back
+        self._homeless: dict[Need, float] = {}  # need that no nodes can hold -> since when
         self._told: set[str] = set()
         self._launched: dict[str, Todo] = {}
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
         self._race, self._raced = race_of(context.plan), 0
-        self._idle: dict[str, Todo] = {}  # nothing is asked of them as long as others hold more
+        self._idle: dict[str, Todo] = {}  # deployments with nothing to measure as long as others hold more
         context.left_s, context.gives_way = self._left_s, self._gives_way
 
     def run(self) -> SweepReport:
@@ -100,14 +103,14 @@ class Sweep:
         self._context.tell(Phase("sweep", what))
 
     def _left_s(self) -> float:
-        """Until all is measured: as much side by side as now, and no part faster than the longest launch."""
+        """Estimated time until all is measured: with as many launches in parallel as now, and at least the longest."""
         slowness = self._state.slowness
         launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
         waiting = [todo.start_estimate_s + todo.rest_s(slowness) for todo in list(self._queue.values())]
         return max([sum(launched + waiting) / max(1, len(launched)), *launched, *waiting])
 
     def _fill_queue(self) -> None:
-        """What is not yet committed ok, of every deployment that this cluster may run."""
+        """Queue every deployment that this cluster may run and that has measurements without an ok commit."""
         plan, store = self._context.plan, self._context.store
         deployments = on_this_cluster(plan.runnable(), self._context.cluster.machines())
         commits = store.commits(checked=True)
@@ -119,7 +122,7 @@ class Sweep:
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
         todos = [Todo(plan, one, committed, self._state.starts, self._race) for one in deployments]
-        for deployment, todo in zip(deployments, todos, strict=True):  # each knows by now what the others hold
+        for deployment, todo in zip(deployments, todos, strict=True):  # after all exist: each sees what others hold
             self._state.count(skipped=todo.skipped, refused=todo.refused)
             if todo.refused:
                 text = f"{todo.refused} measurements failed before and would fail again"
@@ -128,7 +131,7 @@ class Sweep:
         self._order()
 
     def _admit_all(self) -> None:
-        """Start what fits, in order, until nothing is left, the budget is used up or the user stops it."""
+        """Start what fits, in order, until nothing is left, the budget is used up or the user stops the sweep."""
         stop = self._context.stop
         try:
             while (self._queue or self._launched or self._race_moved()) and not stop.is_set():
@@ -142,7 +145,7 @@ class Sweep:
             if stop.is_set():
                 self._context.tell(Event("stopping", "stopping: engines are ended, what is complete is kept"))
         finally:
-            if self._launched:  # on the way out early: every launch stops its engine and its point
+            if self._launched:  # an early end: let every launch stop its point and its engine
                 stop.set()
             while self._launched:
                 self._clock.wait(self._changed, LOOK_S)
@@ -151,7 +154,7 @@ class Sweep:
             self._context.cluster.desire([])
 
     def _follow_race(self) -> None:
-        """Who was beaten meanwhile leaves the queue; who is no longer behind others is back in it."""
+        """Take deployments that are beaten by now out of the queue, and put back those that no longer are."""
         before, changed = self._raced, False
         while self._race_moved() and not self._context.stop.is_set():
             assert self._race is not None
@@ -165,27 +168,26 @@ class Sweep:
                 text = "nothing more is asked of it: others hold more"
                 self._context.tell(Event("outraced", text, todo.deployment.label))
         if self._raced != before and (changed or any(one.races and one.begun for one in self._queue.values())):
-            self._order()  # by how far each may come now
+            self._order()  # by how much each may still hold
 
     def _race_moved(self) -> bool:
-        """Whether some search knows more than was followed."""
+        """Whether searches have found something since the queue last followed the race."""
         return self._race is not None and self._raced != self._race.version
 
     def _gives_way(self, todo: Todo) -> bool:
-        """Whether the nodes of a launch are of more use to others that wait: those that were not probed yet, and those
-        that may come further, if they would start there before it would again."""
-        if not todo.may_wait:
-            return False
-        standing = todo.standing
-        first = [one for one in list(self._queue.values()) if not one.begun or one.standing > standing]
-        needs = {need_of(one.deployment, self._context.plan.isolation == "exclusive_node") for one in first}
-        machines = self._context.breakers.usable(self._context.cluster.machines()) if needs else []
-        rest, most = self._state.running(but=todo.deployment.id), self._context.most_nodes
-        todo.waited = any(fit(need, machines, rest, most_nodes=most) is not None for need in needs)
-        return todo.waited
+        """Whether a launch should end so that its nodes go to deployments of its race that wait for them: those that
+        were not probed yet, and those that may hold more."""
+        if todo.may_wait:
+            first = [one for one in list(self._queue.values()) if not one.begun or one.standing > todo.standing]
+            needs = {self._need(one) for one in first}
+            machines = self._context.breakers.usable(self._context.cluster.machines()) if needs else []
+            rest, most = self._state.running(but=todo.deployment.id), self._context.most_nodes
+            todo.waited = any(fit(need, machines, rest, most_nodes=most) is not None for need in needs)
+            return todo.waited
+        return False
 
     def _keep_to_budget(self) -> None:
-        """Leave out what has nothing to measure any more that the budget pays for."""
+        """Drop deployments whose next measurement the budget no longer pays for."""
         before = len(self._queue)
         for name, todo in list(self._queue.items()) if self._context.plan.budget is not None else ():
             found = todo.next()
@@ -197,9 +199,9 @@ class Sweep:
             self._order()
 
     def _admit(self) -> None:
-        """Start what fits the nodes of now, say what nodes are worth adding, give up what none will hold.
+        """Start what fits the nodes of now, ask for nodes worth adding, give up what no node will hold.
 
-        As long as nothing changed, nobody else can start, and only those that no nodes can hold are looked at.
+        As long as nothing changed nothing more can start, and only the last of these three is looked at.
         """
         machines, growth = self._context.cluster.machines(), self._context.cluster.growth()
         usable = self._context.breakers.usable(machines)
@@ -208,43 +210,47 @@ class Sweep:
         free = self._state.rested(usable, self._clock.now_s())
         facts = machines, usable, free, growth.may
         if (*facts, self._context.may_start()) != self._seen:
-            asked, could_start = self._go_through(usable, free, growth.may)
+            asked, could_start = self._start_and_ask(usable, free, growth.may)
             self._seen = *facts, could_start
             self._look_for_homeless(asked, machines)
         if self._homeless:
             self._give_up_without_room(machines, growth)
 
-    def _go_through(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
-        """Start what can; returns for what nodes were asked, None where nobody can be, and whether more could start."""
+    def _start_and_ask(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
+        """Start what fits. Returns the needs that nodes were asked for, None if none can be added, and whether launches
+        may still start."""
         picks = list[tuple[Todo, Nodes]]()
         try:
             while (may_start := self._context.may_start()) and (pick := self._pick(free)) is not None:
                 picks.append(pick)
             asked = self._desire(usable) if grows else None
-            while picks:  # now that nothing stands in the place of what can start
+            while picks:  # after the request for nodes has moved off those that were picked
                 self._start(*picks[0])
                 del picks[0]
         except BaseException:
-            self._ended += [(todo, None) for todo, _ in picks]  # they have no thread that would say so
+            self._ended += [(todo, None) for todo, _ in picks]  # no thread of theirs will report the end
             raise
         return asked, may_start
 
     def _order(self) -> None:
-        """The queue by what is known now of how long starts take."""
+        """Order the queue by what is known now of how long starts take."""
         self._starts = dict(self._state.starts)
         self._waiting = Queue(self._wait(todo) for todo in self._queue.values())
         self._seen = None
 
     def _starts_are_off(self) -> bool:
-        """Engines alone: how long a start of one deployment took is asked when it queues again."""
+        """Whether some engine's starts now take longer or shorter than when the queue was ordered."""
         before = ((factor, self._starts.get(name, 1.0)) for name, factor in self._state.start_factors())
         return any(abs(factor - known) > OFF * known for factor, known in before)
+
+    def _need(self, todo: Todo) -> Need:
+        return need_of(todo.deployment, self._context.plan.isolation == "exclusive_node")
 
     def _wait(self, todo: Todo) -> Waiting:
         estimate_s = todo.estimate_s()
         return Waiting(
             todo.deployment.id,
-            need_of(todo.deployment, self._context.plan.isolation == "exclusive_node"),
+            self._need(todo),
             estimate_s,
             late=BEGUN if todo.races and todo.begun else RISKY * (todo.deployment.status == "risky"),
             avoid=todo.avoid,
@@ -269,9 +275,9 @@ class Sweep:
         return todo, nodes
 
     def _desire(self, machines: list[Machine]) -> set[Need]:
-        """Tell the cluster what nodes are worth adding: of a queue that waits, as much as the budget still pays for.
+        """Ask the cluster for the nodes worth adding, within the budget; returns the needs they are for.
 
-        None while the sweep pauses: nobody knows whether anything will run on them.
+        Asks for none while the sweep pauses, because nobody knows whether anything will run on them.
         """
         context, running, now_s = self._context, self._state.running(), self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
@@ -280,8 +286,7 @@ class Sweep:
         more = MOST_LAUNCHES - len(running)
         queue = Queue() if context.breakers.paused() else self._waiting
         jobs = worth_adding(queue, machines, running, left, context.most_nodes, more)
-        taken = {node for launch in running for replica in launch.nodes for node in replica}
-        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], taken)
+        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], held(running))
         return {job.need for job in jobs}
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:
@@ -297,11 +302,11 @@ class Sweep:
         self._clock.spawn(run, f"launch-{todo.deployment.label}")
 
     def _take_ended(self, raising: bool = True) -> None:
-        """Launches that are over leave their nodes; what is left of them queues again. Raises what they raised."""
+        """Free the nodes of launches that are over, and queue again what is left of them. Raises what they raised."""
         while self._ended:
             todo, raised = self._ended.pop(0)
             if self._launched.pop(todo.deployment.id, None) is None:
-                continue  # named twice by an interrupt
+                continue  # listed twice after an interrupt
             self._state.ended(todo.deployment.id)
             self._context.breakers.ended(todo.deployment.id)
             self._seen = None
@@ -314,10 +319,10 @@ class Sweep:
                 raise raised
 
     def _look_for_homeless(self, asked: set[Need] | None, machines: list[Machine]) -> None:
-        """What no nodes could hold even if nothing ran, from when nodes were asked for it or none can come."""
+        """Note the needs that no nodes could hold even if nothing ran, once nodes were asked for or none can come."""
         now_s, most = self._clock.now_s(), self._context.most_nodes
         homeless, before = dict[Need, float](), self._homeless
-        waits = before.keys() if not self._context.breakers.paused() else ()  # then nodes are asked for anew
+        waits = before.keys() if not self._context.breakers.paused() else ()  # after a pause nodes are asked for again
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
             if not need.replicas or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
@@ -326,19 +331,18 @@ class Sweep:
         self._homeless = homeless
 
     def _give_up_without_room(self, machines: list[Machine], growth: Growth) -> None:
-        """What waited for nodes as long as it may is given up; the others go on."""
+        """Give up deployments that have waited for nodes long enough."""
         self._tell_once(str(growth))
-        now_s, first = self._clock.now_s(), True
-        for need, since_s in list(self._homeless.items()):
+        now_s = self._clock.now_s()
+        for index, (need, since_s) in enumerate(list(self._homeless.items())):
             limit_s, why = self._limit(need, machines, growth)
             what = str(need)
             jobs = [job for kind in self._waiting.kinds() if kind[0].need == need for job in kind]
-            if first:  # of many one
+            if not index:  # one is enough for the live view
                 set_up = ", ".join(f"{number} x {kind} being set up" for kind, number in growth.coming.items())
                 says = f"{what}; {set_up}" if set_up else what
                 label = self._queue[jobs[0].key].deployment.label
                 self._context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
-                first = False
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
                 text = f"No room: the cluster's {len(machines)} node(s) cannot hold {what}, and {why}."
@@ -347,7 +351,7 @@ class Sweep:
                     self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))
 
     def _limit(self, need: Need, machines: list[Machine], growth: Growth) -> tuple[float, str]:
-        """How long it is waited for nodes that hold a launch, and why there are none then."""
+        """How long to wait for nodes that can hold a launch, and why there are none after that."""
         most, timeout_s = self._context.most_nodes, self._context.placement_timeout_s
         if (nodes := need.least_nodes(machines)) > most:
             return 0.0, f"it takes {nodes} nodes where --max-nodes allows {most:g}"
@@ -360,13 +364,13 @@ class Sweep:
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
     def _tell_once(self, text: str) -> None:
-        words = re.sub(r"\d+ x ", "", text)  # numbers grow
+        words = re.sub(r"\d+ x ", "", text)  # a text whose numbers alone grew is not news
         if text and words not in self._told:
             self._told.add(words)
             self._context.tell(Event("autoscaler", text))
 
     def _no_room(self, todo: Todo, failure: Failure) -> None:
-        """A launch that never was: its row says why, and every measurement is a failed row."""
+        """Commit a launch that never got nodes, and every measurement of it, as failed."""
         del self._queue[todo.deployment.id]
         self._seen = None
         launch = Launch(self._context, todo.deployment, ())
@@ -379,7 +383,7 @@ class Sweep:
 
 
 def _refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt, of these from old to new, failed by what the experiment file says."""
+    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the experiment file."""
     last = {one.measurement_id: one for one in commits}
     wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
     of_the_file = (one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE)
@@ -387,7 +391,7 @@ def _refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]
 
 
 def _died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements at which the engine died under load as often as it is tried: of a search that is an answer."""
+    """The measurements at which the engine died under load as often as it is tried: to a search, that is an answer."""
     tries, last = Counter[str](), dict[str, Committed]()
     for one in attempt_data(store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]):
         if one.point.clients:

@@ -1,4 +1,4 @@
-"""A cluster whose nodes, and what is asked of it, are told when they change."""
+"""Wraps a cluster, and reports when its nodes change and when other nodes are asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_NAMED = 8  # nodes in a sentence; all are in the event's data
 
 
 class WatchedCluster:
-    """The cluster itself, but for events of kind nodes_changed and nodes_wanted. Thread-safe."""
+    """The cluster, plus events of the kinds nodes_changed and nodes_wanted. Thread-safe."""
 
     def __init__(self, cluster: Cluster, tell: Listener) -> None:
         self._cluster, self._tell = cluster, tell

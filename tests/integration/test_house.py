@@ -37,5 +37,5 @@ def test_one_plan_passes_few_files() -> None:
 @pytest.mark.timeout(120)
 def test_one_failure_passes_few_files_from_log_to_row() -> None:
     files = house.failure_walk()
-    assert {"engines/failures.py", "runner/rows.py"} <= set(files)
+    assert {"engines/failures.py", "runner/commit.py"} <= set(files)
     assert len(files) <= house.MOST_FAILURE_FILES

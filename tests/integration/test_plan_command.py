@@ -16,7 +16,7 @@ from orchestrator.cli.plan import _predicted
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
-from orchestrator.runner.rows import commit_launch, launch_row
+from orchestrator.runner.commit import commit_launch, launch_row
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))

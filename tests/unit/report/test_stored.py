@@ -18,7 +18,7 @@ from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment
 from orchestrator.results.records import AnswerRow
 from orchestrator.results.store import Store
-from orchestrator.runner.rows import commit_launch, deployment_row, launch_row
+from orchestrator.runner.commit import commit_launch, deployment_row, launch_row
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
 from tests.unit.results.builders import commit_measurement, request

@@ -11,9 +11,9 @@ from orchestrator.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.store import Store
+from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.measure import Attempt
-from orchestrator.runner.rows import AttemptRecord, commit_attempt
 from orchestrator.spec.experiment import parse_experiment
 
 CORES = Machine("c", "10.0.0.1", cpus=8)

@@ -11,8 +11,8 @@ from orchestrator.plan.make import make_plan
 from orchestrator.results.records import DeploymentRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
+from orchestrator.runner.commit import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
 from orchestrator.runner.measure import Attempt, Loaded
-from orchestrator.runner.rows import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.results.builders import request, requests

@@ -1,4 +1,4 @@
-"""What a sweep commits: attempts at measurements and launches, each as rows and the manifest that makes them true."""
+"""Commits attempts and launches: writes their rows, then the manifest by which these count."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt and what it was an attempt at. ``measurement``: its seed is the one that this attempt used.
+    """One attempt and what it was an attempt at. ``measurement``: with the seed that this attempt used.
 
-    ``launch``: None where none was reached.
+    ``launch``: None if the attempt got no launch.
     """
 
     deployment: Deployment
@@ -82,7 +82,7 @@ class AttemptRecord:
 
 
 def how_it_ended(failure: Failure | None) -> dict[str, Any]:
-    """The columns that say so of a point as of a launch."""
+    """The columns of ``points`` and ``launches`` that say how it ended."""
     if failure is None:
         return {"status": "ok"}
     return {
@@ -95,7 +95,7 @@ def how_it_ended(failure: Failure | None) -> dict[str, Any]:
 
 
 def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) -> LaunchRow:
-    """The row of a launch that begins. Nothing went wrong yet, and no process was started."""
+    """The row of a launch that begins."""
     return LaunchRow(
         launch_id=new_ulid(),
         deployment_id=deployment.id,
@@ -110,7 +110,7 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
 
 
 def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
-    """The deployment's row: a column with the name of a setting holds it. Settings hold no secret."""
+    """The deployment's row; columns named like a setting hold that setting. Settings contain no secrets."""
     settings, hardware = deployment.settings, deployment.hardware
     devices = deployment.devices
     price = hardware.usd_per_gpu_hour
@@ -135,13 +135,13 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
 
 
 def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
-    """Write the attempt's row beside those of its clients and replicas, then the manifest that makes them true.
+    """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
-    Returns what answers need of it, computed and kept: AttemptData. Where that fails it is the manifest, and whoever
-    reads the results computes it again.
+    Returns the AttemptData that answers are computed from, and stores it. If computing it fails, returns the manifest;
+    whoever reads the results computes it again.
     """
     point, loaded = record.row(store.experiment), record.attempt.loaded
-    # with every attempt: a driver killed before its launch is committed would leave points of an unknown deployment
+    # the deployment's row, too: a driver that dies before the launch is committed must not leave it unknown
     deployment = deployment_row(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
     ours = [_part(store, "points", [point], keys), _part(store, "deployments", [deployment], keys)]
@@ -152,14 +152,14 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
             store, manifest, point, deployment, loaded.requests if loaded else REQUESTS.empty_table()
         ).data()
         keep(store.computed, table_of([data], AttemptData))
-    except Exception as error:  # it is committed: whatever this raises must not have it measured again
+    except Exception as error:  # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
         return manifest
     return data
 
 
 def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
-    """Files of its clients and replicas. That readings of /metrics cannot be stored does not cost the attempt."""
+    """The files of its clients and replicas; if samples of /metrics cannot be stored, the attempt does without."""
     parts: list[FilePart] = []
     for index, one in loaded.reports.items():
         ours = (one.requests, one.token_events) if not one.stored else ()
@@ -180,7 +180,7 @@ def commit_launch(
     events: Sequence[Event] = (),
     answers: Sequence[AnswerRow] = (),
 ) -> None:
-    """Write a launch's row with its deployment's, its answers, and events since the last commit; then the manifest."""
+    """Write a launch's row, its deployment's, its answers and the events since the last commit; then the manifest."""
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     parts = [
         _part(store, "launches", [launch], keys),
@@ -194,9 +194,9 @@ def commit_launch(
 def write_engine_metrics(
     store: Store, samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
 ) -> list[FilePart]:
-    """What the engines said of themselves during an attempt, by replica; no part when none said anything.
+    """Store the samples of the replicas' /metrics; writes no file if there are none.
 
-    A replica that said nothing beside others that did has a row of nulls: sums over the others are not the whole.
+    A replica without samples beside others with some gets a row of nulls, so that no sum is taken for the whole.
     """
     keys = {"measurement_id": measurement_id, "attempt_id": attempt_id}
     silent = Sample(time.time_ns(), {})
