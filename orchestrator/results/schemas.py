@@ -154,32 +154,15 @@ def schema_of(table: str) -> pa.Schema:
 def conform(table: str, data: pa.Table) -> pa.Table:
     """``data`` in exactly the schema of ``table``: columns ordered and cast, missing nullable ones filled with null.
 
-    Raises ResultsError naming every column that is unknown, missing, of the wrong type, or null where it must not be.
+    Raises ResultsError for an unknown column, or one that is missing, of the wrong type, or null where it must not be.
     """
     schema = schema_of(table)
-    problems = [f"unknown column {name!r}" for name in data.column_names if name not in schema.names]
-    columns = []
-    for field in schema:
-        column, problem = _column(data, field)
-        columns.append(column)
-        problems += [problem] if problem else []
-    if problems:
-        raise ResultsError(f"table {table}: {'; '.join(problems)}")
-    return pa.table(columns, schema=schema)
-
-
-def _column(data: pa.Table, field: pa.Field) -> tuple[pa.ChunkedArray | None, str | None]:
-    if field.name not in data.column_names:
-        if not field.nullable:
-            return None, f"column {field.name!r} is missing"
-        return pa.chunked_array([pa.nulls(data.num_rows, field.type)]), None
-    column = data[field.name]
-    if column.null_count and not field.nullable:
-        return None, f"column {field.name!r} has {column.null_count} nulls and must have none"
     try:
-        return column.cast(field.type), None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        return None, f"column {field.name!r} is {column.type}, not {field.type} ({error})"
+        if unknown := set(data.column_names) - set(schema.names):
+            raise ValueError(f"unknown columns {', '.join(sorted(unknown))}")
+        return pa.concat_tables([schema.empty_table(), data], promote_options="permissive").cast(schema)
+    except (ValueError, pa.ArrowException) as error:
+        raise ResultsError(f"table {table}: {error}") from error
 
 
 def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False) -> pq.ParquetWriter:
