@@ -149,7 +149,7 @@ def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> N
         waited_s = time.monotonic() - began
         patience.check(waited_s, footprint)
         if waited_s >= INFEASIBLE_S and _infeasible(group):
-            raise PlacementError(f"what was chosen for {footprint} is gone or cannot hold it")
+            raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
 
 
 def _infeasible(group: PlacementGroup) -> bool:

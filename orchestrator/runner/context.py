@@ -64,7 +64,7 @@ class SweepContext:
         """Pass an event or phase on, and keep events for the store. A first phase "wait for nodes" is an event, too."""
         if isinstance(item, Phase) and item.name == "wait for nodes" and item.deployment not in self._waited:
             self._waited.add(item.deployment)
-            text = f"no nodes of now can hold {item.detail}: waits up to {item.total_s:g} s for others"
+            text = f"there is no room for {item.detail} now: waits up to {item.total_s:g} s for others"
             self.tell(Event("waiting", text, item.deployment))
         if isinstance(item, Event):
             with self._lock:
@@ -124,7 +124,7 @@ class SweepContext:
         if first is None or leaving[first] >= needs_s != math.inf:
             return None
         left_s = leaving[first]
-        when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at a time that nobody told"
+        when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at an unknown time"
         return Failure(FailureKind.PREEMPTED, f"Its node {first[:12]} is taken back {when} (it drains).")
 
     def borrow_clients(self, deployment_id: str, count: int | None = None) -> Clients:

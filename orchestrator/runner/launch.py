@@ -258,13 +258,13 @@ class Launch:
             reported["flags_known_as_of"] = known
             self._tell(
                 "other_version",
-                f"{engine.title} {ready.version} runs; its flags, metrics and log are known as of {known}: a setting "
-                "that means something else there is not noticed",
+                f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
+                "whose meaning has changed goes unnoticed",
             )
         network = reported.get("network")
         if network == "Socket" or (network == "not said" and not self._deployment.hardware.is_cpu):
             what = "over TCP (NCCL says Socket)" if network == "Socket" else "over a network that its log does not name"
-            self._tell("network", f"its {settings.nnodes} nodes speak {what}: what is measured is that network's, too")
+            self._tell("network", f"its {settings.nnodes} nodes talk {what}: the results depend on that network, too")
         if role == ROUTER:
             reported |= {"version": ready.version} if ready.version else {}
         else:
@@ -287,7 +287,7 @@ class Launch:
                 except HostLost:
                     continue  # the guard ends its engine
                 except Exception as error:  # the others must be stopped all the same
-                    self._tell("stop_failed", f"rank {index} could not be stopped in order: {error}")
+                    self._tell("stop_failed", f"rank {index} could not be stopped cleanly: {error}")
                     continue
                 left_over += stopped.left_over
                 if stopped.dirty_gpus:
@@ -300,7 +300,7 @@ class Launch:
                 try:
                     placement.release()
                 except Exception as error:
-                    self._tell("stop_failed", f"a place could not be given back in order: {error}")
+                    self._tell("stop_failed", f"a placement could not be released cleanly: {error}")
             self._note(held_s=self._context.state.released(self._deployment, self._clock.now_s()))
         if self._placements:
             self._note(stopped_s=self._clock.now_s() - began_s)

@@ -136,7 +136,7 @@ class LaunchRun:
             if self._todo.start != self._start:
                 return None  # the next measurement belongs to another start
             if self._context.gives_way(self._todo):
-                self._tell("gives_way", "others of its race are probed first; it goes on unless they hold more")
+                self._tell("gives_way", "it ends so that others are probed first; it goes on unless they hold more")
                 return None
             if over := self._context.over_budget(expected_s(found[0])):
                 left_out(self._context, self._todo, over)

@@ -165,7 +165,7 @@ class Sweep:
             self._idle = {name: todo for name, todo in self._idle.items() if name not in back} | idle
             changed |= bool(idle or back)
             for todo in (one for one in idle.values() if one.outraced):
-                text = "nothing more is asked of it: others hold more"
+                text = "it is not measured further: others hold more"
                 self._context.tell(Event("outraced", text, todo.deployment.label))
         if self._raced != before and (changed or any(one.races and one.begun for one in self._queue.values())):
             self._order()  # by how much each may still hold

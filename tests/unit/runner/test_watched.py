@@ -48,5 +48,5 @@ def test_a_deployment_that_waits_for_nodes_is_an_event_once(tmp_path: Path) -> N
         context.tell(Phase("tp=16", "wait for nodes", "2 nodes with 8 GPUs each", waited_s, 900.0))
     (event,) = context.take_events()
     assert (event.kind, event.deployment) == ("waiting", "tp=16")
-    assert event.text == "no nodes of now can hold 2 nodes with 8 GPUs each: waits up to 900 s for others"
+    assert event.text == "there is no room for 2 nodes with 8 GPUs each now: waits up to 900 s for others"
     assert len(shown) == 3
