@@ -74,8 +74,8 @@ def fitted(points: list[Point], names: tuple[str, ...], start: Constants) -> Con
     )
 
 
-def told(points: list[Point], names: tuple[str, ...], start: Constants) -> tuple[str, ...]:
-    """Those that at least two configurations show: from one alone a constant takes whatever else is wrong with it."""
+def identifiable(points: list[Point], names: tuple[str, ...], start: Constants) -> tuple[str, ...]:
+    """Constants that at least two configurations depend on: fitted to one, a constant absorbs its other errors."""
     kept = []
     for name in names:
         off = start.model_copy(update={name: getattr(start, name) / 2})
@@ -98,7 +98,7 @@ def refit(points: list[Point], kind: str) -> dict[str, dict[str, Any]]:
             ]  # fmt: skip
             seen = seen if kind == "formula" else with_rows(light(seen))
             start = start.model_copy(update={"prefill_first": engine == "sglang"})
-            start = fitted(seen, told(seen, names, start), start)
+            start = fitted(seen, identifiable(seen, names, start), start)
             folds[f"{kind} {engine} {half}"] = {
                 "constants": start.model_dump(include={*FITTED[kind]["vllm"], "prefill_first"}),
                 "saw": sorted({one.configuration for one in seen}),

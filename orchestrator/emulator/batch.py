@@ -67,7 +67,7 @@ class Batch:
         self.preemptions = 0
         self.computed = 0  # tokens, in the last step
         self._jitter, self._random = replica.jitter, random.Random(0)
-        # Room in the order in which it is taken, and whose KV lies there; empty: nobody waits to find any again.
+        # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if nobody was preempted.
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
         self._finish_steps: list[int] = []
@@ -151,8 +151,7 @@ class Batch:
             tokens -= left
 
     def _found(self, sequence: Sequence, most: int) -> int:
-        """Tokens in whole blocks that are left of a sequence that was preempted, at most so many; they are no longer to
-        be taken."""
+        """Tokens in whole blocks, at most ``most``, that are left of a preempted sequence; it takes them back."""
         left = sum(tokens for owner, tokens in self._given_back if owner is sequence)
         hit = min(left, most) // BLOCK_TOKENS * BLOCK_TOKENS
         others = ((None, tokens - hit) if owner is sequence else (owner, tokens) for owner, tokens in self._given_back)

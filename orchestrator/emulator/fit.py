@@ -36,10 +36,10 @@ FITTED = (
     "expert_bandwidth_efficiency", "step_overhead_s", "sequence_overhead_s", "collective_latency_s",
     "network_latency_s", "request_overhead_s",
 )  # fmt: skip
-# Pulls a constant that the data say nothing of towards where it started: one e-fold weighs like an error of 2 %.
+# Keeps constants near their start if the data do not show them: a factor of e weighs like an error of 2 %.
 _PRIOR = 0.02
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
-_CHANCE = 0.2  # how much closer a jitter must bring the tail, for each 1 of it: what chance explains is none
+_CHANCE = 0.2  # |log| that a jitter of 1 must gain in the tail of TTFT: less is chance
 _DESCRIBED = ("model", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "quantization")
 _GROUPS = 4
 _HELD_OUT_MIN = 4  # samples below which nothing is held out
@@ -150,7 +150,7 @@ def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants
 
 
 def _scales(names: list[str], efficiency: float, compute: float, overhead: float) -> list[float]:
-    """Where else to look for a start: queues make valleys in which a search from one point ends."""
+    """Factors of another point to start from: with queues a search may end in a local minimum."""
     return [
         (efficiency * (compute if "compute" in name else 1.0)) if name.endswith("efficiency") else overhead
         for name in names

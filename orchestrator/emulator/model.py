@@ -154,7 +154,7 @@ def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, co
 
 
 def no_term(facts: ModelFacts) -> str | None:
-    """What a model has that these formulas know nothing of: GLM-5 and Qwen3.5 took up to three times what they said."""
+    """What the formulas have no term for in a model: GLM-5 and Qwen3.5 took up to three times the predicted time."""
     if facts.shape.index_n_heads:
         return "sparse attention"
     return "layers without attention" if facts.num_attention_layers < facts.shape.num_hidden_layers else None
@@ -195,7 +195,7 @@ def _costs(settings: EngineSettings, facts: ModelFacts, device: Accelerator, con
 
 
 def _layer_s(settings: EngineSettings, facts: ModelFacts, constants: Constants) -> float:
-    """What the kernels of a layer take however little there is to do."""
+    """Seconds that the kernels of a layer take at the least, however small the batch."""
     blocks = memory.kernel_scheme(facts, settings) in {"fp8 per block", "mxfp8"}
     extra = constants.block_fp8_layer_overhead_s if blocks else 0.0
     return constants.layer_overhead_s + extra + (constants.eager_layer_overhead_s if settings.enforce_eager else 0.0)

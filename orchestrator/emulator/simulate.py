@@ -1,4 +1,4 @@
-"""A whole schedule in virtual time: what every request would see, without waiting for it."""
+"""Simulates a whole schedule in virtual time: when every request would get its tokens."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | N
 
 
 def _turned_away(model: Replica, running: int, prompt: int, output: int) -> bool:
-    """It can never run, or as many are here as the queue's limit lets in."""
+    """Whether it is refused: it can never run, or ``max_num_queued_reqs`` are already here."""
     most = model.limits.max_requests
     return (most is not None and running >= most) or refusal(model.limits, prompt, output) is not None
 

@@ -21,13 +21,13 @@ from orchestrator.emulator.model import Replica
 from orchestrator.spec.load import Control
 
 Floats = NDArray[np.float64]
-SAMPLES = 256  # requests that a workload is seen by
+SAMPLES = 256  # requests that stand for a workload
 _shuffled = np.random.default_rng(0).permutation
-_STRATA = (np.arange(SAMPLES) + 0.5) / SAMPLES  # every request has its own luck, the same in every state
+_STRATA = (np.arange(SAMPLES) + 0.5) / SAMPLES  # each request has its own quantiles, the same in every state
 _WHEN, _KIND, _SLOT, _QUEUE = (_shuffled(_STRATA) for _ in range(4))
 _NORMAL = ndtri(_shuffled(_STRATA))
-_FULL = 0.98  # of what the token budget can take: beyond it waiting has no end
-_ALIKE = 0.05  # outputs that vary less end together, and in a closed loop the next ones begin together
+_FULL = 0.98  # of the token budget: beyond it queues grow without end
+_ALIKE = 0.05  # outputs that vary less than this end together, so that in a closed loop the next begin together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class Rank:
 
     @cached_property
     def full(self) -> State:
-        """As much as it can do."""
+        """The state at its highest throughput."""
         return self.at(self.most)
 
     def _at(self, running: float) -> State:
@@ -92,7 +92,7 @@ class Rank:
         if last := round(together % 1 * chunk):
             chunks.append((start, last))
         decode_s, mixed_s = self._costs.mixed(*alone, []), self._costs.mixed(*beside, chunks)
-        if self._rests:  # as if the step of the prompts made the next decode longer
+        if self._rests:  # the prompts' step delays the next decode
             mixed_s += decode_s
         mixed_share = min(1.0, due / together)
         step_s = (1 - mixed_share) * decode_s + mixed_share * mixed_s
@@ -113,7 +113,7 @@ class Rank:
         return state.rate if self._open else self.in_flight(state)
 
     def under(self, level: float) -> State | None:
-        """The state at a load; None: it is more than the rank can do (open loop)."""
+        """The state at a load; None: the rank cannot keep up with it (open loop)."""
         if level >= self.level(self.full):
             return None if self._open else self.full
         low = min(1e-6, self.most)
@@ -159,7 +159,7 @@ class Rank:
         return self._overhead_s + rest_s + own_s + wait_s
 
     def _slot_wait_s(self, one: State) -> Floats:
-        """Open loop: chance brings more requests than there are slots."""
+        """Seconds until a slot is free, of each sampled request: in open loop more may come than there are slots."""
         free, beta = self.most - one.running, (self.most - one.running) / math.sqrt(max(one.running, 1e-9))
         if free <= 0:
             return np.full(SAMPLES, math.inf)
