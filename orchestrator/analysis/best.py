@@ -6,6 +6,7 @@ was measured badly: nothing is certain while a level that was never judged could
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -228,6 +229,10 @@ def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo)
     if reasons := [one.incomparable for one in contenders if one.incomparable]:
         return False, f"what holds {format_slo(slo)} cannot be ranked: {reasons[0]}", tuple(decide)
     why = f"no deployment holds {format_slo(slo)} at any level with a valid measurement"
+    if not any(repeat.counts for point in points for repeat in point.repeats):
+        verdicts = Counter(point.validity if point.repeats[0].ok else "failed" for point in points)
+        said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        why = f"no point has a valid measurement: {said}"
     return False, why, (*decide, *_lower(points))
 
 

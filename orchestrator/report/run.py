@@ -106,7 +106,7 @@ def run_text(found: Document) -> Iterator[str]:
     lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources})"
     yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
     cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from it"
-    yield f"prefix cache: {one.get('cache_state', 'unknown')} at the begin{cached}"
+    yield f"prefix cache: {one.get('cache_state', 'unknown')} at the start{cached}"
     yield from _errors(one, "  ")
     if "slo" in one:
         yield _limits(one["slo"])

@@ -261,7 +261,7 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     for said in (
         "window: from 0.0 s",
         "tokens a request: 8 in, 4 out (counted by: ",
-        "prefix cache: unknown at the begin",
+        "prefix cache: unknown at the start",
         "on average",
         "95 % interval",
         "(n=",
