@@ -74,7 +74,7 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> RequestArrays:
     output_tokens = _floats(requests, "output_tokens")
     measured = equals(requests, "phase", "measure")
     chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
-    return RequestArrays(
+    found = RequestArrays(
         ok=equals(requests, "status", Status.OK),
         measured=measured,
         scheduled_ns=_floats(requests, "scheduled_ns"),
@@ -90,6 +90,8 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> RequestArrays:
         token_events=token_events,
         position=np.zeros(0, np.int32) if token_events is None else _positions(index, token_events),
     )
+    pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
+    return found
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:

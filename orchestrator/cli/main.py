@@ -75,8 +75,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `ray job stop`, Slurm and others send it
     try:
         status = cli.main(prog_name="orchestrator", standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -91,7 +89,7 @@ def main() -> None:
     except OrchestratorError as error:
         _complain(error)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.exceptions.Abort):  # click makes one of the other
         click.echo("interrupted", err=True)
         sys.exit(130)
     except (ImportError, OSError):  # of a job whose working_dir was removed under it nothing more can be loaded
