@@ -216,8 +216,9 @@ class Driver:
             if transport.ended:
                 self._take_ended()
                 wake = 0  # more may be due, or nothing left
-            quiet = reads == 0 or self._over_bytes > OVER_BYTES or self._crowded
-            if quiet and not self._read_step() and self._writer.hungry:
+            while self._over_bytes > OVER_BYTES:  # one step a turn is too slow where every poll ends several requests
+                self._read_step()
+            if (reads == 0 or self._crowded) and not self._read_step() and self._writer.hungry:
                 self._writer.ahead(1)
             idle = not (self._over or self._reading or self._long or self._writer.hungry)
 
