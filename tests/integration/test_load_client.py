@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from orchestrator.errors import FailureKind
@@ -18,6 +19,7 @@ from orchestrator.load.client import LoadClient
 from orchestrator.load.point import Target
 from orchestrator.load.schedule import Schedule
 from orchestrator.load.workloads.conversations import ConversationsWorkload
+from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.runner.endpoint import measure_here
 from orchestrator.spec.dialect import Dialect
@@ -107,6 +109,11 @@ def test_the_open_loop_sends_on_time_whatever_the_server_does() -> None:
     assert result.stats.sockets_max <= result.stats.in_flight_max + 5
 
 
+def as_rows(requests: Rows) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table({name: requests[name] for name in REQUESTS.names}).to_pylist()
+    return found
+
+
 def test_a_full_engine_behind_a_cap_shows_in_latency_from_the_schedule() -> None:
     """8 slots at twice their rate with 16 in flight: from sent it looks like two service times, for users it grows."""
     service_s, cap = 0.1, 16
@@ -114,7 +121,7 @@ def test_a_full_engine_behind_a_cap_shows_in_latency_from_the_schedule() -> None
         given = point(server.port, **rate(160.0, "constant", duration_s=1.5, max_in_flight=cap, drain_timeout_s=30.0))
         attempt = measure_here(given, 1, lambda item: None)  # not in the server's process
     requests, stats, verdict = attempt.loaded.requests, attempt.loaded.stats, attempt.verdict
-    rows = requests.to_pylist()
+    rows = as_rows(requests)
     assert len(rows) == 240  # nothing is skipped
     assert {row["status"] for row in rows} == {"ok"}
     assert stats[0].in_flight_max <= cap
@@ -296,7 +303,7 @@ def test_two_processes_send_the_same_schedule_as_one() -> None:
             given = point(server.port, **rate(60.0, dialect=Dialect("openai_completions", "/", prompt_token_ids=True)))
             loaded = measure_here(given, clients).loaded
             bodies = {json.dumps(request.json["prompt"]) for request in server.requests}
-        rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in loaded.requests.to_pylist()]
+        rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in as_rows(loaded.requests)]
         assert len(loaded.stats) == clients
         assert sorted(loaded.token_events["request_index"].to_pylist()) == [row[0] for row in rows]
         return sorted(rows), bodies
@@ -315,7 +322,7 @@ def test_a_client_process_that_dies_leaves_lost_rows_and_ends_the_point() -> Non
     with serving(timed(0.2, 0.0)) as server:
         given = point(server.port, **rate(30.0, duration_s=6.0))
         attempt = measure_here(given, 2, kill_one)
-    rows = attempt.loaded.requests.to_pylist()
+    rows = as_rows(attempt.loaded.requests)
     assert killed.is_set()
     assert len(rows) == len(Schedule(given, Each(1)).due_ns)
     assert Counter(row["status"] for row in rows if row["request_index"] % 2) == {"lost": len(rows) // 2}
