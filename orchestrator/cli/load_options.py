@@ -321,7 +321,7 @@ def _headers(texts: Sequence[str], problems: list[Problem]) -> tuple[tuple[str, 
 
     found = []
     for text in texts:
-        name, _, value = (part.strip() for part in text.partition(":"))
+        name, value = (part.strip() for part in text.split(":", 1)) if ":" in text else ("", "")
         missing = [one for one in _VARIABLE.findall(value) if one not in os.environ]
         filled = _VARIABLE.sub(lambda one: os.environ.get(one[1], ""), value)
         if problem := header_problem(name, filled):

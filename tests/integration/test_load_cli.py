@@ -156,7 +156,12 @@ def test_headers_are_sent_with_their_secrets_from_the_environment_and_never_show
 
 @pytest.mark.parametrize(
     ("header", "said"),
-    [("no colon here", "no name of a header"), ("X-Key: ${NOT_SET}", "'NOT_SET' is not set"), ("Connection: x", "own")],
+    [
+        ("no colon here", "no name of a header"),
+        ("bad", "give NAME: VALUE"),
+        ("X-Key: ${NOT_SET}", "'NOT_SET' is not set"),
+        ("Connection: x", "own"),
+    ],
 )
 def test_a_header_that_cannot_be_sent_is_status_2(header: str, said: str, refused: Callable[..., str]) -> None:
     assert said in refused("http://127.0.0.1:9", "--rate", "1", "--requests", "1", *QUICK, "--header", header)
