@@ -197,7 +197,7 @@ def test_a_cluster_that_is_taken_back_whole_is_given_up(store: Store) -> None:
     world.clock.at(5.0, lambda: world.gone_s.update(a=math.inf))
     report = sweep(world, plan_of(), store)
     assert report.counts.failed == 1
-    assert "no place" in str(points(store)[0].reason)
+    assert "No room" in str(points(store)[0].reason)
 
 
 def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(store: Store) -> None:
