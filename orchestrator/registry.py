@@ -1,13 +1,12 @@
-"""Lazy registries: a name stands for ``"module:attribute"``, loaded when first used.
+"""Lazy registries: a name stands for ``"module:attribute"``, which is loaded when first used.
 
-Third parties add entries through entry points of the group ``orchestrator.<kind>``
-(``engines``, ``wires``, ``workloads``, ``arrivals``, ``searches``).
+Third parties add entries through entry points of the group ``orchestrator.<kind>`` (docs/extending.md).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
 from typing import Generic, TypeVar, cast
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Names of one kind of part. ``registry["vllm"]`` loads and returns the attribute it stands for."""
+    """The parts of one kind by name. ``registry["vllm"]`` loads and returns the attribute it stands for."""
 
     def __init__(self, kind: str, entries: dict[str, str]) -> None:
         self.kind, self._group = kind, f"orchestrator.{kind}"
@@ -26,7 +25,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entries(self) -> dict[str, str]:
-        from importlib import metadata  # 40 ms that a command which needs only what we ship does not spend
+        from importlib import metadata  # takes 40 ms, which commands without third parties' parts save
 
         found = {point.name: f"{point.module}:{point.attr}" for point in metadata.entry_points(group=self._group)}
         return found | self._builtin  # a third party cannot replace what we ship
@@ -52,14 +51,17 @@ class Registry(Generic[T]):
         except (ImportError, AttributeError) as error:
             if name in self._builtin:
                 raise
-            raise InputError(
-                f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
-            ) from error
+            text = f"{name!r} of the entry points {self._group!r} ({place}) cannot be loaded: {error}"
+            raise InputError(text) from error
 
 
-def unknown_name(what: str, name: str, known: object) -> str:
-    """One sentence: the name is unknown, the nearest known one, and the whole list."""
-    names = sorted(str(entry) for entry in known)  # type: ignore[attr-defined]
-    near = difflib.get_close_matches(name[:100], names, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
-    return f"unknown {what} {name!r}{guess} Known: {', '.join(names)}"
+def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence that the name is unknown, with the most similar known name and a list of all."""
+    guess = did_you_mean(name, known)
+    return f"unknown {what} {name!r}{f'; {guess}' if guess else '.'} Known: {', '.join(sorted(known))}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` with the most similar known name, "" if none is similar."""
+    near = difflib.get_close_matches(name[:100], sorted(known), n=1)  # a name may be as long as a file
+    return f"did you mean {near[0]!r}?" if near else ""

@@ -1,2 +1,2 @@
-"""Facts: a model from its config.json (models.py), accelerators from their vendors' data sheets (accelerators.py), and
-what follows from both: bytes of weights and of KV cache on every rank (memory.py)."""
+"""Facts about models (from their config.json) and accelerators (from data sheets), and what follows from both: bytes of
+weights and KV cache on every rank (memory.py)."""

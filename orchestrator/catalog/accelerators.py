@@ -1,7 +1,7 @@
-"""Accelerators: memory, bandwidth, dense FLOP/s, compute capability, links, price; each figure with its source.
+"""Accelerators: memory, bandwidth, dense FLOP/s, compute capability, links and price, with the source of each.
 
-Figures are vendors' dense peaks (headline figures "with sparsity" are twice as high). Sources disagree by a few
-percent (B200: 7.7 or 8.0 TB/s), so a ratio against a peak is printed with the peak. A user's ``Hardware`` fields win.
+FLOP/s are vendors' dense peaks (headline figures "with sparsity" are twice as high). Sources disagree by a few percent
+(B200: 7.7 or 8.0 TB/s), so a ratio to a peak is printed with the peak. A user's ``Hardware`` fields override these.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device. ``memory_bytes`` is what the driver shows, not the headline; FLOP/s are dense, by compute type."""
+    """One device. ``memory_bytes`` is what the driver reports, below the advertised figure."""
 
     name: str
     memory_bytes: int
     bandwidth_bytes_s: float
-    flops: dict[str, float]  # float32 (tensor core TF32 where there is one) | bfloat16 | float16 | fp8 | int8 | fp4
+    flops: dict[str, float]  # dense FLOP/s of float32 (TF32 on tensor cores), bfloat16, float16, fp8, int8, fp4
     capability: tuple[int, int] | None  # CUDA compute capability; None: not CUDA
     link_bytes_s: float  # to its peers in the node, one direction
     network_bytes_s: float  # to other nodes, one direction, a typical figure
-    usd_per_hour: float | None  # the experiment file's figure wins
-    source: str  # where its maker (or who measured it) publishes the figures above
+    usd_per_hour: float | None  # overridden by the experiment file
+    source: str  # of these figures: its maker's data sheet, or a measurement
     aliases: tuple[str, ...] = field(default=())
 
     def flops_for(self, compute: str) -> float:
-        """Peak for a compute type; the next wider one where the device has no units for it (fp4 on Hopper: fp8)."""
+        """Peak for a compute type; if the device lacks it, for the next wider one (fp8 for fp4 on Hopper)."""
         wider = {"fp4": "fp8", "fp8": "bfloat16", "int8": "bfloat16", "bfloat16": "float16", "float16": "float32"}
         while compute not in self.flops and compute in wider:
             compute = wider[compute]
         return self.flops.get(compute, min(self.flops.values()))
 
 
-# One core of a current server with its share of memory bandwidth: an order of magnitude for the emulator, never a
-# denominator of MFU or MBU (analysis/ asks for a measured peak on cpu).
+# One core of a current server and its share of memory bandwidth: an order of magnitude for the emulator, never used
+# for MFU or MBU (analysis/ needs a measured peak on cpu).
 _CPU = Accelerator(
     "cpu", 4 * _GIB, 10e9, {"float32": 100e9, "bfloat16": 100e9, "float16": 100e9, "int8": 200e9}, None, 5e9, 1e9, None,
-    "an order of magnitude for one core, stated here",
+    "an order of magnitude for one core",
 )  # fmt: skip
 NETWORK_BYTES_S = 50e9  # to other nodes, one direction, a typical figure
 
@@ -80,8 +80,8 @@ def _read(row: dict[str, Any]) -> Accelerator:
 
 @cache
 def _all() -> tuple[Accelerator, ...]:
-    """accelerators.json: as their makers (or who measured them) publish them on its date, and the lowest listed price
-    of one large provider, an order of magnitude for people who give none."""
+    """accelerators.json: published figures on its date, with the lowest list price of one large provider as an order of
+    magnitude for users who give none."""
     text = Path(__file__).with_name("accelerators.json").read_text(encoding="utf-8")
     return tuple(_read(row) for row in json.loads(text)["accelerators"])
 
@@ -97,19 +97,19 @@ def accelerators() -> list[str]:
 
 
 def find(name: str) -> Accelerator | None:
-    """An accelerator by name or alias; case and punctuation do not matter. None: not in the catalogue."""
+    """An accelerator by name or alias, ignoring case and punctuation. None: not in the catalogue."""
     return _table().get(_key(name))
 
 
 def is_named(known: Accelerator, driver_name: str) -> bool:
-    """Whether a driver's name for a device (NVML's) is this entry's: all its words, and no other entry has more.
+    """Whether a driver's name for a device (NVML's) means this entry: it has all its words, and no entry matches more.
 
     >>> [is_named(find("L4"), name) for name in ("NVIDIA L40S", "NVIDIA L4")]
     [False, True]
     """
     theirs = _words(driver_name)
     sizes = {word for entry in _all() for word in _words(entry.name) if word.endswith("gb")}
-    unsaid = set() if theirs & sizes else sizes  # not every name says its memory
+    unsaid = set() if theirs & sizes else sizes  # not every name contains its memory size
     own = {entry.name: _words(entry.name) - unsaid for entry in _all()}
     mine = own[known.name]
     return mine <= theirs and not any(mine < words <= theirs for words in own.values())
@@ -120,13 +120,13 @@ def _words(name: str) -> set[str]:
 
 
 def nearest(name: str) -> list[str]:
-    """Names in the catalogue that look like this one, best first."""
+    """Similar names of the catalogue, the most similar first."""
     keys = difflib.get_close_matches(_key(name), list(_table()), n=3, cutoff=0.4)
     return list(dict.fromkeys(_table()[key].name for key in keys))
 
 
 def of_hardware(hardware: Hardware) -> Accelerator | None:
-    """The catalogue's entry with the user's own figures put over it. None: unknown, and the user gave no memory."""
+    """The catalogue's entry with the user's figures in place of its own. None: not in the catalogue."""
     entry = find(hardware.accelerator)
     if entry is None:
         return None
@@ -137,7 +137,7 @@ def of_hardware(hardware: Hardware) -> Accelerator | None:
 
 
 def memory_bytes(hardware: Hardware) -> int | None:
-    """Memory of one device: the user's figure, else the catalogue's. None: neither says."""
+    """Memory of one device: the user's figure, else the catalogue's, else None."""
     entry = of_hardware(hardware)
     if entry is not None:
         return entry.memory_bytes

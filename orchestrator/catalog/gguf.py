@@ -1,4 +1,4 @@
-"""What a GGUF file's header says of its model, in the words of a config.json. Versions 2 and 3, ggml/docs/gguf.md."""
+"""Reads the header of a GGUF file (versions 2 and 3, ggml/docs/gguf.md) as a config.json would describe the model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _NAMES = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "q_lora_rank": "attention.q_lora_rank",
 }
-_MODEL_TYPES = {  # architectures that transformers calls otherwise
+_MODEL_TYPES = {  # architectures with another name in transformers
     "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text", "deepseek2": "deepseek_v2",
     "gpt-oss": "gpt_oss", "glm4moe": "glm4_moe", "gptneox": "gpt_neox", "phi2": "phi",
 }  # fmt: skip
 
 
 class _Reader:
-    """Takes values off the start of a file. Raises struct.error where it ends too early."""
+    """Reads values one after the other. Raises struct.error when the file ends too early."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self.at = data, 0
@@ -54,7 +54,7 @@ class _Reader:
         return self._data[self.at - size : self.at].decode(errors="replace")
 
     def value(self, kind: int) -> Value:
-        """Of an array of texts only the length is kept: a vocabulary has hundreds of thousands."""
+        """A value. Arrays of text are skipped and only their length is kept: a vocabulary has 100,000 entries."""
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
@@ -72,9 +72,9 @@ class _Reader:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
-    """Its model as a config.json would say it, and the bytes of its weights, of all parts of a file in parts.
+    """(config, bytes of the weights in all parts of the model); None if this is not a readable GGUF file.
 
-    None where that is no GGUF file, or not at hand. Takes 0.1 s for 130,000 tokens and their merges.
+    Takes 0.1 s for a vocabulary of 130,000 tokens.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -84,7 +84,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], int] | None:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of a model in parts (``x-00001-of-00003.gguf``), which are loaded by naming the first."""
+    """All files of a model that is split (``x-00001-of-00003.gguf``); ``path`` is its first file."""
     found = re.fullmatch(r"(.*-)\d{5}(-of-\d{5}\.gguf)", path.name, re.ASCII | re.DOTALL)
     others = path.parent.glob(glob.escape(found[1]) + "[0-9]" * 5 + found[2]) if found else ()
     return sorted({path, *others})
@@ -113,7 +113,7 @@ def _config(found: dict[str, Value], tied: bool) -> dict[str, Any]:
     config: dict[str, Any] = {"vocab_size": len(tokens) if isinstance(tokens, Sequence) else 0}
     for name, key in _NAMES.items():
         value = found.get(f"{architecture}.{key}")
-        if isinstance(value, Sequence) and not isinstance(value, str):  # of each layer
+        if isinstance(value, Sequence) and not isinstance(value, str):  # one per layer
             value = max(value, default=None)
         if value is not None:
             config[name] = value

@@ -1,8 +1,8 @@
-"""Bytes of weights and of KV cache on one rank: what feasibility judges by and what the emulator's timing reads.
+"""Bytes of weights and KV cache on one rank, for feasibility and for the emulator's timing.
 
-The rules are vLLM 0.32's: vocabularies are padded, KV heads are replicated once tensor parallelism exceeds them, MLA's
-latent and its projections are on every rank, layers are dealt to pipeline stages as evenly as they go, a sequence takes
-whole blocks.
+The rules are vLLM 0.32's: vocabularies are padded; KV heads are replicated when there are fewer than tensor-parallel
+ranks; every rank has MLA's latent and its projections; layers are spread over pipeline stages as evenly as possible; a
+sequence takes whole blocks.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from orchestrator.spec.settings import EngineSettings
 GIB = 2**30
 BYTES: dict[str, float] = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOAT32 = frozenset({"float32", "float"})
-# Of one value of ggml's types, scales included (ggml/src/ggml-common.h).
+# Bytes of one value of ggml's types, scales included (ggml/src/ggml-common.h).
 GGML_BYTES: dict[str, float] = {
     "f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32, "q4_0": 18 / 32,
     "iq4_nl": 18 / 32,
 }  # fmt: skip
-# What a rank holds beside weights, activations and KV cache: CUDA context and NCCL buffers, and CUDA graphs.
-CONTEXT_BYTES = 1.0 * GIB
-GRAPH_BYTES = 0.6 * GIB
+CONTEXT_BYTES = 1.0 * GIB  # CUDA context and NCCL buffers of a rank
+GRAPH_BYTES = 0.6 * GIB  # CUDA graphs of a rank
 DEFAULT_UTILIZATION = 0.92  # vLLM 0.32
-SEQUENCES, BATCHED_TOKENS = 1024, 8192  # where nothing is said: vLLM's choice on GPUs of 70 GiB and more
+SEQUENCES, BATCHED_TOKENS = 1024, 8192  # defaults of vLLM on GPUs of 70 GiB and more
 
 
 def dtype_bytes(dtype: str | None) -> float:
-    """Bytes of one unquantized weight or activation: 2 for ``auto``, which turns float32 checkpoints into 16 bit."""
+    """Bytes of one unquantized weight or activation; 2 for ``auto``, which converts float32 checkpoints to 16 bits."""
     return BYTES.get(dtype or "auto", 2)
 
 
@@ -41,26 +40,26 @@ def kv_element_bytes(kv_cache_dtype: str | None, model_bytes: float) -> float:
     if kind in known or kind == "auto":
         return known.get(kind, model_bytes)
     if "fp4" in kind or "int4" in kind or "4bit" in kind:
-        return 0.5625  # 4 bits, and an 8-bit scale for 16 of them
+        return 0.5625  # 4 bits, and an 8-bit scale for each 16 values
     return 1 if "8" in kind else 2
 
 
 def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
-    """The one asked for, else the checkpoint's own, else ``auto``."""
+    """The data type of the KV cache: as asked for, else the checkpoint's own, else ``auto``."""
     asked, stored = settings.kv_cache_dtype or "auto", facts.quantization
     return (stored and stored.kv_cache_dtype) or "auto" if asked == "auto" else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a whole model by part, as they lie in memory; no byte is in two parts."""
+    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head``."""
 
     embedding: float
-    layers: float  # attention, dense MLPs and shared experts: divided by tensor parallelism
-    kv_projection: float  # divided by the KV heads at most
+    layers: float  # attention, dense MLPs and shared experts: divided among tensor-parallel ranks
+    kv_projection: float  # divided among ranks up to the number of KV heads
     replicated: float  # norms, routers, latents: on every tensor-parallel rank
     experts: float
-    lm_head: float  # what is read for it: the embedding again when tied
+    lm_head: float  # the embedding when tied
     tied: bool
 
     @property
@@ -70,15 +69,15 @@ class Weights:
 
 
 def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | None = None) -> Weights:
-    """Bytes by part under a dtype and a quantization (a checkpoint's own, or one applied while loading).
+    """Bytes by part with a dtype and a quantization (the checkpoint's own, or one applied while loading).
 
-    Where the checkpoint's size is at hand, that is the truth: it holds scales, zero points, what was left alone, and
-    towers that no formula counts.
+    If the checkpoint's size is known, the parts are scaled to it: it includes scales, zero points, unquantized modules
+    and encoders that no formula counts.
     """
     computed = _computed(facts, dtype_bytes(dtype), _loaded(facts.quantization, online_quantization(quantization)))
     if not facts.checkpoint_bytes:
         return computed
-    if facts.quantization is not None and facts.quantization.method == "gguf":  # of every part, the head too
+    if facts.quantization is not None and facts.quantization.method == "gguf":  # all parts alike
         return _times(computed, facts.checkpoint_bytes / computed.total, *asdict(computed).keys() - {"tied"})
     element = 4 if facts.checkpoint_bytes > 3 * facts.parameters.total else dtype_bytes(facts.dtype)
     stored = _computed(facts, 2 if facts.quantization else element, facts.quantization)
@@ -87,23 +86,23 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     inner = stored.layers + stored.kv_projection + stored.experts
     factor = (inner + beyond - min(max(0.0, beyond), drafts)) / inner if inner else 1.0
     if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
-        return computed  # files of which some are missing, or more than one copy of the model
+        return computed  # files are missing, or there is more than one copy of the model
     return _times(computed, max(0.0, factor), "layers", "kv_projection", "experts")
 
 
 def _loaded(stored: Quantization | None, online: Quantization | None) -> Quantization | None:
-    """What lies in memory: ``online`` of a 16-bit checkpoint; one in FP8 may be quantized further while it loads."""
+    """The quantization in memory: ``online`` for 16-bit checkpoints; those in FP8 may be quantized further."""
     if stored is None or online is None or stored.method != "fp8" or online.bits >= stored.bits:
         return stored or online
     parts = ("experts",) if online.experts_only else ("attention", "mlp", "experts")
     return replace(stored, part_bits=dict.fromkeys(parts, online.bits))
 
 
-LEAST_FACTOR = 0.6  # of what the formula says, where it is exact
+LEAST_FACTOR = 0.6  # least plausible ratio of a checkpoint's size to an exact formula's
 
 
 def _computed(facts: ModelFacts, plain: float, stored: Quantization | None) -> Weights:
-    """``plain``: bytes of a weight that is not quantized."""
+    """Bytes by part from the parameter counts. ``plain``: bytes of an unquantized weight."""
     parts = facts.parameters
     attention, mlp, experts, head = (
         stored.bytes_of(part, plain) if stored else plain for part in ("attention", "mlp", "experts", "lm_head")
@@ -125,14 +124,14 @@ def _times(computed: Weights, factor: float, *names: str) -> Weights:
 
 
 def _layer_bytes(facts: ModelFacts, stored: Weights) -> float:
-    """Bytes of the checkpoint's last layer, with the projection that joins a draft to it."""
+    """Bytes of one layer of the checkpoint and of the projection that a draft layer adds."""
     shape = facts.shape
     dense = (stored.layers + stored.kv_projection + stored.replicated) / shape.num_hidden_layers
     return dense + stored.experts / max(1, shape.num_moe_layers) + 2 * 2 * shape.hidden_size**2
 
 
 def layers_per_stage(layers: int, stages: int) -> list[int]:
-    """Layers of every pipeline stage: what is left over goes to the last stages but one (``get_pp_indices``)."""
+    """Layers of every pipeline stage. A remainder goes to the stages before the last (vLLM's ``get_pp_indices``)."""
     each, rest = divmod(layers, stages)
     counts = [each] * stages
     for offset in range(2, rest + 2):
@@ -144,7 +143,7 @@ VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_V
 
 
 def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes on the fullest rank. Experts are spread over all ranks of a stage, and over the layers with any."""
+    """Bytes on the fullest rank. Experts are spread over all ranks of a stage."""
     shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
     if not facts.sized:
         return parts.total / tensor / stages
@@ -167,13 +166,13 @@ def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSet
 
 
 def expert_ranks(settings: EngineSettings) -> int:
-    """Ranks of a stage that share the experts: vLLM divides their widths over data-parallel ranks too where they are
-    not spread whole (0.32 ``fused_moe/config.py: flatten_tp_across_dp_and_pcp``)."""
+    """Ranks of a stage that share the experts. Without expert parallelism vLLM divides their widths, also among
+    data-parallel ranks (0.32 ``fused_moe/config.py: flatten_tp_across_dp_and_pcp``)."""
     return settings.tensor_parallel_size * settings.data_parallel_size
 
 
 def expert_parallel_size(settings: EngineSettings) -> int:
-    """Ranks that whole experts are spread over; 1 without expert parallelism."""
+    """Ranks among which whole experts are divided; 1 without expert parallelism."""
     return expert_ranks(settings) if settings.enable_expert_parallel else 1
 
 
@@ -183,14 +182,14 @@ def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int,
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
     per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
-    counted = facts.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
+    counted = shape.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
     return per_layer * element * -(-counted // stages)
 
 
 def kv_bytes_per_sequence(
     facts: ModelFacts, settings: EngineSettings, tokens: int, batched_tokens: int, block: int
 ) -> float:
-    """KV bytes on one rank of a sequence of ``tokens``: whole blocks; sliding layers hold a window and one step."""
+    """KV bytes on one rank of a sequence of ``tokens``, in whole blocks. Sliding layers keep a window and one step."""
     stages = settings.pipeline_parallel_size
     full = kv_bytes_per_token(facts, settings, stages, sliding=False)
     windowed = kv_bytes_per_token(facts, settings, stages) - full
@@ -199,14 +198,14 @@ def kv_bytes_per_sequence(
 
 
 def kernel_scheme(facts: ModelFacts, settings: EngineSettings) -> str:
-    """``Quantization.scheme`` of what is computed; empty where nothing is quantized or nothing is known of it."""
+    """``Quantization.scheme`` of the kernels in use; empty when nothing is quantized or the scheme is unknown."""
     possible = (facts.quantization, online_quantization(settings.quantization))
     real = (one for one in possible if one is not None and (facts.shape.num_experts or not one.experts_only))
     return next((one.scheme for one in real if one.scheme), "")
 
 
 def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
-    """The arithmetic of the matrix products: the peak follows it, not the storage type (W4A16 computes in 16 bit)."""
+    """Data type of the matrix products, which decides the peak FLOP/s, not that of storage (W4A16: 16 bits)."""
     scheme = kernel_scheme(facts, settings)
     if scheme in {"int8", "fp4"}:
         return scheme
@@ -216,7 +215,7 @@ def compute_type(facts: ModelFacts, settings: EngineSettings) -> str:
 
 
 def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens: int) -> float:
-    """Peak activations of one step: the widest MLP of a rank, a few hidden states, the logits of 256 sequences."""
+    """Peak bytes of activations in a step: the widest MLP, a few hidden states, the logits of 256 sequences."""
     shape, element = facts.shape, dtype_bytes(settings.dtype)
     intermediate = max(shape.intermediate_size, shape.moe_intermediate_size * shape.num_experts_per_tok)
     per_token = (4 * shape.hidden_size + 2 * intermediate / settings.tensor_parallel_size) * element
@@ -225,7 +224,7 @@ def activation_bytes(facts: ModelFacts, settings: EngineSettings, batched_tokens
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What an engine will report of itself at start, per data-parallel rank. None: not known here."""
+    """What an engine will report at start, per data-parallel rank. None: not known."""
 
     weight_bytes: int | None  # on the fullest rank
     kv_bytes_per_token: float | None  # on the fullest rank
@@ -237,21 +236,20 @@ class Prediction:
 
     @property
     def max_concurrency(self) -> float | None:
-        """Sequences of ``max_model_len`` that fit at once."""
+        """Number of sequences of ``max_model_len`` that fit into the KV cache."""
         return None if self.kv_cache_tokens is None else self.kv_cache_tokens / self.max_model_len
 
 
-UNKNOWN_LENGTH = 2048  # vLLM's assumption where a config names no length
+UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
 
 def predict(
     facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, static: bool = False
 ) -> Prediction:
-    """Weights, limits and KV capacity of a deployment. ``device=None``: nothing that depends on its memory.
+    """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend on its memory.
 
-    ``static``: the share of memory that the engine takes is for weights and KV cache alone, what a step needs lies
-    beside it. Nothing is said of what no formula holds for (``ModelFacts.sized``), but for weights whose files are
-    at hand.
+    ``static``: the engine's share of memory is for weights and KV cache alone; a step's activations come on top. Models
+    that no formula fits (``ModelFacts.sized``) get only the weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched, sequences = settings.max_num_batched_tokens or BATCHED_TOKENS, settings.max_num_seqs or SEQUENCES
@@ -273,8 +271,8 @@ def predict(
 def _kv_room_bytes(
     facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, weights_rank: float, batched_tokens: int
 ) -> float | None:
-    """Bytes a rank has left for KV: what was fixed, or utilization * memory - weights - what a step of
-    ``batched_tokens`` needs (0: that lies elsewhere)."""
+    """Bytes of a rank for KV cache: as given, or utilization * memory - weights - the needs of a step of
+    ``batched_tokens`` (0: not part of the engine's share)."""
     if settings.kv_cache_memory_bytes is not None:
         return float(settings.kv_cache_memory_bytes)
     if device is None:

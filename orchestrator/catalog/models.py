@@ -1,7 +1,6 @@
-"""A model's facts from its ``config.json``: a local folder, the hub's cache, or the hub itself within a short limit; or
-from a GGUF file's header.
+"""Facts about a model from its ``config.json`` (in a local folder, the hub's cache, or on the hub) or its GGUF header.
 
-Nothing here loads weights or runs a model's own code.
+No weights are loaded, and a model's own code is never run.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ MOST_LAYERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What planning and the emulator need of a model.
+    """What planning and the emulator need to know about a model.
 
-    ``exact``: the parameter formula knows this architecture, all of it. ``counted``: it knows the language model, which
-    may not be all. ``sized``: the count is of use at all, if only as that of a plain transformer.
+    ``exact``: the parameter formula covers the whole architecture. ``counted``: it covers the language model, which may
+    not be all. ``sized``: the count is useful at all, if only as that of a plain transformer.
     """
 
     model: str
@@ -45,22 +44,17 @@ class ModelFacts:
     counted: bool = True
     sized: bool = True
     dtype: str = "bfloat16"  # of the checkpoint
-    max_model_len: int | None = None  # positions, with rope scaling, as vLLM derives it; None: unlimited
+    max_model_len: int | None = None  # positions with rope scaling, as vLLM derives them; None: unlimited
     sliding_window: int | None = None
     num_sliding_layers: int = 0
     quantization: Quantization | None = None
-    checkpoint_bytes: int | None = None  # of the safetensors index or files, where they are at hand
+    checkpoint_bytes: int | None = None  # of the safetensors index or files; None: not at hand
     vision_size: int | None = None  # of an image encoder: layers * width squared
-    draft_layers: int = 0  # of the checkpoint, for multi-token prediction: left out unless it is asked for
-
-    @property
-    def num_attention_layers(self) -> int:
-        """Layers that hold a KV cache."""
-        return self.shape.num_attention_layers
+    draft_layers: int = 0  # layers for multi-token prediction; loaded only if that is asked for
 
     @property
     def active_parameters(self) -> int:
-        """Parameters one token passes through, without the input embedding."""
+        """Parameters that one token uses, without the input embedding."""
         shape, parts = self.shape, self.parameters
         experts = parts.experts * shape.num_experts_per_tok // shape.num_experts if shape.num_experts else 0
         head = parts.lm_head or parts.embedding
@@ -70,11 +64,11 @@ class ModelFacts:
 def model_facts(
     model: str, revision: str | None = None, overrides: Json | None = None, online: bool = True
 ) -> ModelFacts | None:
-    """Facts of a model, None when nothing is known of it. ``overrides`` are ``hf_overrides``.
+    """Facts about a model, None when its config cannot be found. ``overrides`` are ``hf_overrides``.
 
-    ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and not at all
-    when HF_HUB_OFFLINE is set or ``online`` is False; what it gave stays in its own cache. Without a config.json the
-    well-known models of known_models.json still have facts.
+    ``model`` is a local folder, a GGUF file or a hub id. The hub is asked for at most HUB_TIMEOUT_S, and never when
+    HF_HUB_OFFLINE is set or ``online`` is False; its answers stay in its own cache. The well-known models of
+    known_models.json have facts without it.
     """
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
@@ -107,8 +101,8 @@ def _config(model: str, revision: str | None, online: bool) -> tuple[Json, int |
 
 
 def with_modelopt(config: Json, beside: Json | None) -> Json:
-    """With what NVIDIA's ModelOpt says of the quantization in a file of its own, as vLLM 0.32 reads it; config.json's
-    own words win."""
+    """The config with the quantization that NVIDIA's ModelOpt writes to a file of its own, merged as vLLM 0.32 does:
+    config.json wins."""
     if beside is None:
         return config
     about = {"quant_method": "modelopt"} | (mapping(beside, "quantization") or beside)
@@ -123,7 +117,7 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    cached = _from_hub(model, revision, local_only=True)  # which remembers, too, that a model has no index
+    cached = _from_hub(model, revision, local_only=True)  # the cache also remembers that a model has no index
     if online and (cached is None or try_to_load_from_cache(model, INDEX, revision=revision) is None):
         return _fetched(model, revision) or cached
     return cached
@@ -131,9 +125,9 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
 
 @cache
 def known_configs() -> dict[str, Json]:
-    """What planning and the emulator need of the config.json of well-known models, by hub id; from their repositories.
+    """Excerpts of the config.json of well-known models, by hub id, from their repositories.
 
-    With them both work without a network. A config.json at hand always wins.
+    With them planning and the emulator work offline. An actual config.json is always preferred.
     """
     found: dict[str, Json] = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
     return found
@@ -156,7 +150,7 @@ def _short(name: str) -> str:
 
 
 def _fetched(model: str, revision: str | None) -> Path | None:
-    """Ask the hub, for at most HUB_TIMEOUT_S whatever its client does with retries and name servers."""
+    """Ask the hub for at most HUB_TIMEOUT_S; its client alone may retry much longer."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return None
     answers: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
@@ -168,7 +162,7 @@ def _fetched(model: str, revision: str | None) -> Path | None:
 
 
 def _ask_hub(model: str, revision: str | None) -> Path | None:
-    """Fetch config.json, after a look whether the hub can be reached at all: its client would try for half a minute."""
+    """Fetch config.json if the hub can be reached at all: without a network its client would retry for 30 s."""
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if not getproxies() and not _is_reached(endpoint.hostname or "", endpoint.port or 443):
         return None
@@ -177,7 +171,7 @@ def _ask_hub(model: str, revision: str | None) -> Path | None:
 
 @cache
 def _is_reached(host: str, port: int) -> bool:
-    """Found out once: a plan may name many models."""
+    """Whether a connection succeeds. Tried once, since a plan may name many models."""
     try:
         socket.create_connection((host, port), timeout=HUB_TIMEOUT_S).close()
     except OSError:
@@ -186,7 +180,7 @@ def _is_reached(host: str, port: int) -> bool:
 
 
 def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
-    """The folder of the hub's cache that holds this model's config.json, with what else says how large it is."""
+    """The folder of the hub's cache with this model's config.json, and its index and ModelOpt file if there are any."""
     from huggingface_hub import hf_hub_download
 
     folder = None
@@ -195,13 +189,13 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
             path = hf_hub_download(
                 model, name, revision=revision, local_files_only=local_only, etag_timeout=HUB_TIMEOUT_S
             )
-        except Exception:  # its HTTP library's, which changes between versions; here all mean "not there"
+        except Exception:  # errors of its HTTP library differ between versions; all of them mean "not there"
             if folder is None:
                 return None
         else:
             folder = folder or Path(path).parent
         if local_only:
-            break  # the others lie beside it
+            break  # the others are beside it
     return folder
 
 
@@ -221,9 +215,9 @@ def _checkpoint_bytes(folder: Path) -> int | None:
 
 
 def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = None) -> ModelFacts | None:
-    """Facts from a parsed config.json; None when it is not a decoder with attention that we can read.
+    """Facts from a parsed config.json; None when it does not describe a decoder with attention.
 
-    A value of a kind that nobody expects there counts as not given.
+    A value of an unexpected type counts as missing.
     """
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
@@ -254,7 +248,7 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
     )
 
 
-# What stands in configs of architectures whose layers are not alike in ways of their own.
+# Keys of architectures whose layers differ from each other in ways that the formula does not know.
 _UNCOUNTED = {"block_configs", "linear_attn_config", "mamba_d_state", "ssm_cfg", "conv_L_cache", "rwkv_hidden_size"}
 
 
@@ -264,7 +258,7 @@ def _vision_size(config: Json) -> int | None:
 
 
 def _in_our_words(text: Json, model_type: str) -> Json:
-    """A config of a family that has other names, or defaults of its own, for what the formula needs."""
+    """The config by the formula's names, for families with other names or defaults."""
     if model_type == "llama4_text":
         wide = text.get("intermediate_size")
         return text | {
@@ -297,13 +291,13 @@ _ALIASES = {
 
 
 def _number(text: Json, name: str, otherwise: int = 0) -> int:
-    """A whole number by its name or one of its aliases."""
+    """A whole number by its name or an alias."""
     values = (text.get(key) for key in (name, *_ALIASES.get(name, ())))
     return whole(next((value for value in values if value is not None), None), otherwise)
 
 
 def _with_defaults(text: Json, model_type: str) -> Json:
-    """Configs may leave out what their authors' class defaults to; only then is transformers asked (a slow import)."""
+    """The config with the defaults of its class in transformers, if required keys are missing (a slow import)."""
     if not _number(text, "num_hidden_layers") and (kinds := items(text, "layers_block_type")):
         text = text | {"num_hidden_layers": len(kinds)}
     if all(_number(text, name) for name in _REQUIRED):
@@ -342,11 +336,11 @@ def _shape(text: Json, family: Family) -> Shape | None:
     return Shape(**figures | derived)
 
 
-_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # Nemotron-H: each layer is one of them
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # Nemotron-H: one letter per layer
 
 
 def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What mixes tokens in every layer, and what comes after it."""
+    """``Shape.mixers`` and ``Shape.mlps``."""
     kinds = [str(kind) for kind in items(text, "layers_block_type") or items(text, "layer_types")]
     if isinstance(pattern := text.get("hybrid_override_pattern"), str):
         kinds = [_PATTERN.get(letter, letter) for letter in pattern]
@@ -363,8 +357,8 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
 
 
 def _moe_layers(text: Json, layers: int) -> set[int]:
-    """Layers with routed experts: the first k dense (DeepSeek), every n-th sparse or a list of dense ones (Qwen), or a
-    list that says it of each layer (``moe_layer_freq``)."""
+    """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen), or as a list
+    ``moe_layer_freq`` says for each layer."""
     if each := items(text, "moe_layer_freq"):
         return {layer for layer, sparse in enumerate(each[:layers]) if sparse}
     step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)
@@ -375,7 +369,7 @@ def _moe_layers(text: Json, layers: int) -> set[int]:
 
 
 def _sliding(text: Json, model_type: str, shape: Shape) -> tuple[int | None, int]:
-    """(window, layers that have it). transformers' ``layer_types`` where the config has it, else each family's rule."""
+    """(window, number of layers with it), by ``layer_types`` if the config has it, else by the family's rule."""
     window, layers = _number(text, "sliding_window"), shape.num_hidden_layers
     if not window or text.get("use_sliding_window") is False:
         return None, 0
@@ -396,7 +390,7 @@ _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepsee
 
 
 def _max_model_len(text: Json, model_type: str) -> int | None:
-    """vLLM's rule: the smallest of the keys for it, times the factor of a rope scaling that is not in it already."""
+    """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not include already."""
     own = whole(text.get("model_max_length"))
     given = [own] if own else [length for key in _LENGTHS if (length := whole(text.get(key)))]
     if not given:

@@ -1,7 +1,7 @@
-"""Parameters of a transformer: how many by part, from the figures of its config.json.
+"""Counts the parameters of a transformer by part, from the figures of its config.json.
 
-One formula, and a table of what each architecture family adds to it (biases, extra norms, sinks); checked against
-published counts in tests/unit/catalog. Layers without attention: Qwen3-Next's gated delta networks (transformers 5.19
+One formula, and a table of what each architecture adds to it (biases, extra norms, sinks); tests/unit/catalog checks it
+against published counts. Layers without attention: Qwen3-Next's gated delta networks (transformers 5.19
 ``modeling_qwen3_next.py``) and Nemotron-H's Mamba-2 (``modeling_nemotron_h.py``, where a layer has one mixer only).
 """
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 LARGEST = 10**9  # of the figures of a config.json
 
 
-# A value of a kind that nobody expects counts as not given: configs are written by many programs.
+# Configs are written by many programs: a value of an unexpected type counts as missing.
 def mapping(config: Json, name: str) -> Json:
     value = config.get(name)
     return value if isinstance(value, dict) else {}
@@ -32,10 +32,10 @@ def whole(value: object, otherwise: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Counts by part. ``experts`` are the routed ones only; shared experts and routers are in ``mlp``.
+    """Counts by part. ``experts`` are the routed ones; ``mlp`` includes shared experts and routers.
 
-    ``kv_projection`` and ``latents`` (of ``attention``) and ``routers`` (of ``mlp``) are counted above already: tensor
-    parallelism divides the first by the KV heads at most, and every rank holds the others whole.
+    ``kv_projection`` and ``latents`` are also part of ``attention``, ``routers`` of ``mlp``. Tensor parallelism divides
+    the KV projection by at most the number of KV heads, and every rank has all latents and routers.
     """
 
     embedding: int
@@ -55,16 +55,16 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one ``model_type`` adds to the formula. None: the config's ``attention_bias`` or ``mlp_bias`` says."""
+    """What a ``model_type`` adds to the formula. None: as the config's ``attention_bias`` or ``mlp_bias`` says."""
 
     qkv_bias: bool | None = None
     o_bias: bool | None = None
     mlp_bias: bool | None = None
-    gated: bool = True  # gate, up and down projections; else up and down
+    gated: bool = True  # MLPs of gate, up and down projections; else only up and down
     norms_per_layer: int = 2
     norm_bias: bool = False  # LayerNorm with weight and bias instead of RMSNorm
     qk_norm: bool = False
-    tied: bool = False  # lm_head shares the embedding unless the config says otherwise
+    tied: bool = False  # by default lm_head is the embedding
     learned_positions: int | None = None  # rows of a learned position table beyond max_position_embeddings
     lm_head_bias: bool = False
     shared_expert_gate: bool = False
@@ -113,7 +113,7 @@ FAMILIES: dict[str, Family] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The figures of a config.json that the formula needs, in vLLM's and transformers' words."""
+    """The figures of a config.json that the formula needs, by vLLM's and transformers' names."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -130,7 +130,7 @@ class Shape:
     num_experts_per_tok: int = 0
     moe_intermediate_size: int = 0
     shared_expert_intermediate_size: int = 0
-    moe_latent_size: int = 0  # width of the experts' inputs where they have a projection of their own
+    moe_latent_size: int = 0  # width of the experts' inputs, if they are projected
     kv_lora_rank: int = 0
     q_lora_rank: int = 0
     qk_nope_head_dim: int = 0
@@ -148,13 +148,13 @@ class Shape:
     ssm_state_size: int = 0
     n_groups: int = 0
     conv_kernel: int = 0
-    # Of every layer what mixes tokens (attention, linear, mamba) and what comes after it (mlp, moe); "": nothing.
+    # For every layer what mixes tokens (attention, linear, mamba) and what follows (mlp, moe); "": nothing.
     mixers: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
 
     @property
     def num_attention_layers(self) -> int:
-        """Layers that hold a KV cache."""
+        """Number of layers with a KV cache."""
         return self.mixers.count("attention")
 
     @property
@@ -163,12 +163,12 @@ class Shape:
 
     @property
     def mla(self) -> bool:
-        """Multi-head latent attention: the KV cache holds one latent per token instead of keys and values per head."""
+        """Whether it has multi-head latent attention: one latent per token in the KV cache, no keys and values."""
         return self.kv_lora_rank > 0
 
 
 def count(shape: Shape, family: Family) -> Parameters:
-    """Parameters by part. What mixes tokens without attention counts as ``attention``."""
+    """Parameters by part; ``attention`` includes layers that mix tokens without attention."""
     layers, hidden, sparse = shape.num_hidden_layers, shape.hidden_size, shape.num_moe_layers
     mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, _or(family.mlp_bias, shape.mlp_bias))
     shared = 0
@@ -235,7 +235,7 @@ def _mamba(shape: Shape) -> int:
 
 
 def _latents(shape: Shape) -> int:
-    """The projections down to MLA's latents: too small to be worth dividing, every rank holds them."""
+    """The projections to MLA's latents: too small to be divided, so every rank has them."""
     width = shape.kv_lora_rank + shape.qk_rope_head_dim + shape.q_lora_rank
     return shape.hidden_size * width + shape.kv_lora_rank + shape.q_lora_rank
 

@@ -1,6 +1,6 @@
-"""How a checkpoint's weights are stored, from what its config says: in how many bits, which parts, in which groups.
+"""How a checkpoint's weights are stored, by its config: in how many bits, which parts, in which groups.
 
-Read of vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7
+Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0.5.23 ``server_args.py``; TGI 3.3.7
 README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation; compressed-tensors' and ModelOpt's own formats.
 """
 
@@ -42,12 +42,11 @@ _EXPERTS_ONLY = {"int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_onlin
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a checkpoint's weights are stored. ``bits`` includes scales and zero points, per weight.
+    """How a checkpoint's weights are stored. ``bits`` per weight include scales and zero points.
 
     ``scheme`` is what a kernel must compute, whatever the format is called: ``int8`` or ``fp8 per channel`` (weights
-    and activations), ``int4 weights`` (activations stay 16 bit); empty where that is not known. ``shares``: of the
-    weights of ``attention``, ``mlp``, ``experts`` and ``lm_head``, how much is quantized at all; ``part_bits``: where a
-    part has other bits.
+    and activations), ``int4 weights`` (activations stay 16 bits); empty if it is not known. ``shares``: how much of
+    ``attention``, ``mlp``, ``experts`` and ``lm_head`` is quantized; ``part_bits``: bits of parts that differ.
     """
 
     method: str
@@ -55,15 +54,15 @@ class Quantization:
     group_size: int | None = None  # inputs that share a scale
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
     scheme: str = ""
-    kv_cache_dtype: str | None = None  # that the checkpoint asks for, where the settings say nothing
-    shares: Mapping[str, float] = field(default_factory=dict)  # what is not named: all of it, of lm_head nothing
+    kv_cache_dtype: str | None = None  # of the checkpoint; settings override it
+    shares: Mapping[str, float] = field(default_factory=dict)  # by default all of a part, and nothing of lm_head
     part_bits: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, part: str) -> float:
         return self.shares.get(part, 0.0 if part == "lm_head" else 1.0)
 
     def bytes_of(self, part: str, plain: float) -> float:
-        """Bytes of one weight on average; ``plain``: of one that is not quantized."""
+        """Average bytes of one weight; ``plain``: bytes of an unquantized one."""
         share = self.share(part)
         return share * self.part_bits.get(part, self.bits) / 8 + (1 - share) * plain
 
@@ -72,14 +71,14 @@ class Quantization:
         return not self.share("attention") and not self.share("mlp")
 
 
-EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` where nothing but experts is quantized
+EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` when only experts are quantized
 NVFP4, MXFP4, MXFP8 = 4.5, 4.25, 8.25  # bits with an 8-bit scale for 16, 32 and 32 weights
 
 
 def quantization_from_config(config: Json | None, shape: Shape | None = None) -> Quantization | None:
-    """The ``quantization_config`` of a checkpoint in one shape, None when its weights are not quantized.
+    """A checkpoint's ``quantization_config``, None when its weights are not quantized.
 
-    ``shape`` tells which modules there are: without it all but the head counts as quantized.
+    ``shape`` tells which modules exist: without it everything but the head counts as quantized.
     """
     if not config:
         return None
@@ -99,7 +98,7 @@ def _other(method: str, config: Json) -> Quantization:
 
 
 def _kv_cache_dtype(config: Json) -> str | None:
-    """Of ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``: vLLM 0.32 utils/torch_utils.py reads the same."""
+    """Read from ``kv_cache_scheme`` or modelopt's ``kv_cache_quant_algo``, as vLLM 0.32 utils/torch_utils.py does."""
     scheme = mapping(config, "kv_cache_scheme")
     if scheme.get("type") == "float":
         return {8: "fp8", 4: "nvfp4"}.get(whole(scheme.get("num_bits")))
@@ -108,7 +107,7 @@ def _kv_cache_dtype(config: Json) -> str | None:
 
 
 def _grouped(method: str, config: Json) -> Quantization:
-    """Integer weights with a 16-bit scale and a zero point of as many bits per group."""
+    """Integer weights; each group has a 16-bit scale and a zero point with the bits of a weight."""
     bits, group = whole(config.get("bits")) or whole(config.get("w_bit"), 4), whole(config.get("group_size")) or None
     stored = bits + ((16 + bits) / group if group else 0)
     return Quantization(method, stored, group_size=group, scheme=f"int{bits} weights")
@@ -134,7 +133,7 @@ def _block(config: Json, name: str) -> tuple[int, int] | None:
 
 
 def _weights_of(method: str, weights: Json, quantized_inputs: bool) -> Quantization:
-    """One scheme of compressed-tensors or quark, in compressed-tensors' words."""
+    """One scheme of compressed-tensors or quark, by compressed-tensors' names."""
     bits, strategy, block = (
         whole(weights.get("num_bits"), 8),
         weights.get("strategy"),
@@ -204,7 +203,7 @@ def _algorithm(name: object) -> tuple[float, str]:
 
 
 def _algorithms(config: Json) -> dict[str, str]:
-    """Algorithm of every module that has one: of a mixed checkpoint, or of experts alone."""
+    """Algorithm by module, in checkpoints that mix algorithms or quantize only experts."""
     config = config | mapping(config, "quantization")
     layers = mapping(config, "quantized_layers")
     named = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
@@ -225,7 +224,7 @@ def _modelopt(method: str, config: Json, algorithms: Mapping[str, str]) -> Quant
     return Quantization(named, bits, group if bits != 8 else None, scheme=scheme)
 
 
-# -- which modules: names in configs are paths, prefixes, patterns, or parts of paths
+# -- which modules are quantized: configs name them by path, prefix, pattern or part of a path
 
 
 _SPELLINGS = (
@@ -235,14 +234,14 @@ _SPELLINGS = (
 
 
 def _plain(name: str) -> str:
-    """One spelling for the names that programs give the same module."""
+    """One spelling for a module that programs name differently."""
     for theirs, ours in _SPELLINGS:
         name = name.replace(theirs, ours)
     return re.sub(r"^(?:(?:language_model|model|backbone|transformer)\.)+", "", name)
 
 
 def _named(entries: Collection[str]) -> Callable[[str], bool]:
-    """Whether a module is meant by one of ``entries``: its path, a part of that, a pattern with ``*``, a ``re:``."""
+    """Tells whether one of ``entries`` means a module: a path, a part of one, a pattern with ``*``, or ``re:...``."""
     plain = {_plain(entry) for entry in entries if "*" not in entry and not entry.startswith("re:")}
     stars = [re.escape(_plain(entry)).replace(r"\*", ".*") for entry in entries if "*" in entry and "re:" not in entry]
     pattern = re.compile(rf"(?:{'|'.join(stars)})(?:\..*)?$") if stars else None
@@ -276,7 +275,7 @@ _LEFT_ALONE = (
 
 
 def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], shape: Shape) -> Quantization:
-    """With the share of every part that is quantized, by the names of all its modules."""
+    """The quantization with the quantized share of every part, found from the names of all modules."""
     entries = [str(entry) for name in _LEFT_ALONE for entry in items(config, name)]
     entries += [f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")]  # GPTQModel
     if config.get("moe_quant_algo"):  # the rest is as quant_method says
@@ -304,7 +303,7 @@ def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], s
 
 
 def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
-    """(part, path, weights) of everything that may be quantized; of experts, which are all alike, the first."""
+    """(part, path, weights) of all modules that may be quantized; only the first expert, since all are alike."""
     hidden, heads = shape.hidden_size, shape.num_attention_heads * shape.head_dim
     keys, nope = shape.num_key_value_heads * shape.head_dim, shape.qk_nope_head_dim
     attention = {"q_proj": hidden * heads, "k_proj": hidden * keys, "v_proj": hidden * keys, "o_proj": hidden * heads}
@@ -345,7 +344,7 @@ def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
 
 
 def online_quantization(quantization: str | None) -> Quantization | None:
-    """What an engine makes of a 16-bit checkpoint while it loads; None for a method that does nothing then."""
+    """What an engine makes of a 16-bit checkpoint while loading it; None for methods that need a quantized one."""
     if quantization is None or quantization not in ONLINE:
         return None
     bits, scheme = ONLINE[quantization]

@@ -20,9 +20,9 @@ import numpy as np
 
 from orchestrator.cluster.base import Allocation, Ready, Stopped
 from orchestrator.cluster.calls import in_thread
-from orchestrator.engines import program_of
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
+from orchestrator.engines.engine import program_of
 from orchestrator.engines.failures import LastWords, Phase, classify
 from orchestrator.engines.leases import Holding, Lease, living
 from orchestrator.engines.ownership import node_folder

@@ -21,7 +21,7 @@ from orchestrator.cluster.base import ASK_LIMIT_S, Machine
 from orchestrator.cluster.node_network import mtus, unknown_interfaces
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
-from orchestrator.engines.ports import FIRST, LAST, is_free
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
 from orchestrator.engines.reaper import leftovers
 from orchestrator.errors import OrchestratorError
 from orchestrator.redaction import redacted
@@ -33,7 +33,7 @@ from orchestrator.telemetry.gpu_health import health
 
 HUB_LIMIT_S = 8.0
 RUNTIME_LIMIT_S = 10.0
-TRIED_PORTS = 50
+PORT_STEP = 220  # fifty of the ports of engines are tried
 WRITTEN_BYTES = 4 << 20  # test write to the results
 LIMITS = ("nofile", "memlock", "nproc")
 SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave behind in /dev/shm
@@ -77,7 +77,7 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
         "segments": sum(len(list((root / "dev/shm").glob(pattern))) for pattern in SEGMENTS),
         "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
         "outgoing_ports": [int(one) for one in _text(root / "proc/sys/net/ipv4/ip_local_port_range").split()],
-        "taken_ports": sum(not is_free(port) for port in range(FIRST, LAST, (LAST - FIRST) // TRIED_PORTS)),
+        "taken_ports": sum(not is_free(port) for port in range(FIRST_PORT, LAST_PORT, PORT_STEP)),
         "disk": {what: _space(folder) for what, folder in disks.items()},
         "infiniband": {
             str(path.relative_to(root / "sys/class/infiniband").parent): _text(path)

@@ -157,7 +157,7 @@ def no_term(facts: ModelFacts) -> str | None:
     """What the formulas have no term for in a model: GLM-5 and Qwen3.5 took up to three times the predicted time."""
     if facts.shape.index_n_heads:
         return "sparse attention"
-    return "layers without attention" if facts.num_attention_layers < facts.shape.num_hidden_layers else None
+    return "layers without attention" if facts.shape.num_attention_layers < facts.shape.num_hidden_layers else None
 
 
 def _costs(settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants) -> Costs:
@@ -228,7 +228,7 @@ def _attention(
         prefill_pair = 2.0 * (shape.qk_nope_head_dim + shape.qk_rope_head_dim + shape.v_head_dim)
     flops = tensor * device.flops_for("bfloat16") * constants.attention_efficiency / shape.num_attention_heads
     bandwidth = device.bandwidth_bytes_s * constants.kv_efficiency
-    layers = facts.num_attention_layers - facts.num_sliding_layers
+    layers = facts.shape.num_attention_layers - facts.num_sliding_layers
     return {
         "context_s": max(full / bandwidth, layers * decode_pair / flops),
         "window_s": max(sliding / bandwidth, facts.num_sliding_layers * decode_pair / flops),

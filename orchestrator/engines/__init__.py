@@ -32,8 +32,3 @@ ROUTERS: Registry[Engine] = Registry(
         "sglang_router": "orchestrator.engines.sglang_router:ROUTER",
     },
 )
-
-
-def program_of(name: str) -> Engine:
-    """An engine or a router. Raises InputError for a name that is neither."""
-    return ROUTERS[name] if name in ROUTERS else ENGINES[name]

@@ -1,4 +1,4 @@
-"""Shared by all engines: settings become the command of one rank, its log becomes figures."""
+"""Building blocks of engines: settings become the command of one rank, and its log becomes figures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ NO_USE = "no workload asks for LoRA adapters, guided output or images, so what i
 _UNUSED = re.compile(
     r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc)"
 )
-BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins of engines that would choose by the GPU's memory
-
-
+BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}  # pins for engines that choose by the GPU's memory
 PLACE, PLACES = re.compile(r"\{([a-z_]+)\}"), ("rank", "host", "master_host", "launch_id", "workdir")  # in `env`
 
 
@@ -31,56 +29,56 @@ PLACE, PLACES = re.compile(r"\{([a-z_]+)\}"), ("rank", "host", "master_host", "l
 class Worker:
     """One replica as its router sees it."""
 
-    role: str  # "" where all do all
+    role: str  # prefill or decode; "" without roles
     url: str
-    port: int = 0  # where it tells other roles of its KV cache: its node's ``rpc_port``
+    port: int = 0  # where other roles learn about its KV cache: its node's ``rpc_port``
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One rank of a replica on its node: what the agent there knows when the engine starts."""
+    """One rank of a replica and its node: what the agent there knows when the engine starts."""
 
     rank: int = 0  # 0 serves HTTP
-    host: str = "127.0.0.1"  # address other nodes reach this one by
+    host: str = "127.0.0.1"  # this node's address for other nodes
     port: int = 8000  # HTTP port, free on rank 0's node
     master_host: str = "127.0.0.1"  # rank 0's address
     master_port: int = 29501  # rendezvous of a multi-node replica, free on rank 0's node
-    rpc_port: int = 29550  # a second meeting place, free on rank 0's node
-    extra_ports: tuple[int, ...] = ()  # more free ports on this node, for engines that need them
-    bind: str = "127.0.0.1"  # address the HTTP server listens on: loopback unless clients sit elsewhere
-    devices: tuple[str, ...] = ()  # GPU indices or UUIDs given to us, sorted; empty on cpu
-    cores: tuple[int, ...] = ()  # CPU cores this rank may use
-    workdir: str = "."  # a folder of this launch on this node, for files an engine needs
+    rpc_port: int = 29550  # a second rendezvous, free on rank 0's node
+    extra_ports: tuple[int, ...] = ()  # more free ports on this node
+    bind: str = "127.0.0.1"  # address of the HTTP server: loopback unless clients are on other hosts
+    devices: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, sorted; empty on cpu
+    cores: tuple[int, ...] = ()  # CPU cores to use
+    workdir: str = "."  # this launch's folder on this node
     launch_id: str = ""
     model_path: str = ""  # what to serve: a local folder or a hub id
-    role: str = ""  # of `roles`: prefill or decode
-    workers: tuple[Worker, ...] = ()  # of a router: what it routes to
+    role: str = ""  # prefill, decode, or "" without roles
+    workers: tuple[Worker, ...] = ()  # of a router: the replicas behind it
 
     @property
     def http_port(self) -> int:
-        """Where engines listen whose followers open a server too: ranks may share a host, and then not rank 0's."""
+        """The HTTP port for engines that open a server on every rank: ranks on one host cannot share rank 0's port."""
         return self.extra_ports[0] if self.rank and self.extra_ports else self.port
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. ``secrets`` go into its environment and nowhere else."""
+    """A process to start. ``secrets`` are environment variables that must not appear anywhere else."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    files: dict[str, str] = field(default_factory=dict)  # written below workdir before the start: name -> text
-    folders: tuple[str, ...] = ()  # made before the start where they are missing: what a container mounts
-    inherits: tuple[str, ...] | None = None  # how the names of the node's variables start that it sees; None: all
-    hides: tuple[str, ...] = ()  # variables of the node that it must not see
-    after: tuple[str, ...] = ()  # argv run once the process is gone, however it went: removes a container
-    grace_s: float | None = None  # between SIGTERM and SIGKILL, where waiting longer gains nothing; None: the owner's
-    notes: tuple[str, ...] = ()  # what was decided that the settings left open, one sentence each
+    files: dict[str, str] = field(default_factory=dict)  # name -> text, written below workdir before the start
+    folders: tuple[str, ...] = ()  # created before the start, because a container mounts them
+    inherits: tuple[str, ...] | None = None  # prefixes of the node's variables that it inherits; None: all
+    hides: tuple[str, ...] = ()  # variables of the node that it does not inherit
+    after: tuple[str, ...] = ()  # argv that runs when the process is gone, whatever ended it: removes a container
+    grace_s: float | None = None  # between SIGTERM and SIGKILL, if shorter than the owner's; None: the owner's
+    notes: tuple[str, ...] = ()  # decisions that the settings left open, one sentence each
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How one field becomes arguments.
+    """How a field becomes command line arguments.
 
     value: ``--x 3``; switch: ``--x`` or ``--no-x``; bare: ``--x`` for true, ``inverse`` for false (None: nothing);
     json: ``--x '{…}'``; off: ``--x`` for false.
@@ -89,8 +87,8 @@ class Flag:
     name: str
     kind: Kind = "value"
     inverse: str | None = None
-    choices: tuple[str, ...] = ()  # all values the engine takes, where its source names them
-    # What stands there where it is not the field's own value, from that and all settings; None: the flag is left out.
+    choices: tuple[str, ...] = ()  # all values that the engine accepts, if its source lists them
+    # The flag's value, computed from the field's value and all settings; None: the flag is left out.
     of: Callable[[Any, EngineSettings], Any] | None = None
 
     def arguments(self, value: Any, settings: EngineSettings) -> list[str]:
@@ -108,37 +106,37 @@ class Flag:
         return [self.name, str(value)]
 
 
-Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field; a field may need several
+Flags = Mapping[str, Flag | tuple[Flag, ...]]  # by field
+
+
+def named(*fields: str, kind: Kind = "value") -> dict[str, Flag]:
+    """Flags with the names of their fields, as vLLM has most of them: ``--max-model-len`` for ``max_model_len``."""
+    return {name: Flag("--" + name.replace("_", "-"), kind) for name in fields}
 
 
 def each(flags: Flags) -> list[tuple[str, Flag]]:
-    """Every flag, with its field, in the table's order."""
+    """(field, flag) of every flag, in the table's order."""
     return [(name, flag) for name, own in flags.items() for flag in (own if isinstance(own, tuple) else (own,))]
 
 
 def mapped(settings: EngineSettings, flags: Flags) -> list[str]:
-    """Arguments of the fields that were set, in the table's order."""
+    """Arguments for the fields that are set, in the table's order."""
     given = [(flag, getattr(settings, name)) for name, flag in each(flags)]
     return [text for flag, value in given if value is not None for text in flag.arguments(value, settings)]
 
 
 def filled(text: str, node: Node) -> str:
-    """A value of ``env`` with what differs from rank to rank: ``{rank}``, ``{host}`` and the like."""
+    """A value of ``env`` with ``{rank}``, ``{host}`` and the like filled in for this rank."""
     return PLACE.sub(lambda match: str(getattr(node, match[1])) if match[1] in PLACES else match[0], text)
 
 
-def tensor_ranks(enabled: bool, settings: EngineSettings) -> int | None:
-    """``Flag.of`` where expert parallelism is a number: experts are spread over the tensor-parallel ranks."""
-    return settings.tensor_parallel_size if enabled else None
-
-
 def blocks(default: int) -> Callable[[int, EngineSettings], int]:
-    """``Flag.of`` where a KV cache is counted in blocks: tokens in whole ones. ``default``: the engine's block size."""
+    """``Flag.of`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the engine's block size."""
     return lambda tokens, settings: -(-tokens // (settings.block_size or default))
 
 
 def extra_arguments(settings: EngineSettings) -> list[str]:
-    """Flags of ``extra_args``: true is a bare flag, a list several values, false and null nothing."""
+    """Flags of ``extra_args``: true gives a bare flag, a list several values, false and null nothing."""
     arguments: list[str] = []
     for name, value in settings.extra_args.items():
         if value is None or value is False or not name.startswith("-"):
@@ -152,7 +150,7 @@ def extra_arguments(settings: EngineSettings) -> list[str]:
 
 
 def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
-    """Names in ``extra_args``, in any spelling, that are one of ``flags`` and say something (not false, 0 or null)."""
+    """Names in ``extra_args`` that mean one of ``flags`` in any spelling, unless their value is false, 0 or null."""
     plain = {_plain(flag) for flag in flags}
     return [name for name, value in settings.extra_args.items() if value and _plain(name) in plain]
 
@@ -160,16 +158,16 @@ def among(settings: EngineSettings, flags: Iterable[str]) -> list[str]:
 def taken(
     engine: str, settings: EngineSettings, owners: Mapping[str, str], keys: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Sentences about ``extra_args`` that name no flag, one that a field or this program sets, or one without use.
+    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets, or that have no use.
 
-    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"); ``keys``: the same of keys of
-    the engine's own file, None where it reads none.
+    ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this program"). ``keys``: the same for keys of
+    the engine's own configuration file, None if it has none.
     """
     plain = {_plain(flag): owner for flag, owner in owners.items()}
     sentences = []
     for name in settings.extra_args:
         if not name.startswith("-") and keys is None:
-            sentences.append(f"extra_args: {name!r} is no flag; write {'--' + name!r}")
+            sentences.append(f"extra_args: {name!r} is not a flag; write {'--' + name!r}")
         elif owner := plain.get(_plain(name)) or _owner_of_key(name, keys or {}) or _abbreviates(_plain(name), plain):
             sentences.append(f"extra_args: {name} is set by {owner}; {engine} would get it twice")
         elif _UNUSED.match("--" + name.lstrip("-")):
@@ -178,14 +176,14 @@ def taken(
 
 
 def _abbreviates(name: str, owners: Mapping[str, str]) -> str | None:
-    """Who sets the flag that this is the beginning of: parsers of Python take it for that flag."""
+    """Who sets the flag that ``name`` abbreviates: Python's argparse accepts prefixes of flags."""
     if not name.startswith("--") or len(name) < len("--xx"):
         return None
     return next((owner for flag, owner in owners.items() if flag.startswith(name)), None)
 
 
 def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:
-    """Who sets this key of a file, or a part of it, or what it would be a part of."""
+    """Who sets this key of a file, a key inside it, or a key that contains it."""
     return next(
         (owner for key, owner in keys.items() if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")), None
     )
@@ -193,14 +191,14 @@ def _owner_of_key(name: str, keys: Mapping[str, str]) -> str | None:
 
 @cache
 def _plain(flag: str) -> str:
-    """One spelling for all spellings of a flag: ``--max_num_seqs=3``, ``--no-x``, vLLM's ``--json-flag.key``."""
+    """A flag without its variants: ``--max_num_seqs=3``, ``--no-x``, vLLM's ``--json-flag.key``."""
     name = flag.split("=")[0].replace("_", "-")
     name = name.split(".")[0] if name.startswith("-") else name
     return "--" + name.removeprefix("--no-") if name.startswith("--no-") else name
 
 
 def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
-    """Rendezvous over several nodes, for engines whose flags are named like SGLang's; [] on one node."""
+    """Arguments to meet the other nodes, for engines with SGLang's flag names; [] on one node."""
     if settings.nnodes == 1:
         return []
     meet = f"{node.master_host}:{node.master_port}"
@@ -208,7 +206,7 @@ def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def core_groups(settings: EngineSettings, node: Node) -> str:
-    """The cores of each rank on this node, ``0,1|2,3``: what the node was given, divided among them; "": unknown."""
+    """This node's cores divided among its ranks, as ``0,1|2,3``; "" if no cores are given."""
     ranks, cores = settings.devices_per_node, node.cores
     size = max(1, len(cores) // ranks)
     groups = [[cores[(rank * size + i) % len(cores)] for i in range(size)] for rank in range(ranks) if cores]
@@ -216,9 +214,9 @@ def core_groups(settings: EngineSettings, node: Node) -> str:
 
 
 def program(settings: EngineSettings, name: str) -> str:
-    """The executable: in the venv that ``executable`` names, or ``executable`` itself, or ``name`` from PATH.
+    """The program to run: ``name`` in the venv ``executable``, the file ``executable``, or ``name`` from PATH.
 
-    In a container image it is always ``name``: paths of the node mean nothing there.
+    In a container it is always ``name``, since paths of the node mean nothing there.
     """
     place = settings.executable
     if place is None or settings.image is not None:
@@ -229,9 +227,9 @@ def program(settings: EngineSettings, name: str) -> str:
 
 
 def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, ...] | None:
-    """The first ``numbers`` of the engine's version, as it is named, installed or the image's tag; None: nothing tells.
+    """The first ``numbers`` parts of the engine's version, by setting, installation or image tag; None: not known.
 
-    A tag begins with three numbers: NVIDIA's of two are a year and a month.
+    Only tags with three parts count: NVIDIA's tags of two parts are a year and a month.
     """
     installed = settings.executable and settings.image is None and installed_version(settings.executable, package)
     pattern = "v?" + r"\.".join([r"(\d+)"] * numbers)
@@ -242,12 +240,12 @@ def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, 
 
 
 def for_granted(release: str) -> str:
-    """A note where ``release`` gives None."""
-    return f"nothing tells its release: {release} is taken for granted; engine_version says another"
+    """A note for an engine whose ``release`` is not known."""
+    return f"its release is not known: {release} is assumed; set engine_version for another"
 
 
 def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
-    """For engines that are proven ours by their listening socket alone: docker's processes are its daemon's."""
+    """Problem of engines that only their listening socket proves to be ours: docker's daemon owns its processes."""
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []
     return [
@@ -262,10 +260,10 @@ def random_key() -> str:
 
 
 def with_key(settings: EngineSettings, module: str, function: str, flag: str) -> list[str]:
-    """Starts an engine that takes its key as an argument only, without the key in any command line.
+    """Arguments to start an engine that takes its key only as an argument, while keeping the key off command lines.
 
-    Its own entry point is called by the environment's Python, which adds ``flag`` from the variable KEY_VARIABLE.
-    ``executable`` names the venv, or that Python.
+    The venv's Python calls the engine's entry point and adds ``flag`` with the value of the variable KEY_VARIABLE.
+    ``executable`` names the venv or its Python.
     """
     code = (
         f"import os, sys; from {module} import {function}; "
@@ -275,12 +273,12 @@ def with_key(settings: EngineSettings, module: str, function: str, flag: str) ->
 
 
 def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
-    """What every engine gets: a log without delay, its GPUs and no other, no hub where there is no need of one."""
+    """Variables of every engine: an unbuffered log, only its own GPUs, and no hub for local models."""
     env = {"PYTHONUNBUFFERED": "1"}
     if hardware.is_cpu or node.devices:
         name = "HIP_VISIBLE_DEVICES" if hardware.is_amd else "CUDA_VISIBLE_DEVICES"
         env[name] = "" if hardware.is_cpu else ",".join(node.devices)
-    if settings.nnodes > 1 and not hardware.is_cpu:  # over which network it runs stands in its log then
+    if settings.nnodes > 1 and not hardware.is_cpu:  # so that its log names the network
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
     if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
         env["HF_HUB_OFFLINE"] = "1"
@@ -288,15 +286,15 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
 
 
 def nonce_name(settings: EngineSettings, node: Node) -> str:
-    """A model name that no other server can have: it ends with the launch id."""
+    """A model name that no other server has: it ends with the launch id."""
     name = settings.served_model_name or settings.model.rstrip("/").rsplit("/", 1)[-1]
     return f"{name}-{node.launch_id}" if node.launch_id else name
 
 
 def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
-    """Reads a log: name -> (regular expression with one group, what makes a value of it).
+    """A reader of logs. ``patterns``: name -> (regular expression with one group, conversion of its text).
 
-    What several ranks say differs little: of numbers the largest counts, of texts the first.
+    If several ranks log a value, the largest number or the first text counts.
     """
     compiled = {name: (re.compile(pattern), convert) for name, (pattern, convert) in patterns.items()}
 
@@ -311,5 +309,5 @@ def reading(patterns: Patterns) -> Callable[[str], dict[str, Any]]:
 
 
 def gib(number: str | float) -> int:
-    """Bytes of what a log calls GiB, or GB and means GiB."""
+    """Bytes from a log's GiB; some logs call them GB."""
     return round(float(number) * (1 << 30))

@@ -1,12 +1,13 @@
-"""The emulator (``orchestrator/emulator``) as an engine: a sweep without a GPU; every row of it says ``emulated``.
+"""The emulator (``orchestrator/emulator``) as an engine, for sweeps without GPUs. All its rows say ``emulated``.
 
-It speaks vLLM's API and imitates vLLM's log and metrics, so it is read by vLLM's patterns.
+It has vLLM's API and imitates vLLM's log and metrics, so vLLM's patterns read them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import orchestrator
@@ -21,7 +22,7 @@ from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 CONFIG = "emulator.json"
-# What the timing model has no term for.
+# Settings that the timing model does not cover.
 _UNKNOWN = {
     "speculative": "speculative decoding",
     "kv_transfer_config": "transfer of KV caches between engines",
@@ -31,27 +32,24 @@ _UNKNOWN = {
     "stream_interval": "several tokens per event",
     "max_input_len": "a limit on the prompt alone",
 }
-_PART_OF_THIS = dict.fromkeys(
-    ("image", "container_runtime", "executable", "engine_version"), "the emulator is part of this program"
-)
-REFUSED = {field: f"the emulator's model knows nothing of {what}" for field, what in _UNKNOWN.items()} | _PART_OF_THIS
+REFUSED = {field: f"the emulator's timing model does not cover {what}" for field, what in _UNKNOWN.items()}
+for field in ("image", "container_runtime", "executable", "engine_version"):
+    REFUSED[field] = "the emulator is part of this program"
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    """A profile that cannot be read, unknown flags and faults."""
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
+    """Unknown flags, unreadable profiles and unknown faults."""
     known = {flag for action in parser()._actions for flag in action.option_strings}
-    unknown = [flag for flag in settings.extra_args if flag.startswith("-") and flag not in known]
-    found = [f"extra_args: the emulator has no flag {flag}" for flag in unknown]
-    faults = settings.extra_args.get("--fault", [])
+    for flag in settings.extra_args:
+        if flag.startswith("-") and flag not in known:
+            yield f"extra_args: the emulator has no flag {flag}"
+    given = settings.extra_args.get("--fault", [])
     try:
-        profile = load_profile(settings.profile)
+        with_faults(load_profile(settings.profile), list(map(str, given if isinstance(given, list) else [given])))
     except InputError as error:
-        return [*found, str(error)]
-    try:
-        with_faults(profile, [str(fault) for fault in (faults if isinstance(faults, list) else [faults])])
+        yield str(error)
     except ValueError as error:
-        found.append(f"extra_args --fault: {error}")
-    return found
+        yield f"extra_args --fault: {error}"
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -85,7 +83,7 @@ ENGINE = Engine(
     on_amd=True,
     several_nodes=True,
     routers=("vllm_router",),
-    pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),  # it imitates a GPU wherever it runs
+    pins=lambda settings, hardware: vllm.batch_pins(settings, command.BATCH),  # it imitates a GPU on any hardware
     more_problems=_problems,
     start=_start,
     key_variable=API_KEY_VARIABLE,

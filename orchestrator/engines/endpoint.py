@@ -1,9 +1,11 @@
-"""A server that already runs somewhere: nothing is launched, stopped or reset.
+"""A server that already runs somewhere: it is never launched, stopped or reset.
 
-Spoken to in the widest understood form of each API: text prompts, ``ignore_eos``, usage at the end.
+Requests use what most servers understand: text prompts, ``ignore_eos``, and usage at the end of a stream.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from orchestrator.engines import vllm
 from orchestrator.engines.command import Node
@@ -12,15 +14,13 @@ from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.url is None:
-        found.append("url: an endpoint needs one, like http://host:8000")
+        yield "url: an endpoint needs one, like http://host:8000"
     elif not settings.url.startswith(("http://", "https://")):
-        found.append(f"url: {settings.url!r} starts with neither http:// nor https://")
+        yield f"url: {settings.url!r} starts with neither http:// nor https://"
     if settings.replicas != 1:
-        found.append("replicas: an endpoint is one server; list several deployments instead")
-    return found
+        yield "replicas: an endpoint is one server; list several deployments instead"
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:

@@ -1,11 +1,11 @@
-"""Why an engine failed: by phase and what it wrote, not by exit status.
+"""Finds out why an engine failed, from its phase and its log rather than its exit status.
 
-Exit statuses say little: vLLM exits 0 when it dies at run time, SGLang kills itself with SIGKILL, a worker that meets
-an illegal instruction shows only in its parent's log. Signatures are those of the engines' own messages.
+Exit statuses tell little: vLLM exits with 0 when it dies while serving, SGLang kills itself with SIGKILL, and an
+illegal instruction in a worker shows only in its parent's log. Signatures are the engines' own messages.
 
-A line that informs or warns is no cause, and of a death while serving only what was written after readiness counts.
-What a node or a hub did comes before what followed from it, a reason before a mere refusal, and that before the words
-of those who died of it; among equals the last line counts, since that is the one the engine did not survive.
+Information and warnings are never causes, and for a death while serving only lines after readiness count. Faults of the
+node or the hub come first, since others follow from them, then specific reasons, then general refusals, then the words
+of processes that died of something else. Within a group the last line counts: that one the engine did not survive.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TAIL_LINES = 80
 LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
 
-# Messages that are not one engine's own: Python's, torch's, argparse's, the operating system's, container runtimes'.
-# Each engine's file has the rest.
+# Messages that engines share: Python's, torch's, argparse's, the operating system's, container runtimes'. The engines'
+# own are in their files.
 COMMON: Mapping[FailureKind, str] = {
     FailureKind.GPU_FAULT: (
         r"uncorrectable ECC error|busy or unavailable|system not yet initialized|fallen off the bus|GPU is lost"
@@ -41,7 +41,7 @@ COMMON: Mapping[FailureKind, str] = {
     ),
     FailureKind.DISK_FULL: r"No space left on device|Disk quota exceeded",
     FailureKind.NODE_LIMIT: (
-        # in brackets it is torch's, of a size that was asked for
+        # in brackets it is torch's message about a requested size
         r"(?<!\()Cannot allocate memory|Too many open files|pthread_create.*Resource temporarily unavailable"
         r"|can't start new thread"
     ),
@@ -72,15 +72,15 @@ COMMON: Mapping[FailureKind, str] = {
     FailureKind.DIST: r"NCCL error|ncclSystemError|Timeout.*ProcessGroup|DistStoreError|DistNetworkError|Gloo connect",
     FailureKind.BAD_CONFIG: (
         r"ValueError: |NotImplementedError: |validation errors? for \w+|[Ee]rror\b.* not supported"
-        # Other assertions are bugs of the engine itself.
+        # other assertions are bugs of the engine
         r"|AssertionError: .*(?:divisible|must be|must >=|not support|only support|invalid \w+$)"
     ),
 }
-# All that a later group says may follow from an earlier one.
+# Groups in order: failures of a later group may follow from those of an earlier one.
 _OUTSIDE = frozenset({FailureKind.GPU_FAULT, FailureKind.HUB, FailureKind.DISK_FULL, FailureKind.NODE_LIMIT})
 _FOLLOWING = (FailureKind.DIST, FailureKind.BAD_CONFIG, FailureKind.ENGINE_DEAD)
 _GROUPS = (_OUTSIDE, frozenset(FailureKind) - _OUTSIDE - {*_FOLLOWING}, *(frozenset({kind}) for kind in _FOLLOWING))
-# Only meaningful before an engine serves: later a single request may cause the same messages.
+# Only before an engine serves: later a single request may cause the same messages.
 _START_ONLY = frozenset(
     {
         *(FailureKind.GPU_DIRTY, FailureKind.OOM_KV, FailureKind.BAD_FLAG, FailureKind.BAD_QUANT, FailureKind.HUB),
@@ -88,7 +88,7 @@ _START_ONLY = frozenset(
         *(FailureKind.DRIVER, FailureKind.NO_ADDRESS),
     }
 )
-# How it ended says why, where its log has no signature; None: it still runs.
+# Exit status -> kind, if the log has no signature; None: the engine still runs.
 _WORDLESS = {
     -signal.SIGILL: FailureKind.ILLEGAL_INSTRUCTION,
     -signal.SIGKILL: FailureKind.KILLED,
@@ -96,7 +96,7 @@ _WORDLESS = {
 }
 _INTRODUCTION = {"start": "the engine did not start: ", "run": "the engine failed while it served: "}
 _WARNING = r"\S+\.py:\d+: \w*Warning: |\[W[\d :.]* ?\w+\.cpp:\d+\]"  # Python's, torch's
-# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", the others' time stamps and levels.
+# vLLM's "(Worker_TP0 pid=71) ERROR 11-21 11:28:26 [core.py:133] ", and other engines' time stamps and levels.
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((ERROR|WARNING|INFO|CRITICAL) )?(\[?\d[\d:,.T/ Z-]+( ?[DTPE]P\d+)*\]? )?(E )?"
     r"(- \w+ - ERROR - )?(\[[\w.]+:\d+\] )?"
@@ -109,7 +109,7 @@ _SIGNAL = re.compile(r"signal \d+|exit ?code:? -\d+")
 
 
 def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -> Failure:
-    """What went wrong. ``log``: the end of what it wrote; ``exit_status``: None when it still runs (it hangs)."""
+    """What went wrong. ``log``: the end of the engine's log; ``exit_status``: None if it still runs (it hangs)."""
     written = plain(log).splitlines()  # TGI writes colours to files too
     tail = "\n".join([line for line in written if not line.startswith("# ")][-TAIL_LINES:])
     if phase == "run" and READY in written:
@@ -117,12 +117,12 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
     lines = [line for line in written if not line.startswith("# ")]
     meant = _meant(words, lines)
     for group in _GROUPS:
-        # That it dies an engine may say on any level, SGLang on none.
+        # Engines log at any level that they die, SGLang without one.
         eligible = lines if FailureKind.ENGINE_DEAD in group else meant
         if kind := _last_said(group, words, phase, eligible):
             matching = [line for line in eligible if _pattern(kind, words).search(line)]
             killed = next((at for at, line in enumerate(lines) if line in matching and _SIGNAL.search(line)), None)
-            # what stands after a kill is how the others met it
+            # exceptions after a kill only follow from it
             root = root_exception(lines[:killed], words.consequences) if kind is FailureKind.ENGINE_DEAD else None
             return Failure(kind, f"{_INTRODUCTION[phase]}{kind.meaning}: {root or _best_of(matching, lines)}", tail)
     if wordless := _WORDLESS.get(exit_status):
@@ -134,16 +134,18 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
 
 
 class LastWords:
-    """Hears whether an engine says that it is over with it while its process lives on: SGLang's waits for ever when its
-    port is taken, and answers nothing for a minute when a part of it has died."""
+    """Notices when an engine logs that it is dead while its process lives on: SGLang waits for ever when its port is
+    taken, and does not answer for a minute when one of its processes has died."""
 
     def __init__(self, words: LogWords, clock: Callable[[], float] = time.monotonic) -> None:
         self._words, self._clock = words, clock
         self._heard_s: float | None = None
 
     def spoken(self, phase: Phase, lines: list[str]) -> bool:
-        """Whether it said so ``LAST_WORDS_S`` ago: most end by themselves until then, and write more about it.
-        ``lines``: what it wrote since the last call."""
+        """Whether it logged that at least ``LAST_WORDS_S`` ago: most engines end by then, and log more about it.
+
+        ``lines``: what it wrote since the last call.
+        """
         port = _last_said({FailureKind.PORT_TAKEN}, self._words, phase, _meant(self._words, lines))
         if port or _last_said({FailureKind.ENGINE_DEAD}, self._words, phase, lines):
             self._heard_s = self._clock() if self._heard_s is None else self._heard_s
@@ -151,7 +153,7 @@ class LastWords:
 
 
 def _last_said(group: Collection[FailureKind], words: LogWords, phase: Phase, lines: list[str]) -> FailureKind | None:
-    """The kind of the last line that is of any in this group; of one line the kind that FailureKind has first."""
+    """The kind of the last line that matches a kind of this group; if several match, the first in FailureKind."""
     possible = [kind for kind in FailureKind if kind in group and (phase == "start" or kind not in _START_ONLY)]
     patterns = [(kind, _pattern(kind, words)) for kind in possible]
     return next((kind for line in reversed(lines) for kind, pattern in patterns if pattern.search(line)), None)
@@ -162,7 +164,7 @@ def _pattern(kind: FailureKind, words: LogWords) -> re.Pattern[str]:
 
 
 def _meant(words: LogWords, lines: list[str]) -> list[str]:
-    """The lines that were not said in passing and do not follow from another."""
+    """The lines that may be a cause: neither information or a warning, nor a consequence of another line."""
     passing = re.compile("|".join(filter(None, (words.passing, _WARNING))))
     return [line for line in lines if not passing.match(line) and not _follows(line, words.consequences)]
 
@@ -172,14 +174,16 @@ def _follows(line: str, consequences: str) -> bool:
 
 
 def cause(line: str) -> str:
-    """A line of a log as part of a sentence: without time stamps and origin, and not too long."""
+    """A log line as part of a sentence: without time stamp and origin, and not too long."""
     text = _PYDANTIC.sub("", _clean(line))
     return text if len(text) <= _CAUSE_CHARACTERS else text[: _CAUSE_CHARACTERS - 1] + "…"
 
 
 def root_exception(lines: list[str], consequences: str = "") -> str | None:
-    """The first exception of a log that is no mere consequence: ``KeyError: 'x'``; one without a message comes with
-    the code that raised it: ``AssertionError (assert x is not None)``."""
+    """The first exception in a log that is not a consequence of another, as ``KeyError: 'x'``.
+
+    Without a message it comes with the code that raised it: ``AssertionError (assert x is not None)``.
+    """
     cleaned = [_clean(line) for line in lines]
     for index, text in enumerate(cleaned):
         match = _EXCEPTION.match(text)
@@ -206,8 +210,10 @@ def describe_exit(status: int | None) -> str:
 
 
 def _best_of(matching: list[str], lines: list[str]) -> str:
-    """The line that says it best: one that names a signal, else an exception's own rather than the code it shows. With
-    what it introduces, as vLLM's "Reasons: " does: lines of the same process until another exception or message."""
+    """The most telling line: one that names a signal, else the exception itself rather than the code it shows.
+
+    A line that ends in a colon (vLLM's "Reasons: ") comes with the lines of the same process that it introduces.
+    """
     signals = [line for line in matching if _SIGNAL.search(line)]
     said = [line for line in matching if _EXCEPTION.match(_clean(line)) or not _CODE.match(_clean(line))]
     best = (signals or said or matching)[0]
@@ -219,7 +225,7 @@ def _best_of(matching: list[str], lines: list[str]) -> str:
 
 
 def _origin(line: str) -> str:
-    """What stands before the words: the same for all lines of one message."""
+    """The prefix of a log line: the same for all lines of one message."""
     found = _PREFIX.match(line)
     return found[0] if found else ""
 

@@ -1,17 +1,17 @@
-"""The guard: a small process between an owner and an engine, so that nothing outlives its launch.
+"""The guard: a small process between an owner and an engine, so that nothing of a launch outlives its owner.
 
-Why it is built this way (cluster-tested: nine kinds of death of actor, raylet, driver and job):
+Why it is built this way (tested on clusters with nine kinds of death of actor, raylet, driver and job):
 
-* It is double-forked, so its parent is init: Ray, which SIGKILLs the direct children of a dying worker, does not
-  know it and cannot kill it before it has cleaned up.
-* Its stdin is a pipe whose other end the owner alone holds. However the owner dies, the pipe ends.
-* It is a subreaper: whatever the engine starts, a new session or a daemon of its own, stays a descendant of the
-  guard. Having no child left therefore *proves* that nothing is left.
-* The engine dies with the guard (parent-death signal), should someone SIGKILL the guard; what the engine had started
-  is then found by the tags in its environment (ownership.py).
+* It is double-forked, so its parent is init. Ray SIGKILLs the direct children of a dying worker, but does not know the
+  guard and cannot kill it before it has cleaned up.
+* Its stdin is a pipe whose other end only the owner has. However the owner dies, the pipe is closed.
+* It is a subreaper: whatever the engine starts, even in a new session or as a daemon, stays a descendant of the guard.
+  When it has no children left, nothing of the engine is left.
+* Should someone SIGKILL the guard, the engine dies with it (parent-death signal), and what the engine started is found
+  by the tags in its environment (ownership.py).
 
-Talk with the owner: a specification comes in on stdin, then ``stop`` or the end of the pipe; events go out on stdout,
-one JSON object a line: ``started``, ``failed``, ``exited``, ``stopped``.
+The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, one JSON object a line: ``started``,
+``failed``, ``exited``, ``stopped``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ import psutil
 from orchestrator.engines.ownership import GUARD, kill_tagged
 from orchestrator.engines.shared_memory import LIMIT_S, Segments, mapped, names, remove
 
-OWNER_GONE_GRACE_S = 3.0  # no one is left to wait for a graceful end
-CHILDREN_GRACE_S = 2.0  # for what is left once the engine itself has ended
+OWNER_GONE_GRACE_S = 3.0  # nobody waits for a graceful end any more
+CHILDREN_GRACE_S = 2.0  # for the rest once the engine itself has ended
 GIVE_UP_S = 20.0  # after SIGKILL; only a process stuck in the kernel lives that long
 AFTER_S = 30.0
-LOOK_S = 0.5  # at which segments there are; at what the engine has mapped only when there are new ones, and once more
+LOOK_S = 0.5  # between looks at shared memory; what the engine maps is read after new segments appeared, twice
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -52,7 +52,7 @@ class Child:
     segments: Segments = field(default_factory=set)  # shared memory that it and its children were seen to use
 
     def look(self, limit_s: float = LIMIT_S) -> None:
-        """Note the shared memory that is used now: of processes that are gone nobody can tell."""
+        """Note the shared memory in use now: once a process is gone, it cannot be found out."""
         self.segments |= mapped((process.pid for process in psutil.Process().children(recursive=True)), limit_s)
 
 
@@ -75,15 +75,15 @@ def main(spec: dict[str, Any]) -> None:
 
 
 def tell(event: str, **facts: Any) -> None:
-    """One event to the owner, if it is still there."""
+    """Send an event to the owner, if it still exists."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps({"event": event, **facts}).encode() + b"\n")
 
 
 def _prepare() -> int:
-    """Undo what is inherited from a raylet (niceness, blocked signals); returns a pipe that every signal writes to."""
+    """Undo what a raylet passes on (niceness, blocked signals). Returns a pipe that every signal writes to."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.suppress(PermissionError):  # unprivileged: it keeps its niceness, `started` says so
+    with contextlib.suppress(PermissionError):  # without the privilege it keeps its niceness, which `started` reports
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     readable, writable = os.pipe()
@@ -119,7 +119,7 @@ def _start(spec: dict[str, Any]) -> int:
 
 
 def _run_after(spec: dict[str, Any]) -> None:
-    """Run the specification's last command: it removes a container, which is no process of ours."""
+    """Run the specification's last command: it removes a container, whose processes are not our children."""
     if not spec["after"]:
         return
     with open(spec["log"], "ab", buffering=0) as log, contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -129,7 +129,7 @@ def _run_after(spec: dict[str, Any]) -> None:
 
 
 def _watch(engine: Child, wake: int) -> str:
-    """Sleep until there is a reason to end: ``stop``, ``owner gone``, ``exited`` or a signal's name."""
+    """Wait for a reason to end: ``stop``, ``owner gone``, ``exited`` or the name of a signal."""
     known, new = set[str](), set[str]()
     while True:
         ready, _, _ = select.select([0, wake], [], [], LOOK_S)
@@ -150,7 +150,7 @@ def _watch(engine: Child, wake: int) -> str:
 
 
 def reap(engine: Child) -> bool:
-    """Collect every child that ended, adopted ones too. Returns whether any child is left."""
+    """Collect all children that ended, adopted ones included. Returns whether any child is left."""
     while True:
         try:
             pid, status, _ = os.wait4(-1, os.WNOHANG)
@@ -166,13 +166,13 @@ def reap(engine: Child) -> bool:
 def end_tree(
     engine: Child, grace_s: float, wake: int, clock: Callable[[], float] = time.monotonic
 ) -> tuple[int, list[int]]:
-    """SIGTERM to the engine, then to what it leaves, SIGKILL to all after the grace, until nothing is left.
+    """SIGTERM to the engine, then to its remaining children, then SIGKILL to all after the grace period.
 
-    Returns how many needed SIGKILL, and the pids that even outlived that (stuck in the kernel).
+    Returns how many needed SIGKILL, and the pids that outlived even that (stuck in the kernel).
     """
     deadline = clock() + grace_s
     asked, killed = False, set[int]()
-    engine.look(min(LIMIT_S, grace_s))  # first: one that still starts dies of SIGTERM at once
+    engine.look(min(LIMIT_S, grace_s))  # first, since a starting engine dies of SIGTERM at once
     if engine.status is None:
         _send(psutil.Process(engine.pid), signal.SIGTERM)
     while reap(engine):

@@ -1,55 +1,57 @@
-"""What launches hold of a host, for every driver and user on it to see: the host itself, CPU cores, ports.
+"""Leases: which launches use a host, its CPU cores and its ports, visible to every driver and user on the host.
 
-Neither Ray nor a driver's admission knows what another driver's engines are bound to, so the node decides. A lease is a
-small file that its holder keeps locked (flock): however the holder dies, the lease is over. The files lie directly in
-/tmp, where nobody can remove another user's, and hold no secrets. Every look and every change is made under one lock.
+Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A lease is a small
+file that its holder keeps locked (flock), so it ends however the holder dies. The files are directly in /tmp, where
+users cannot remove each other's, and contain no secrets. One lock guards all reading and writing of leases.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import socket
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from orchestrator.engines.ports import free_ports
 from orchestrator.errors import Occupied, PlacementError
 from orchestrator.redaction import plain
 
-FOLDER = "ORCHESTRATOR_LEASES"  # the variable of another folder: for containers that share a host, and not its /tmp
+FOLDER = "ORCHESTRATOR_LEASES"  # variable with another folder, for containers that share a host but not its /tmp
 PREFIX, LOCK = ".orchestrator-lease-", ".orchestrator-leases.lock"
 LOCK_LIMIT_S = 10.0
 LARGEST_BYTES = 1 << 20
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # others' files may be links or pipes
-_MAKE = os.O_CREAT | os.O_EXCL  # never to open another's file: the kernel forbids that in /tmp (fs.protected_regular)
+# Ray uses 10002-19999 for its workers, Linux 32768 and up for outgoing connections.
+FIRST_PORT, LAST_PORT = 21000, 31999
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # other users' files may be links or pipes
+_MAKE = os.O_CREAT | os.O_EXCL  # in /tmp the kernel forbids O_CREAT on others' files (fs.protected_regular)
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one agent holds. ``sweep``: the same for all launches of an experiment into one root."""
+    """What one agent uses. ``sweep``: the same for all launches of one experiment and results root."""
 
     launch: str
     sweep: str = ""
     exclusive: bool = False  # no other launch on this host
     cores: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
-    user: int = 0  # as the file's owner says
+    user: int = 0  # owner of the file
 
     def __str__(self) -> str:
         return f"launch {self.launch} of user {self.user}"
 
 
 class Lease:
-    """One agent's, from its first ``take`` to ``release`` or its death."""
+    """The lease of one agent, from its first ``take`` to ``release`` or its death."""
 
     def __init__(self, launch_id: str, folder: Path | None = None) -> None:
         self._folder = folder or lease_folder()
@@ -58,9 +60,9 @@ class Lease:
         self._file: int | None = None
 
     def take(self, sweep: str, exclusive: bool, cores: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
-        """The host, and ``count`` of these cores that nobody else has: returns them.
+        """Take the host and ``count`` of ``cores`` that nobody else uses; returns these cores.
 
-        Raises Occupied while other launches are in the way, PlacementError when waiting for them changes nothing.
+        Raises Occupied while other launches are in the way, PlacementError if waiting for them would not help.
         """
         with _alone(self._folder):
             holdings = _living(self._folder)
@@ -80,7 +82,7 @@ class Lease:
         return free
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
-        """Ports that nobody listens on and nobody else was given. Raises PlacementError when there are not so many."""
+        """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if there are too few."""
         with _alone(self._folder):
             given = {port for one in _living(self._folder) for port in one.ports}
             taken = free_ports(count, given, rng)
@@ -88,12 +90,12 @@ class Lease:
         return taken
 
     def touch(self) -> None:
-        """Keep it from being taken for an old file."""
+        """Keep the file from looking old."""
         if self._file is not None:
             os.utime(self._file)
 
     def release(self) -> None:
-        """Others may have it now. Idempotent."""
+        """Give everything back. Idempotent."""
         file, self._file = self._file, None
         if file is not None:
             self._path.unlink(missing_ok=True)
@@ -102,7 +104,7 @@ class Lease:
     def _write(self, holding: Holding) -> None:
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | _MAKE, 0o644)
-            os.fchmod(self._file, 0o644)  # whatever the umask: others must see it
+            os.fchmod(self._file, 0o644)  # whatever the umask: others must read it
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         said = json.dumps(asdict(holding)).encode()
         os.pwrite(self._file, said, 0)
@@ -111,12 +113,12 @@ class Lease:
 
 
 def lease_folder() -> Path:
-    """Where the leases of this host lie."""
-    return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108 - each user's files are his own there
+    """The folder with the leases of this host."""
+    return Path(os.environ.get(FOLDER) or "/tmp")  # noqa: S108 - users cannot change each other's files there
 
 
 def living(folder: Path | None = None) -> list[Holding]:
-    """What is held on this host now, by anybody. Raises PlacementError when that cannot be seen."""
+    """All current leases on this host, of all users. Raises PlacementError when they cannot be read."""
     with _alone(folder or lease_folder()):
         return _living(folder or lease_folder())
 
@@ -127,7 +129,7 @@ def _without(cores: Sequence[int], holdings: Sequence[Holding]) -> tuple[int, ..
 
 
 def _living(folder: Path) -> list[Holding]:
-    """Under the lock. What the dead left is removed, where it is ours."""
+    """All current leases; needs the lock. Our own files whose holder died are removed."""
     found = []
     for path in sorted(folder.glob(f"{PREFIX}*")):
         with suppress(OSError):
@@ -147,7 +149,7 @@ def _living(folder: Path) -> list[Holding]:
 
 
 def _read(file: int, user: int) -> list[Holding]:
-    """What a lease says; nothing of what is no lease: anybody can write files there."""
+    """The content of a lease; [] if it is not one: anybody can write files there."""
     try:
         said = json.loads(os.pread(file, LARGEST_BYTES, 0))
         cores, ports = (tuple(int(one) for one in said[name]) for name in ("cores", "ports"))
@@ -159,14 +161,14 @@ def _read(file: int, user: int) -> list[Holding]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else on this host looks at leases or changes them meanwhile. Raises Occupied, PlacementError."""
+    """Holds the lock on all leases of this host. Raises Occupied or PlacementError when it cannot be had."""
     path, end_s, file = folder / LOCK, time.monotonic() + LOCK_LIMIT_S, -1
     while file < 0:
         try:
             file = _locked(path)
         except OSError as error:
             if time.monotonic() >= end_s:
-                text = f"the leases of host {socket.gethostname()} in {folder} cannot be looked at: {error}"
+                text = f"the leases of host {socket.gethostname()} in {folder} cannot be read: {error}"
                 raise (Occupied if isinstance(error, BlockingIOError) else PlacementError)(text) from error
             time.sleep(0.01)
     try:
@@ -176,7 +178,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int:
-    """The open file that ``path`` names now, locked. Raises OSError: somebody has it, or it was just removed."""
+    """The locked, open file at ``path``. Raises OSError if somebody else has the lock or the file was just removed."""
     make = not path.exists()
     file = os.open(path, _READ | (_MAKE if make else 0), 0o644)
     try:
@@ -189,3 +191,28 @@ def _locked(path: Path) -> int:
         os.close(file)
         raise
     return file
+
+
+def free_ports(count: int, given: Collection[int], rng: np.random.Generator) -> list[int]:
+    """``count`` ports that nobody listens on, none of them in ``given``. Raises PlacementError if there are too few.
+
+    ``rng`` chooses where the search starts, so that a port that was just freed is rarely used again.
+    """
+    first = int(rng.integers(FIRST_PORT, LAST_PORT + 1))
+    ring = itertools.chain(range(first, LAST_PORT + 1), range(FIRST_PORT, first))
+    found = list(itertools.islice((port for port in ring if port not in given and is_free(port)), count))
+    if len(found) < count:
+        raise PlacementError(f"this node has fewer than {count} free ports between {FIRST_PORT} and {LAST_PORT}")
+    return found
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on ``port`` at any IPv4 or IPv6 address of this node."""
+    dual = socket.has_dualstack_ipv6()
+    try:
+        socket.create_server(
+            ("", port), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual
+        ).close()
+    except OSError:
+        return False
+    return True

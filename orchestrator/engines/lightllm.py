@@ -1,13 +1,14 @@
-"""LightLLM (``python -m lightllm.server.api_server``), as of early 2026; GPUs, local model folders.
+"""LightLLM (``python -m lightllm.server.api_server``) of early 2026, on GPUs, with local model folders.
 
-No package index has it, so what is installed is its main branch; one of 2025 refuses ``--llm_kv_type`` and
-``--enable_ep_moe`` at start. It takes no API key and lists no models, so readiness is proven by the owner of the
-listening socket alone. Its HTTP server opens once the model is loaded; ``/health`` generates two tokens before its 200.
+It is installed from its main branch, since no package index has it; versions of 2025 refuse ``--llm_kv_type`` and
+``--enable_ep_moe``. It takes no API key and lists no models, so only the owner of the listening socket proves that it
+is ours. Its HTTP server opens once the model is loaded; ``/health`` generates two tokens before it answers 200.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from orchestrator.engines import command
@@ -23,7 +24,7 @@ QUANTIZATION = (
     *("awq", "awq_marlin"),
 )
 MAX_MODEL_LEN, CHUNK = 16384, 8192  # its own defaults
-PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is its own default, said aloud
+PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is LightLLM's default, made explicit
 PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
 
 
@@ -45,7 +46,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
 
 
 def _chunk(tokens: int, settings: EngineSettings) -> int | None:
-    """Its own default, never above the batch."""
+    """LightLLM's default (None), but never more than the batch."""
     return tokens if settings.enable_chunked_prefill is not False and tokens < CHUNK else None
 
 
@@ -55,21 +56,18 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     return ["--nnodes", str(settings.nnodes), "--node_rank", str(node.rank), "--nccl_host", node.master_host]
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = command.not_in_docker("LightLLM", settings)
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
+    yield from command.not_in_docker("LightLLM", settings)
     if settings.data_parallel_size not in (1, settings.tensor_parallel_size):
-        found.append(
+        yield (
             "data_parallel_size: LightLLM wants it equal to tensor_parallel_size, or 1 (multi-head latent attention)"
         )
     off = [field for field in ("enable_prefix_caching", "enable_chunked_prefill") if getattr(settings, field) is False]
     if off == ["enable_prefix_caching"]:
-        found.append(
-            "enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too"
-        )
+        yield ("enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too")
     longest, tokens = settings.max_model_len or MAX_MODEL_LEN, settings.max_num_batched_tokens
     if settings.enable_chunked_prefill is False and tokens and tokens < longest:
-        found.append(f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split")
-    return found
+        yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
 
 
 def _reported(log: str) -> Reported:
@@ -87,7 +85,7 @@ ENGINE = Engine(
     metrics={
         "running": "lightllm_batch_current_size",
         "waiting": "lightllm_queue_size",
-        # its lightllm_request_queue_duration_bucket is declared and never filled
+        # lightllm_request_queue_duration_bucket exists and is never filled
         "prefix_query_tokens_total": "lightllm_request_input_length_sum",
         "prefix_hit_tokens_total": "lightllm_cache_length_sum",
         "ttft_s_sum": "lightllm_request_first_token_duration_sum",
@@ -155,7 +153,7 @@ ENGINE = Engine(
             FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
             FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
         },
-        # The line that is left out is all it says of a full cache.
+        # The excepted line is the only one about a full cache.
         passing=r"(INFO|WARNING|DEBUG)\b(?!.*GB space is available after load)",
     ),
 )

@@ -1,14 +1,15 @@
-"""llama.cpp (``llama-server``), flags of 2026, run at commit 0c1e5709; GGUF models on CPUs and GPUs of one node.
+"""llama.cpp (``llama-server``) at commit 0c1e5709: GGUF models on CPUs and GPUs of one node.
 
-Its context is cut into ``max_num_seqs`` slots of equal length, which are rounded up to 256 tokens and hold no more than
-the model's positions, so both fields give it (``--kv-unified`` makes one buffer of it, and fails every request that
-runs once that is full). It would shrink what does not fit; that is switched off, so that what is measured was asked
-for. Its HTTP server opens first and says 503 while the model loads.
+Its KV cache consists of ``max_num_seqs`` equal slots, each rounded up to 256 tokens and limited to the model's
+positions, so ``max_num_seqs`` and ``max_model_len`` give its size. (``--kv-unified`` makes one buffer of it, and fails
+all running requests once that is full.) By default it shrinks what does not fit into memory; that is switched off, so
+that the settings asked for are measured. Its HTTP server opens first and answers 503 while the model loads.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
@@ -18,8 +19,8 @@ from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-SPLIT_FLAGS = ("--split-mode", "-sm")  # of a tensor_parallel_size: `row` leaves KV and attention on one GPU
-CHUNK = 512  # its own default
+SPLIT_FLAGS = ("--split-mode", "-sm")  # allowed with tensor_parallel_size: `row` keeps KV and attention on one GPU
+CHUNK = 512  # default of --ubatch-size
 SLOT_STEP = 256  # tokens
 PINS = {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
 SLOTS = "llama.cpp's KV cache is max_num_seqs slots of max_model_len tokens; give these"
@@ -27,7 +28,7 @@ TYPES = {"draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """The context as well: it is what the slots need, not what the hardware allows."""
+    """Pins the size of the KV cache too, by what the slots need."""
     if not settings.max_model_len:
         return PINS
     slot = -(-settings.max_model_len // SLOT_STEP) * SLOT_STEP
@@ -42,7 +43,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--alias", _served_name(settings, node)),
         *_devices(settings, hardware, node),
         *("--fit", "off", "--metrics", "--no-webui"),
-        # What a slot held would be kept in the host's memory all the same.
+        # Without this the host's memory would still cache the content of slots.
         *(("--cache-ram", "0") if settings.enable_prefix_caching is False else ()),
     ]
     return Command(tuple(argv))
@@ -54,7 +55,7 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
-    return command.nonce_name(settings, node).replace(",", "-")  # a comma would make it two names
+    return command.nonce_name(settings, node).replace(",", "-")  # a comma separates names
 
 
 def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[str]:
@@ -67,28 +68,27 @@ def _devices(settings: EngineSettings, hardware: Hardware, node: Node) -> list[s
     return ["--gpu-layers", "all", *([] if given else ["--split-mode", split])]
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
-        found.append("pipeline_parallel_size: llama.cpp splits tensors or layers, not both")
+        yield "pipeline_parallel_size: llama.cpp splits tensors or layers, not both"
     if settings.tensor_parallel_size == 1 and (given := command.among(settings, SPLIT_FLAGS)):
-        found.append(f"extra_args: {given[0]} is how tensor_parallel_size is done, which is 1")
+        yield f"extra_args: {given[0]} is how tensor_parallel_size is done, which is 1"
     if hardware.is_cpu and settings.world_size > 1:
-        found.append(
+        yield (
             f"tensor_parallel_size, pipeline_parallel_size: llama.cpp is one rank on a CPU, not {settings.world_size}"
         )
     if not settings.max_model_len:
-        found.append("max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one")
-    return found
+        yield "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"
 
 
 def _reported(log: str) -> Reported:
-    """Bytes only with ``extra_args: {--log-verbosity: 4}``, where it also writes a line per slot and request."""
+    """Sizes in bytes are logged only with ``extra_args: {--log-verbosity: 4}``, beside a line per slot and request."""
     # tools/server/server-context.cpp, src/llama-model.cpp and src/llama-kv-cache.cpp
     found: dict[str, float | int | str] = {}
     if match := re.search(r"n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(\w+)'", log):
-        slots = 1 if match[3] == "true" else int(match[1])  # of one buffer for all, or each of its own
-        capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)  # its memory is taken
+        slots = 1 if match[3] == "true" else int(match[1])  # one buffer for all slots, or one for each
+        # slots beyond the training context are not used, but allocated
+        capped = re.search(r"the slot context \((\d+)\) exceeds the training context", log)
         found |= {"kv_cache_tokens": slots * int((capped or match)[1 if capped else 2]), "max_model_len": int(match[2])}
     for name, what in (("weight_bytes", "model"), ("kv_cache_bytes", "KV")):
         devices: dict[str, float] = {}
@@ -207,7 +207,7 @@ ENGINE = Engine(
             FailureKind.PORT_TAKEN: r"couldn't bind HTTP server socket",
             FailureKind.BAD_CONFIG: r"failed to create context with model",
         },
-        # The line that is left out is all it says of a model that is not on the hub.
+        # The excepted line is the only one about a model that is not on the hub.
         passing=r"[\d.]+ [IWD] (?!get_repo_files: failed to resolve commit)",
     ),
 )

@@ -1,11 +1,13 @@
-"""LMDeploy (``lmdeploy serve api_server``), as its 0.18 reads; GPUs.
+"""LMDeploy (``lmdeploy serve api_server``) 0.18, from its source; GPUs.
 
-It has two backends and falls back from one to the other in silence, so the backend is always said: turbomind, or
-pytorch through ``extra_args: {--backend: pytorch}``. Several nodes are turbomind's own launch. Its HTTP server opens
-once the model is loaded; its gauges are refreshed every 10 s.
+It has two backends and silently falls back from one to the other, so the backend is always given: turbomind, or pytorch
+with ``extra_args: {--backend: pytorch}``. Only turbomind spans nodes. Its HTTP server opens once the model is loaded;
+its gauges are updated every 10 s.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from pydantic import ByteSize, TypeAdapter
 
@@ -18,7 +20,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 BLOCK = 64
 PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
-# turbomind then describes its cache at the start and once in so many steps, that is never again.
+# turbomind describes its cache at the start and then once in so many steps: never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
@@ -37,32 +39,30 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     return Command(tuple(argv), CACHE_LINE, notes=(waits,) if settings.max_num_queued_reqs else ())
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = _backend_problems(settings)
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
+    yield from _of_pytorch(settings) if settings.extra_args.get("--backend") == "pytorch" else _of_turbomind(settings)
     if settings.max_num_queued_reqs == 0:
-        found.append("max_num_queued_reqs: 0 would let no request in")
-    return found
+        yield "max_num_queued_reqs: 0 would let no request in"
 
 
-def _backend_problems(settings: EngineSettings) -> list[str]:
-    if settings.extra_args.get("--backend") == "pytorch":
-        found = ["nnodes: LMDeploy's pytorch backend spans nodes through Ray only"] if settings.nnodes > 1 else []
-        if settings.data_parallel_size > 1:
-            found.append(
-                "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a proxy of its own; "
-                "use replicas, or its turbomind backend"
-            )
-        return found
-    found = [
-        f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: pytorch}})"
-        for field in PYTORCH_ONLY
-        if getattr(settings, field) is not None
-    ]
+def _of_pytorch(settings: EngineSettings) -> Iterator[str]:
+    if settings.nnodes > 1:
+        yield "nnodes: LMDeploy's pytorch backend spans nodes through Ray only"
+    if settings.data_parallel_size > 1:
+        yield (
+            "data_parallel_size: LMDeploy's pytorch backend starts a server per rank behind a proxy of its own; "
+            "use replicas, or its turbomind backend"
+        )
+
+
+def _of_turbomind(settings: EngineSettings) -> Iterator[str]:
+    for field in PYTORCH_ONLY:
+        if getattr(settings, field) is not None:
+            yield f"{field}: only LMDeploy's pytorch backend has it (extra_args: {{--backend: pytorch}})"
     if settings.enable_expert_parallel and settings.nnodes > 1:
-        found.append("enable_expert_parallel: LMDeploy's turbomind backend has it on one node only")
+        yield "enable_expert_parallel: LMDeploy's turbomind backend has it on one node only"
     if settings.kv_cache_dtype is not None and settings.kv_cache_dtype.startswith("fp8"):
-        found.append("kv_cache_dtype: LMDeploy's turbomind backend refuses fp8; use int8, int4 or the pytorch backend")
-    return found
+        yield "kv_cache_dtype: LMDeploy's turbomind backend refuses fp8; use int8, int4 or the pytorch backend"
 
 
 ENGINE = Engine(
@@ -83,11 +83,11 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--hf-overrides", "json"),
         "tensor_parallel_size": Flag("--tp"),
-        # turbomind/parallel_config.py: it runs on dp x tp devices, over which it spreads the experts
+        # turbomind/parallel_config.py: experts are spread over dp x tp devices
         "data_parallel_size": Flag("--dp", of=lambda size, _: size if size > 1 else None),
         "enable_expert_parallel": Flag("--ep", of=lambda on, given: given.world_size if on else None),
         "dtype": Flag("--dtype", choices=("auto", "float16", "bfloat16")),
-        # All but hf need a checkpoint made for them.
+        # All but hf need a checkpoint with that quantization.
         "quantization": Flag("--model-format", choices=("hf", "awq", "gptq", "compressed-tensors", "fp8", "mxfp4")),
         "kv_cache_dtype": Flag(
             "--quant-policy", choices=("none", "int4", "int8", "fp8", "fp8_e4m3", "fp8_e5m2", "turbo_quant")
@@ -132,8 +132,8 @@ ENGINE = Engine(
         stored_methods=frozenset({"fp8", "mxfp4"}),
         min_capability={"awq": 70, "gptq": 70},
     ),
-    # turbomind says the size of its cache, not what a token takes of it; pytorch says both, but only at the log level
-    # where it also writes lines per request (pytorch/engine/executor/base.py).
+    # turbomind logs the size of its cache, not the size of a token; pytorch logs both, but only at a level with lines
+    # for every request (pytorch/engine/executor/base.py).
     reported=command.reading(
         {
             # src/turbomind/memory/stats.cc

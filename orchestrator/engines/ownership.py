@@ -1,8 +1,8 @@
-"""Whose a launch is: a file lock that its living owner holds, and tags in the environment of its processes.
+"""Who owns a launch: a file lock held by its living owner, and tags in the environment of its processes.
 
-An owner (a node agent, a test) holds a shared ``flock`` on a launch's file for as long as it wants the launch to
-live. However the owner dies, the kernel frees the lock; nobody has to notice, and no clock or heartbeat is involved.
-By the tags its processes are found, whoever their parent has become.
+An owner (a node agent, a test) holds a shared ``flock`` on a launch's file as long as the launch should live. However
+the owner dies, the kernel releases the lock; no clock or heartbeat is involved. The tags find a launch's processes,
+whatever their parent has become.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from orchestrator.engines.shared_memory import Segments, mapped, remove
 from orchestrator.errors import OrchestratorError
 
 LAUNCH = "ORCHESTRATOR_LAUNCH"  # id of the launch
-LOCKS = "ORCHESTRATOR_LOCKS"  # folder where the launch's lock lies
+LOCKS = "ORCHESTRATOR_LOCKS"  # folder with the launch's lock
 GUARD = "ORCHESTRATOR_GUARD"  # pid and start time of the guard: one engine process of a launch
-# setproctitle overwrites the memory that /proc/<pid>/environ shows, and the tags with it, unless told not to.
+# By default setproctitle overwrites the memory that /proc/<pid>/environ shows, with the tags in it.
 KEEP = {"SPT_NOENV": "1"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -47,24 +47,24 @@ def node_folder(name: str) -> Path:
 
 
 class FileLock:
-    """Held from construction to ``release``. Several owners may hold the same launch (two ranks on one node).
+    """A launch's lock, held from construction to ``release``. It may have several owners (two ranks on one node).
 
-    Raises ValueError for a name that is no plain file name.
+    Raises ValueError for a name that is not a plain file name.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a launch id: letters, digits, '.', '_' and '-' only")
+            raise ValueError(f"{name!r} is not a launch id: it may have letters, digits, '.', '_' and '-' only")
         self.path = folder / f"{name}.lock"
         self._file: int | None = _lock(self.path)
 
     def touch(self) -> None:
-        """Keep it from being taken for an old file: without it nobody would end what its owner leaves."""
+        """Keep the file from looking old: if it were cleaned up, nobody would end what its owner leaves behind."""
         if self._file is not None:
             os.utime(self._file)
 
     def release(self, processes_left: bool = False) -> None:
-        """Release the lock; the last owner removes the file, unless the reaper will need it. Idempotent."""
+        """Release the lock. The last owner removes the file unless the reaper needs it. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -73,23 +73,23 @@ class FileLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some living process holds this lock."""
+    """Whether a living process holds this lock."""
     return path.exists() and not is_abandoned(path)
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether there is such a lock and its owners are gone. Where there is none (in a container, say, with a /tmp of
-    its own), nobody knows."""
+    """Whether the lock's file exists and its owners are gone. Without a file (as in a container with its own /tmp)
+    the owner is unknown."""
     return _if_free(path, lambda: None)
 
 
 def forget(path: Path) -> None:
-    """Remove a lock that nobody holds."""
+    """Remove the file of a lock that nobody holds."""
     _if_free(path, lambda: path.unlink(missing_ok=True))  # _lock notices and creates the file again
 
 
 def _if_free(path: Path, do: Callable[[], None]) -> bool:
-    """Whether the lock is there and free; if so, ``do`` while nobody can take it."""
+    """Whether the lock exists and is free; if so, call ``do`` while nobody can take it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def _if_free(path: Path, do: Callable[[], None]) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """An open file holding the lock on the file that ``path`` names now, not on one removed meanwhile."""
+    """An open file with a lock on the file at ``path``, not on one that was removed meanwhile."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -121,10 +121,10 @@ def _lock(path: Path) -> int:
 
 
 def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """Living processes whose environment holds all of ``wanted``, with that environment.
+    """(process, environment) of living processes whose environment contains ``wanted``.
 
-    Others' processes are skipped (their environment cannot be read), and so are those in another PID namespace:
-    a container's owner may hold a lock that cannot be seen from here.
+    Skips processes of other users, whose environment cannot be read, and of other PID namespaces: the owner of a
+    container may hold a lock that cannot be seen from here.
     """
     namespace = _pid_namespace(os.getpid())
     for process in psutil.process_iter():
@@ -139,9 +139,9 @@ def tagged(wanted: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str
 
 
 def kill_tagged(wanted: Mapping[str, str]) -> list[int]:
-    """SIGKILLs every process that ``tagged`` finds, until none is found; returns their pids. Their shared memory goes.
+    """SIGKILL every process that ``tagged`` finds until none is left, remove their shared memory, return their pids.
 
-    psutil compares start times before it sends a signal, so a pid that was given to someone else is left alone.
+    psutil compares start times before it sends a signal, so a reused pid is safe.
     """
     killed: dict[int, None] = {}
     segments: Segments = set()

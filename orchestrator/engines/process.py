@@ -1,4 +1,4 @@
-"""An engine's process as its owner sees it: start, poll, stop. A guard (guard.py) does the work."""
+"""An engine's process as its owner sees it: start, poll, stop. A guard process (guard.py) does the work."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.redaction import HIDDEN, is_secret, redacted, secrets_of
 
 LOG_NAME = "engine.log"
-READY = "# ready"  # a line of its log, by mark_ready
+READY = "# ready"  # line in the log, written by mark_ready
 _GUARD_START_S = 30.0
 _TAIL_BYTES = 1 << 20
-# The specification is in memory of its own, so that nothing of it is in argv. The first fork lets the launcher end at
-# once: the guard is then nobody's child. Modules come from where the owner has them.
+# The specification is passed in a memory file, so that argv contains nothing of it. The launcher ends right after the
+# fork, which leaves the guard without a parent of ours. Modules are imported from where the owner has them.
 _LAUNCHER = """
 import json, os, sys
 if os.fork():
@@ -41,8 +41,8 @@ sys.path[:] = spec["path"]
 from orchestrator.engines.guard import main
 main(spec)
 """
-# Set by Ray, by an activated environment or by our own Python: an engine in its own environment must not see them.
-# ROCR_VISIBLE_DEVICES stays: what it leaves is what HIP_VISIBLE_DEVICES counts.
+# Variables of Ray, of an activated environment or of our own Python, which engines must not inherit.
+# ROCR_VISIBLE_DEVICES stays: HIP_VISIBLE_DEVICES counts the GPUs that it leaves.
 _FOREIGN = (
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
     *("VIRTUAL_ENV", "__PYVENV_LAUNCHER__", "LISTEN_FDS"),
@@ -56,12 +56,12 @@ class StopReport:
 
     seconds: float  # from the call to the last process gone
     killed: int  # processes that needed SIGKILL
-    left_over: tuple[int, ...]  # pids that are still there; always empty unless stuck in the kernel
+    left_over: tuple[int, ...]  # pids of processes that are stuck in the kernel; normally empty
     exit_status: int | None = None  # negative: killed by that signal
 
 
 class EngineProcess:
-    """One engine on this node. Whatever happens to the owner, nothing of it outlives the owner by more than seconds.
+    """One engine on this node. However its owner dies, the engine outlives it only by seconds.
 
     Safe to use from several threads.
     """
@@ -76,15 +76,15 @@ class EngineProcess:
         self._stdin: int | None = None
         self._events: int | None = None
         self._unread = b""
-        self._heard = 0  # bytes of its log that `news` has told
-        self.ready_at = 0  # where in its log it was ready
+        self._heard = 0  # bytes of the log that `news` has returned
+        self.ready_at = 0  # size of the log in bytes when the engine became ready
         self._exit_status: int | None = None
         self._stopped: dict[str, Any] | None = None
         self._report: StopReport | None = None
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Writes the command's files and starts it. Raises EngineFailure when it cannot be executed."""
+        """Write the command's files and start it. Raises EngineFailure when it cannot be executed."""
         with self._lock:
             if self._events is not None or self._report is not None:
                 raise RuntimeError("an EngineProcess starts once")
@@ -102,20 +102,22 @@ class EngineProcess:
             self.pid = event["pid"]
 
     def poll(self) -> int | None:
-        """Exit status of the engine, None while it runs. Negative: killed by that signal."""
+        """Exit status of the engine, None while it runs; negative if a signal killed it."""
         with self._lock:
             self._read_events(0)
             return self._exit_status
 
     def mark_ready(self) -> None:
-        """Note in its log that it serves from here on: what stands above is no reason for a later death."""
+        """Note in the log that the engine serves: lines above this are no reason for a later death."""
         with open(self.log_path, "a") as log:
             self.ready_at = log.tell()
             log.write(f"\n{READY}\n")
 
     def log_since_ready(self) -> str:
-        """The first and the last MiB that it wrote since it was ready, or its start, without its secrets. What it died
-        of stands first: each request that was open may add a traceback, longer than the one before."""
+        """The first and the last MiB of the log since the engine was ready (or started), without secrets.
+
+        The cause of a death comes first: every open request may add a traceback after it.
+        """
         with self.log_path.open("rb") as log:
             log.seek(self.ready_at)
             text = log.read(_TAIL_BYTES)
@@ -123,11 +125,11 @@ class EngineProcess:
             return self.redact((text + log.read()).decode(errors="replace"))
 
     def log_tail(self, lines: int = 1000) -> str:
-        """The last lines it wrote, without its secrets. The cause of a death stands far above its end."""
+        """The last lines of the log, without secrets; many, since the cause of a death is far above the end."""
         return self.redact(tail(self.log_path, lines))
 
     def news(self) -> list[str]:
-        """The whole lines that it wrote since this was last called, of a great many the last."""
+        """Complete lines written since the last call; of more than a MiB only the end."""
         with self.log_path.open("rb") as log:
             log.seek(max(self._heard, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             whole, _, rest = log.read().rpartition(b"\n")
@@ -135,14 +137,14 @@ class EngineProcess:
         return whole.decode(errors="replace").splitlines()
 
     def redact(self, text: str) -> str:
-        """``text`` without the secrets that the engine knows: its key, and those of its environment."""
+        """``text`` without the engine's secrets: its key and those of its environment."""
         return redacted(text, [*self.command.secrets.values(), *secrets_of(self._environment())])
 
     def _environment(self) -> dict[str, str]:
         return inherited(os.environ, self.command) | self.command.env | self.command.secrets
 
     def stop(self) -> StopReport:
-        """SIGTERM, the grace, SIGKILL, until no process is left. Calling it again returns the same report."""
+        """SIGTERM, then SIGKILL after the grace period, until no process is left. Calling it again changes nothing."""
         with self._lock:
             if self._report is None:
                 self._report = self._stop()
@@ -200,7 +202,7 @@ class EngineProcess:
         return None
 
     def _read_events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Read the guard's events. A guard that disappears without one has taken the engine with it."""
+        """The guard's new events. If the guard died without a word, the engine died with it."""
         if self._events is None or not select.select([self._events], [], [], timeout_s)[0]:
             return []
         data = os.read(self._events, 65536)
@@ -227,7 +229,7 @@ class EngineProcess:
         if self._stopped is None and self.pid is not None:
             self._wait_for(("stopped",), self.grace_s + _GUARD_START_S)
         end = self._stopped or {"killed": 0, "left_over": []}
-        unsaid = self._stopped is None and self.pid is not None  # its guard was killed: who knows what of its container
+        unsaid = self._stopped is None and self.pid is not None  # the guard was killed: its container may still run
         by_tag = ownership.kill_tagged({ownership.GUARD: self._tag}) if unsaid else []
         self._release(processes_left=unsaid or bool(end["left_over"]))
         return StopReport(
@@ -238,7 +240,7 @@ class EngineProcess:
         )
 
     def touch(self) -> None:
-        """It is alive: its lock is no old file."""
+        """Keep the file of the engine's lock from looking old."""
         if self._owner_lock is not None:
             self._owner_lock.touch()
 
@@ -252,15 +254,14 @@ class EngineProcess:
 
 
 def header(command: Command) -> str:
-    """First lines of an engine's log: the command, and what was decided for it. No secrets, not even those that a user
-    put into ``env``."""
+    """First lines of an engine's log: its command and the decisions about it, without secrets, also not of ``env``."""
     shown = {name: HIDDEN if is_secret(name) else value for name, value in sorted(command.env.items())}
     lines = [f"$ {shlex.join(command.argv)}", *(f"{name}={value}" for name, value in shown.items())]
     return "".join(f"# {line}\n" for line in [*lines, *command.notes])
 
 
 def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str]:
-    """The variables of the node that a command sees."""
+    """The node's variables that a command inherits."""
     seen, wanted = clean_environment(environment, command.argv[0]), command.inherits
     return {
         name: value
@@ -270,9 +271,9 @@ def inherited(environment: Mapping[str, str], command: Command) -> dict[str, str
 
 
 def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str, str]:
-    """``inherited`` without what belongs to Ray and to our own Python, with the executable's folder first in PATH.
+    """``inherited`` without variables of Ray and of our own Python, with the executable's folder first in PATH.
 
-    The folder matters: engines call their environment's own tools (ninja, compilers) by name.
+    Engines call tools of their environment (ninja, compilers) by name, so they must be in PATH.
     """
     kept = [name for name in inherited if name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)]
     env = {name: inherited[name] for name in kept}
@@ -282,7 +283,7 @@ def clean_environment(inherited: Mapping[str, str], executable: str) -> dict[str
 
 
 def tail(path: Path, lines: int, most_bytes: int = _TAIL_BYTES) -> str:
-    """The last ``lines`` lines of a file, "" when there is none."""
+    """The last ``lines`` lines of a file, "" if it does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))

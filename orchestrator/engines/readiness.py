@@ -1,8 +1,8 @@
-"""Waits until an engine serves, and proves that the server which answers is the one that was started.
+"""Waits until an engine serves, and proves that the server that answers is the one that was started.
 
-Another server may sit on the same port: a leftover, a neighbour's engine, a developer's. Its numbers would then be
-reported as ours. Three proofs, each as far as the engine allows it: the model's name holds the launch id; a request
-without the random key is refused; the listening socket belongs to a process below our guard.
+Another server on the same port (a leftover, another user's) would otherwise be measured instead. There are three
+proofs, of which an engine may support only some: the model's name contains the launch id; a request without the random
+key is refused; the listening socket belongs to a process below our guard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
-UNAVAILABLE = 503  # said by some to anyone while they load, before the key is looked at
+UNAVAILABLE = 503  # some answer this while they load, whatever the key
 # init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
 NETWORK = reading({"network": (r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)", str)})
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
@@ -37,7 +37,7 @@ LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a server said of itself once it was ready."""
+    """What a server reported once it was ready."""
 
     ready_s: float
     engine_version: str | None = None
@@ -51,7 +51,7 @@ Ask = Callable[[str, str, str], Answer]  # URL, method, API key
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The server that should answer: what it was started as, and where. ``process``: None where it runs already."""
+    """The server that should answer. ``process``: None for an endpoint, which runs already."""
 
     engine: Engine
     settings: EngineSettings
@@ -71,9 +71,8 @@ def wait_ready(
 ) -> Ready:
     """Return once rank 0 serves the model and is proven to be ours.
 
-    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when
-    neither its log nor its server has said anything new for ``silence_s``; a server that says it is loading is no
-    silent one.
+    Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when the
+    log has not changed for ``silence_s``, unless the server answers that it is loading.
     """
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
@@ -96,13 +95,13 @@ def wait_ready(
 
 
 def listeners(port: int) -> set[int]:
-    """Pids that listen on ``port`` here, as far as we may see; 0 stands for a process that we may not."""
+    """Pids that listen on ``port`` on this host; 0 stands for a process that we may not inspect."""
     found = psutil.net_connections(kind="tcp")
     return {each.pid or 0 for each in found if each.status == psutil.CONN_LISTEN and each.laddr[1:2] == (port,)}
 
 
 def tree_of(pid: int) -> set[int]:
-    """A process and all its descendants; its guard's other children too, which it may have left behind."""
+    """A process and all children of its guard, which include descendants that it has left."""
     try:
         guard = psutil.Process(pid).parent()
         return {pid} | ({child.pid for child in guard.children(recursive=True)} if guard else set())
@@ -111,7 +110,7 @@ def tree_of(pid: int) -> set[int]:
 
 
 class _Watch:
-    """One wait: what the server says, and whether it is ours."""
+    """The checks of one wait: what the server answers, and whether it is ours."""
 
     def __init__(self, expected: Expected, ask: Ask, clock: Callable[[], float]) -> None:
         self.engine, self.settings, self.node = expected.engine, expected.settings, expected.node
@@ -119,10 +118,10 @@ class _Watch:
         self.name = self.engine.served_name(self.settings, self.node)
         self._base_url, self._ask = expected.base_url.rstrip("/"), ask
         self._last_words = LastWords(self.engine.log, clock)
-        self.loading = False  # the server's own words
+        self.loading = False  # as the server says
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
-        """What the server says, without the key that it was told: of all that, something is kept with the launch."""
+        """The server's answer with its key hidden, since parts of answers are stored with the launch."""
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
         return replace(answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode())
 
@@ -133,7 +132,7 @@ class _Watch:
         return EngineFailure(Failure(kind, sentence, self.log(TAIL_LINES)))
 
     def check(self, waited_s: float) -> Ready | None:
-        """One look. Raises EngineFailure when waiting longer is useless."""
+        """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None:
             status = self.process.poll()
             if status is not None or self._last_words.spoken("start", self.process.news()):
@@ -142,7 +141,7 @@ class _Watch:
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
-        proofs = self._proofs()  # before believing anything it says: a stranger may answer 200 or 404
+        proofs = self._proofs()  # first, since another server may answer 200 or 404
         if answer.status != 200:
             return None
         names, card = self._served()
@@ -175,7 +174,7 @@ class _Watch:
         if self.process.pid is not None and listeners(self.node.port) & tree_of(self.process.pid):
             proofs.append("socket")
         if self.engine.guarded and self.api_key and self.api_key in self.process.command.secrets.values():
-            # Use a path that generates: some engines list their models to anyone.
+            # A path that generates: some engines list their models to anyone.
             path = next(iter(self.engine.dialects(self.settings).values())).path
             status = self.ask(path, "POST", keyed=False).status
             if status not in (401, 403, UNAVAILABLE):
@@ -184,15 +183,15 @@ class _Watch:
         return proofs
 
     def _strangers(self) -> set[int]:
-        """Who listens on our port and is not ours; nobody where our own would look like strangers: docker's processes
-        belong to its daemon, podman's to a service where there is one."""
+        """Other processes that listen on our port. Empty for containers whose own processes would look like others:
+        docker's belong to its daemon, podman's may belong to a service."""
         visible = self.settings.image is None or self.settings.container_runtime == "apptainer"
         if self.process is None or self.process.pid is None or not visible:
             return set()
         return listeners(self.node.port) - tree_of(self.process.pid)
 
     def _served(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The models it lists, and what it says of ours there."""
+        """The models that the server lists, and the entry of ours."""
         document = self.ask("/v1/models").json()
         entries = document.get("data") if isinstance(document, dict) else None
         cards = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -202,18 +201,18 @@ class _Watch:
     def _reported(self) -> Reported:
         try:
             return self.engine.reported(self.log()) | self._network()
-        except Exception as error:  # it serves: a log that we cannot read is no reason to end it
+        except Exception as error:  # an unreadable log is no reason to end an engine that serves
             _log.warning("what %s says of itself could not be read: %r", self.engine.name, error)
             return {"unreadable": repr(error)}  # kept with the launch
 
     def _network(self) -> Reported:
-        """Over what several nodes speak, as NCCL says: IB, AWS Libfabric, …, or Socket, which is TCP."""
+        """The network between several nodes that NCCL logs: IB, AWS Libfabric, …, or Socket, which is TCP."""
         if self.settings.nnodes == 1 or self.engine.emulated:
             return {}
         return {"network": "not said"} | NETWORK(self.log())
 
     def _version(self, reported: Reported) -> str | None:
-        """What the server says, else its log, else the name of the package in its virtual environment."""
+        """The engine's version from the server, else from its log, else from its virtual environment."""
         said = (self._field(path, name) for path, name in self.engine.version_at.items())
         found = next(filter(None, said), None) or reported.get("engine_version")
         if not found and self.settings.executable:

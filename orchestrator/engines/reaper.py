@@ -1,4 +1,4 @@
-"""A node's backstop: ends what is left of launches whose owner is gone, in case the guard was killed too."""
+"""The backstop of a node: ends what is left of launches whose owner is gone, in case the guard was killed too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.engines.ownership import (
 
 RUNTIMES = ("docker", "podman")
 RUNTIME_LIMIT_S = 30.0
-WORK_KEPT_S = 7 * 86_400.0  # work folders of the dead: their logs may be all that tells why
+WORK_KEPT_S = 7 * 86_400.0  # for work folders of dead launches: only their logs may tell why
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class Leftover:
 
 
 def leftovers(locks: Path | None = None) -> list[Leftover]:
-    """Processes and containers of launches whose owners are gone. Only looks.
+    """Processes and containers of launches whose owners are gone. Changes nothing.
 
-    ``locks``: folder of the locks; what is tagged with another folder belongs to someone else.
+    ``locks``: folder of the locks; processes tagged with another folder belong to someone else.
     """
     folder = locks or node_folder("locks")
-    abandoned = _abandoned(folder)  # before the look at processes: an owner that lives now may start more
+    abandoned = _abandoned(folder)  # before looking at processes, since a living owner may start more
     found = [*_processes(folder), *(each for runtime in RUNTIMES for each in _containers(runtime, folder))]
     return [each for each in found if each.launch_id in abandoned]
 
 
 def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
-    """Ends what ``leftovers`` finds, processes by pid and start time; returns what it ended. Files of the dead go too.
+    """End what ``leftovers`` finds and return it. Also removes old lock files and work folders of dead launches.
 
-    ``work``: folder of the launches' work folders.
+    ``work``: folder with the launches' work folders.
     """
     folder = locks or node_folder("locks")
     abandoned, found = _abandoned(folder), leftovers(folder)
@@ -72,14 +72,14 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
 
 
 def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]:
-    """Living processes of these launches of ours: engines, their guards and, ``in_docker``, what its daemon runs for
-    them; of all of these the children belong to them, too."""
+    """Pids of our launches: engines, their guards and, with ``in_docker``, what docker's daemon runs for them.
+    Children of these belong to the launches too."""
     found, folder = set[int](), node_folder("locks")
     for process, environ in tagged({LOCKS: str(folder)}):
         if environ.get(LAUNCH) in launches:
             found.add(process.pid)
             with suppress(psutil.Error):
-                parent = process.parent()  # podman's containers are children of the guard, and have no tags
+                parent = process.parent()  # podman's containers are untagged children of the guard
                 if parent is not None and any(guard.__name__ in word for word in parent.cmdline()):
                     found.add(parent.pid)
     containers = [one for one in _containers("docker", folder) if one.launch_id in launches] if in_docker else []
@@ -91,7 +91,7 @@ def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]
 
 
 def dead_work(locks: Path, work: Path) -> list[Path]:
-    """Work folders of launches that no owner holds: ``<launch>-<random>``."""
+    """Work folders (``<launch>-<random>``) of launches without a living owner."""
     return [path for path in work.iterdir() if not is_held(locks / f"{path.name.rpartition('-')[0]}.lock")]
 
 
@@ -110,7 +110,7 @@ def _processes(folder: Path) -> list[Leftover]:
 
 
 def _containers(runtime: str, folder: Path) -> list[Leftover]:
-    """Containers of ours; ``name`` is the runtime and the container's name. Empty where the runtime is not there."""
+    """Our containers; ``name`` is the runtime and the container's name. Empty if the runtime is not installed."""
     if shutil.which(runtime) is None:
         return []
     ours = f"label={LOCKS_LABEL}={folder}"
@@ -119,7 +119,7 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
 
 
 def _run(*argv: str) -> str:
-    """Its output; "" when it fails: a client without a daemon has no containers."""
+    """The command's output; "" if it fails, as without a running daemon."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,12 +1,13 @@
-"""SGLang (``sglang serve``), as its 0.5.23 reads and runs; GPUs and CPUs, one node or several by its own launch.
+"""SGLang (``sglang serve``) 0.5.23, from its source and from runs, on GPUs and CPUs, on one node or several.
 
-Its HTTP server opens once the model is loaded and says 503 until a request of its own has passed.
+Its HTTP server opens once the model is loaded, and answers 503 until a request of its own has succeeded.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 
 from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
@@ -19,7 +20,7 @@ from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 # fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and w8a8_fp8 quantize a 16-bit checkpoint while it loads;
-# w8a8_int8 would take its values for integers (quantization/w8a8_int8.py). Of quantized ones these two take
+# w8a8_int8 would read its values as integers (quantization/w8a8_int8.py). Of quantized checkpoints the two w8a8 take
 # compressed-tensors (configs/model_config.py: _verify_quantization). catalog/quantization.py has the others.
 QUANTIZATION = (
     *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "mxfp8", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
@@ -37,7 +38,7 @@ LOAD_FORMATS = (
     *("expert_pack", "flash_rl"),
 )
 ALGORITHMS = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
-# A chat's stream refuses return_token_ids; it has running counts instead.
+# Streams of chats have no return_token_ids, but running counts.
 DIALECTS = {
     "completions": openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True)["completions"],
     "chat": openai(continuous_usage=True, cache_salt=True)["chat"],
@@ -54,8 +55,8 @@ SAID = command.reading(
 )
 
 
-# Its own choices below so many GiB of memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``): tokens
-# of a prefill, and sequences of the largest decode graph with fewer than 4 tensor-parallel ranks and from there.
+# SGLang's choices by memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``): below so many GiB,
+# tokens of a prefill, and sequences of the largest decode graph with fewer than 4 tensor-parallel ranks and with more.
 BY_MEMORY = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512))
 LARGE = (0, 16384, 512, 512)
 PREFILL_GRAPHS = (
@@ -65,7 +66,7 @@ PREFILL_GRAPHS = (
     *range(576, 1025, 64),
     *range(1280, 4097, 256),
 )
-ATTENTION_RANKS = (0, 5, 23)  # the release that calls them --attn-dp-size; before: --dp-size and --enable-dp-attention
+ATTENTION_RANKS = (0, 5, 23)  # first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
 BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
 # Of a checkpoint's method -> what else --quantization may say of it.
 KERNELS = {
@@ -88,8 +89,8 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 
 
 def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int) -> float:
-    """What it leaves of a GPU's memory to weights and KV cache, by its own estimate of activations and graphs
-    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb`` there)."""
+    """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and graphs
+    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``)."""
     _, prefill, narrow, wide = _choices(memory)
     tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
     chunk = settings.max_num_batched_tokens or prefill
@@ -110,25 +111,25 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int) -
 
 
 def _beside_images(facts: ModelFacts) -> float:
-    """Of a model with an image encoder it takes less, by that one's size (``adjust_mem_fraction_for_vlm``)."""
+    """Factor for models with an image encoder, by its size (``adjust_mem_fraction_for_vlm``)."""
     if facts.vision_size is None:
         return 1.0
     return 0.95 * max(0.8, min(1.05, 1.1 - 0.1 * facts.vision_size / (24 * 1024**2)))
 
 
 def _attention_ranks(settings: EngineSettings) -> int:
-    """Data-parallel ranks of attention within the tensor-parallel group: what vLLM makes of data and expert parallelism
-    together. Without experts spread, SGLang's data-parallel ranks are whole replicas."""
+    """Data-parallel ranks of attention within the tensor-parallel group, which is vLLM's data with expert parallelism.
+    Without expert parallelism SGLang's data-parallel ranks are whole replicas."""
     return settings.data_parallel_size if settings.enable_expert_parallel else 1
 
 
 def _tensor_ranks(settings: EngineSettings) -> int:
-    """Its ``tp_size`` counts the ranks of all attention groups."""
+    """SGLang's ``tp_size``, which counts the ranks of all attention groups."""
     return settings.tensor_parallel_size * _attention_ranks(settings)
 
 
 def _attention(settings: EngineSettings) -> list[str]:
-    """Data parallelism of attention, in the words of the release that is named or installed; else of the newest."""
+    """Flags for data parallelism of attention in the release that is named or installed, else in the newest."""
     size = _attention_ranks(settings)
     if size == 1:
         return ["--dp-size", str(settings.data_parallel_size)]
@@ -149,9 +150,9 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--enable-metrics", "--enable-cache-report", "--sampling-defaults", "openai"),
         *(("--device", "cpu") if hardware.is_cpu else ()),
     ]
-    env = {"SGL_FORCE_SHUTDOWN": "1"}  # else it drains without a limit when asked to stop
+    env = {"SGL_FORCE_SHUTDOWN": "1"}  # without it, stopping waits for requests without a limit
     if node.role:
-        env["SGLANG_HOST_IP"] = node.host  # where the other role reaches it; else it takes the first interface's
+        env["SGLANG_HOST_IP"] = node.host  # its address for the other role; by default that of the first interface
     shared = "max_num_seqs and max_num_batched_tokens are of all attention ranks together in SGLang"
     notes = [shared] if _attention_ranks(settings) > 1 else []
     if notes and not command.release(settings, "sglang", 3):
@@ -160,15 +161,15 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
 
 
 def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """Without the first ``--device cpu`` takes the GPU's code; it binds ranks to their cores on CPUs with AMX only, and
-    elsewhere each would have a thread for every core of the node."""
+    """SGLANG_USE_CPU_ENGINE: without it ``--device cpu`` runs the code for GPUs. SGLang binds ranks to cores only on
+    CPUs with AMX; elsewhere each rank would have a thread for every core of the node."""
     cores = command.core_groups(settings, node)
     threads = {"SGLANG_CPU_OMP_THREADS_BIND": cores, "OMP_NUM_THREADS": str(cores.split("|")[0].count(",") + 1)}
     return {"SGLANG_USE_CPU_ENGINE": "1"} | (threads if cores else {})
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
-    return command.nonce_name(settings, node).replace(":", "-")  # it keeps ':' for LoRA names
+    return command.nonce_name(settings, node).replace(":", "-")  # ':' separates names of LoRA adapters
 
 
 def _eager(on: bool, settings: EngineSettings) -> str | None:
@@ -176,12 +177,12 @@ def _eager(on: bool, settings: EngineSettings) -> str | None:
 
 
 def _chain(spec: Speculative, settings: EngineSettings) -> int | None:
-    """Drafts that are one chain of k tokens: a tree of width 1, of k steps."""
+    """Steps of a draft that is one chain of tokens (a tree of width 1); None for n-grams."""
     return spec.num_speculative_tokens if spec.method != "ngram" else None
 
 
 def _verified(spec: Speculative, settings: EngineSettings) -> int:
-    """Tokens verified at a time: those of a chain with the last accepted one."""
+    """Tokens that are verified at a time: those of a chain and the last accepted one."""
     return spec.num_speculative_tokens + (spec.method != "ngram")
 
 
@@ -193,46 +194,41 @@ def _takes(asked: str, stored: str) -> bool:
     return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (asked == "humming" and stored != "mxfp4")
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.quantization in ("gptq", "gptq_marlin") and hardware.is_cpu:
-        found.append("quantization: leave gptq out, on a CPU SGLang takes it from the checkpoint")
+        yield "quantization: leave gptq out, on a CPU SGLang takes it from the checkpoint"
     if settings.data_parallel_size > 1 and settings.nnodes > 1 and not settings.enable_expert_parallel:
-        found.append("data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas")
+        yield "data_parallel_size: SGLang runs whole data-parallel ranks on one node only; use replicas"
     if settings.data_parallel_size > 1 and (twice := command.among(settings, ATTENTION_FLAGS)):
-        found.append(f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both")
+        yield f"extra_args: {twice[0]}: SGLang has it or data_parallel_size; enable_expert_parallel gives both"
     if settings.cpu_offload_gb and settings.cpu_offload_gb != int(settings.cpu_offload_gb):
-        found.append(f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}")
+        yield f"cpu_offload_gb: SGLang takes whole GB, not {settings.cpu_offload_gb}"
     page, tokens = settings.block_size, settings.max_num_batched_tokens
     if page and tokens and tokens % page and settings.enable_chunked_prefill is not False:
-        found.append(f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang")
+        yield f"max_num_batched_tokens: {tokens} must be a multiple of block_size ({page}) in SGLang"
     if hardware.is_cpu and not settings.kv_cache_tokens:
-        found.append(
-            "kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size"
-        )
+        yield ("kv_cache_tokens: on a CPU SGLang fills the node's memory with its KV cache unless this says its size")
     if hardware.is_cpu and settings.speculative:
-        found.append("speculative: SGLang's kernels for it are not part of its CPU installation")
+        yield "speculative: SGLang's kernels for it are not part of its CPU installation"
     if hardware.is_cpu and settings.cpu_offload_gb:
-        found.append("cpu_offload_gb: there is nothing to offload from on a CPU")
-    return found
+        yield "cpu_offload_gb: there is nothing to offload from on a CPU"
 
 
-def _role_problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+def _role_problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     prefill, decode = settings.engines.values()
-    found = [
+    yield from (
         f"{name}: {ours} for prefill, {theirs} for decode; SGLang hands over KV caches of one form only"
         for name in ("block_size", "kv_cache_dtype")
         if (ours := getattr(prefill, name)) and (theirs := getattr(decode, name)) and ours != theirs
         if "auto" not in (ours, theirs)
-    ]
+    )
     backends = [str(part.extra_args.get(BACKEND, "mooncake")) for part in (prefill, decode)]
     if "fake" in backends:
-        found.append(f"extra_args: {BACKEND} fake hands nothing over")
+        yield f"extra_args: {BACKEND} fake hands nothing over"
     elif len({name.removesuffix("_tcp") for name in backends}) > 1:
-        found.append(f"extra_args: {BACKEND}: {backends[0]} for prefill, {backends[1]} for decode")
-    if hardware.is_cpu:  # tried: decode replicas ask for CUDA, those that prefill register GPU memory
-        found.append("SGLang hands KV caches over between GPUs only, not on CPUs")
-    return found
+        yield f"extra_args: {BACKEND}: {backends[0]} for prefill, {backends[1]} for decode"
+    if hardware.is_cpu:  # as runs showed: decode replicas need CUDA, prefill replicas register GPU memory
+        yield "SGLang hands KV caches over between GPUs only, not on CPUs"
 
 
 def _reported(log: str) -> Reported:
@@ -251,8 +247,8 @@ ENGINE = Engine(
     version_at={"/server_info": "version"},
     reset_path="/flush_cache",
     metrics={
-        # Every pipeline stage tells the same requests, of queue times every tensor-parallel rank, too; with priorities
-        # each is told under its own once more.
+        # Every pipeline stage reports the same requests, and every tensor-parallel rank the same queue times; with
+        # priorities there is one more series for each.
         "running": 'sglang:num_running_reqs{pp_rank="0",priority=""}',
         "waiting": 'sglang:num_queue_reqs{pp_rank="0",priority=""}',
         "kv_usage": "sglang:token_usage",
@@ -336,7 +332,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable=command.KEY_VARIABLE,
-    follower_grace_s=0.5,  # a follower ignores SIGTERM and waits for rank 0's word
+    follower_grace_s=0.5,  # a follower ignores SIGTERM and waits for rank 0
     rules=ModelRules(
         refuses_longer=True,
         longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
@@ -386,7 +382,7 @@ ENGINE = Engine(
                 r"|could finish the model loading|Initialization failed\. warmup error"
             ),
         },
-        # It names no level; what ends it is a traceback, without a time, or its HTTP server's ERROR.
+        # Its lines have no level; causes are tracebacks, which have no time, and ERRORs of its HTTP server.
         passing=r"\[\d{4}-\d\d-\d\d [^]]+\] (?!(\[\d+\] \[)?(ERROR|CRITICAL)\b)",
         consequences=r"could finish the model loading",
     ),

@@ -1,6 +1,6 @@
-"""SGLang's router (the package ``sglang-router``, 0.3.2) before prefill and decode replicas, or equal ones.
+"""SGLang's router (the package ``sglang-router``, 0.3.2), in front of prefill and decode replicas or of equal ones.
 
-It holds no model and computes nothing, and has a key as an argument only: that of its replicas, which it asks for too.
+It takes its replicas' key as an argument only, and asks its clients for the same key.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# What it reads of requests and passes on (its src/protocols): prompts of /v1/completions as text, with fields that it
-# does not know; of chats and of stream_options nothing that it does not know.
+# What it passes on of requests (its src/protocols): of /v1/completions text prompts and unknown fields; of
+# chats and of stream_options only fields that it knows.
 DIALECTS = {
     "completions": openai(return_token_ids=True, cache_salt=True)["completions"],
     "chat": openai()["chat"],
@@ -21,16 +21,26 @@ DIALECTS = {
 }
 
 
-def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
-    roles = {worker.role for worker in node.workers} - {""}
-    argv = [*command.with_key(settings, "sglang_router.cli", "main", "--api-key"), "launch"]
-    argv += ["--host", node.bind, "--port", str(node.port)]
-    argv += ["--prometheus-host", node.bind, "--prometheus-port", *map(str, node.extra_ports[:1])]  # its own: 29000
-    argv += ["--disable-retries"]  # a request that fails is a row; tried again it would be a slow one
-    argv += ["--pd-disaggregation"] if roles else ["--worker-urls"]
+def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[str]:
+    """Where the router listens and what it routes to, for vLLM's router too, which was made of this one.
+
+    ``disaggregation``: the flag for prefill and decode replicas; ``bootstrap``: also name the ports of prefill replicas
+    at which decode replicas ask for KV caches.
+    """
+    roles = any(worker.role for worker in node.workers)
+    argv = ["--host", node.bind, "--port", str(node.port)]
+    argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]  # its default, 29000, may be taken
+    argv += ["--disable-retries"]  # a failed request is a row; retried it would be a slow one
+    argv += [disaggregation] if roles else ["--worker-urls"]
     for worker in node.workers:
         argv += [f"--{worker.role}", worker.url] if roles else [worker.url]
-        argv += [str(worker.port)] if worker.role == "prefill" else []  # where decode replicas ask for its KV caches
+        argv += [str(worker.port)] if bootstrap and worker.role == "prefill" else []
+    return argv
+
+
+def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
+    argv = [*command.with_key(settings, "sglang_router.cli", "main", "--api-key"), "launch"]
+    argv += ["--prometheus-host", node.bind, *arguments(node, "--pd-disaggregation", bootstrap=True)]
     return Command(tuple(argv), {"CUDA_VISIBLE_DEVICES": ""})
 
 
@@ -38,7 +48,7 @@ ROUTER = Engine(
     name="sglang_router",
     title="SGLang's router",
     version="0.3",
-    ready_path="/readiness",  # /health is fine before it knows of a replica
+    ready_path="/readiness",  # /health answers before it knows a replica
     version_at={},
     metrics_path=None,
     dialects=lambda settings: DIALECTS,

@@ -1,7 +1,7 @@
-"""Segments in /dev/shm that engines leave behind, which is memory: 25 MB of an SGLang with two ranks, 8 MB of a vLLM.
+"""Removes shared memory that engines leave in /dev/shm: 25 MB of an SGLang with two ranks, 8 MB of a vLLM.
 
-A segment is ours when a process of ours had it mapped and it is named as engines name theirs. By its name alone nobody
-can tell whose it is, since most names hold no pid.
+A segment is ours if one of our processes had it mapped and it has a name that engines use. The name alone does not tell
+whose it is, since most names contain no pid.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-FOLDER = "/dev/shm/"  # noqa: S108 - POSIX shared memory lies there
+FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
 # vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's, Python's own.
 NAMES = ("vllm_", "sglang_", "sgl_shm_", "nccl-", "torch_", "psm_", "sem.mp-")
 LIMIT_S = 1.0
@@ -20,9 +20,9 @@ Segments = set[tuple[str, int]]  # path and inode
 
 
 def mapped(pids: Iterable[int], limit_s: float = LIMIT_S) -> Segments:
-    """The engines' segments that these processes have mapped now; of those that are gone, none.
+    """The engines' segments that these processes have mapped now; processes that are gone have none.
 
-    A process that is stuck in the kernel can keep its reader waiting for ever: what was read after ``limit_s`` counts.
+    Reading about a process that is stuck in the kernel may hang: the result is what was read within ``limit_s``.
     """
     found: Segments = set()
     reader = threading.Thread(target=_read, args=(list(pids), found), daemon=True)
@@ -45,14 +45,14 @@ def _read(pids: Iterable[int], found: Segments) -> None:
 
 
 def names() -> set[str]:
-    """Of all engines' segments here, whosever they are."""
+    """Names of all engines' segments on this host, whoever owns them."""
     with contextlib.suppress(OSError):
         return {name for name in os.listdir(FOLDER) if name.startswith(NAMES)}
     return set()
 
 
 def remove(segments: Segments) -> None:
-    """Unlinks those that are still there. In a container the same path may be another file: the inode tells."""
+    """Unlink the segments that still exist. The inode is compared: in a container the path may be another file."""
     for path, inode in segments:
         try:
             if os.stat(path).st_ino == inode:

@@ -1,16 +1,15 @@
-"""TensorRT-LLM (``trtllm-serve``, PyTorch backend), as its 1.2 reads; one node.
+"""TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source; one node.
 
-Everything but the address goes into one YAML file: releases differ in whether that file or the command line wins, so
-nothing is said twice; tensorrt_llm_keys.json has all that may stand there. It takes no API key; over several nodes it
-needs an MPI launcher of its own. Its HTTP server opens once the model is loaded. Its ``/metrics`` is JSON that is gone
-once read; the Prometheus metrics are elsewhere. Those of 1.3 are asked for as well: what a release does not have stays
-null.
+Everything but the address goes into one YAML file, since releases differ in whether the file or the command line wins.
+tensorrt_llm_keys.json lists the file's keys. The server takes no API key, and needs an MPI launcher to span nodes. Its
+HTTP port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the Prometheus metrics have
+another path. Metrics of 1.3 are requested too, and stay null in older releases.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, reduce
 from pathlib import Path
@@ -20,11 +19,12 @@ from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.errors import FailureKind
+from orchestrator.registry import did_you_mean
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 CONFIG = "trtllm.yaml"
-# Field -> key of the YAML file, dots for levels.
+# Field -> key of the YAML file, with dots between levels.
 TABLE = {
     "revision": "revision",
     "tokenizer": "tokenizer",
@@ -50,9 +50,9 @@ TABLE = {
 SPECULATIVE = (
     *("decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir", "max_matching_ngram_size"),
 )
-# Eagle is EAGLE 3: releases after 1.2 take it for their Eagle3, which 1.2 does not know.
+# Eagle means EAGLE 3: later releases accept it for their Eagle3, which 1.2 does not know.
 DECODING = {"draft_model": "DraftTarget", "ngram": "NGram", "eagle3": "Eagle", "mtp": "MTP"}
-DRAFT_TARGET = (1, 3)  # the release that calls it Draft_Target
+DRAFT_TARGET = (1, 3)  # first release with the name Draft_Target
 RECORDED = ((1, 2), (1, 4))  # tensorrt_llm_keys.json has the keys of releases from the first to before the second
 # It refuses unknown fields of a request.
 FIELDS = (
@@ -65,7 +65,7 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     argv = [
         *(command.program(settings, "trtllm-serve"), node.model_path or settings.model),
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
-        *("--extra_llm_api_options", CONFIG),  # the name that old and new releases know
+        *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
     text = json.dumps(configuration(settings), indent=1, sort_keys=True)  # is YAML
     notes = _unknown_keys(settings, recorded=False)
@@ -89,7 +89,7 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
 
 
 def configuration(settings: EngineSettings) -> dict[str, Any]:
-    """The YAML file: fields that were set or pinned, and what makes its metrics appear."""
+    """The YAML file: fields that are set or pinned, and what turns metrics on."""
     document: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
     for field, path in TABLE.items():
         if (value := getattr(settings, field)) is not None:
@@ -98,7 +98,7 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
         document["moe_expert_parallel_size"] = settings.tensor_parallel_size
     if settings.enforce_eager:
         document["cuda_graph_config"] = None
-    else:  # its own graphs end at a batch of 128 and leave gaps before; those of others reach as far as their batches
+    else:  # by default graphs end at a batch of 128, with gaps before; other engines' cover all batches
         listed = "cuda_graph_config.batch_sizes" in settings.extra_args
         document["cuda_graph_config"] = {"enable_padding": True} | (
             {} if listed else {"max_batch_size": settings.max_num_seqs}
@@ -116,24 +116,26 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
     reduce(lambda part, level: part.setdefault(level, {}), levels, document)[key] = value
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     keys = [key for key in settings.extra_args if not key.startswith("-")]
-    found = _unknown_keys(settings, recorded=True)
+    yield from _unknown_keys(settings, recorded=True)
     if settings.extra_args.get("orchestrator_type") == "ray":
-        found.append(
+        yield (
             "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits there for GPUs that "
             "this launch holds; leave it out"
         )
     for key in keys:
         if inner := next((other for other in keys if other.startswith(f"{key}.")), None):
-            found.append(f"extra_args: {key} and {inner} say the same; leave one of them out")
+            yield f"extra_args: {key} and {inner} set the same; leave one of them out"
         if settings.enforce_eager and key.split(".")[0] == "cuda_graph_config":
-            found.append(f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them")
-    return found
+            yield f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them"
 
 
 def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
-    """Sentences about keys, if those of its release are recorded, or if not; where nothing tells it they are."""
+    """Sentences about unknown keys if whether the release's keys are recorded is ``recorded``, else [].
+
+    An unknown release counts as recorded.
+    """
     found = [problem for key in settings.extra_args if not key.startswith("-") and (problem := unknown(key))]
     is_recorded = found and RECORDED[0] <= (_release(settings) or RECORDED[0]) < RECORDED[1]
     return found if is_recorded is recorded else []
@@ -146,15 +148,15 @@ def _recorded() -> dict[str, Any]:
 
 
 def unknown(path: str) -> str | None:
-    """A sentence about a key that no recorded release has: each of them refuses to start with it."""
+    """A sentence about a key that no recorded release has, with which they refuse to start; None for known keys."""
     keys = _recorded()["keys"]
     first, *more = path.split(".")
     if "" not in (first, *more) and first in keys and not (more and keys[first] and more[0] not in keys[first]):
         return None
     known = [*keys, *(f"{key}.{inner}" for key, below in keys.items() for inner in below or ())]
-    close = difflib.get_close_matches(path, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"extra_args: {path!r} is no key of TensorRT-LLM's file ({_recorded()['releases']}){hint}"
+    guess = did_you_mean(path, known)
+    sentence = f"extra_args: {path!r} is not a key of TensorRT-LLM's file ({_recorded()['releases']})"
+    return f"{sentence}; {guess}" if guess else sentence
 
 
 def _speculative(settings: EngineSettings, spec: Speculative) -> dict[str, Any]:
@@ -211,7 +213,7 @@ ENGINE = Engine(
         "kv_cache_dtype": ("auto", "float16", "bfloat16", "float32", "fp8", "fp8_ds_mla", "nvfp4"),
     },
     reserved=("--host", "--port", "--backend", "--config", "--extra_llm_api_options"),
-    # Its command line has these too; the file would contradict them, or they it.
+    # Its command line has these too, and might contradict the file.
     aliases={"--" + path.rpartition(".")[2]: f"the field {field}" for field, path in TABLE.items()}
     | {
         "--tp_size": "the field tensor_parallel_size",
@@ -225,7 +227,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     rules=ModelRules(of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80}),
-    # It makes a small cache first, to see what a step needs, then the one it serves with.
+    # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
     reported=command.reading(
         {

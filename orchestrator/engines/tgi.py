@@ -1,12 +1,14 @@
-"""Text Generation Inference (``text-generation-launcher``), as its 3.3.7 reads and runs on a CPU, its last release.
+"""Text Generation Inference (``text-generation-launcher``) 3.3.7, its last release, from its source and runs on a CPU.
 
-Archived by its authors; still what many results are compared with. One node, tensor parallelism only. The length of an
-answer cannot be forced over HTTP: what was asked and what came are both in the rows. Its HTTP server opens after the
-warm-up; what it refuses of a stream is an event within a 200. Its launcher hands its router the key as an argument,
-where every user of the node can read it for as long as it runs.
+Archived by its authors, but many results are still compared with it. One node, tensor parallelism only. Its HTTP API
+cannot force the length of an answer; rows have the requested and the actual length. The HTTP port opens after the
+warm-up. Errors of a stream are events within a 200. The launcher passes the key to its router as an argument, which
+every user of the node can read while it runs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from orchestrator.catalog.accelerators import memory_bytes
 from orchestrator.catalog.memory import GIB
@@ -21,14 +23,14 @@ PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")  # need a
 # Its own bitsandbytes has 8 bits, where others mean 4 by it; TGI itself says to use eetq instead.
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
 SLOTS = command.reading({"kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", int)})
-LONGEST_SOCKET = 107 - len("-100")  # bytes of a Unix socket's path; each shard's ends with its rank
-QUEUED = 10000  # its own 128 refuse at once, where other engines queue
-# It derives them from the GPU, and has the first where it cannot (launcher/src/main.rs); the second from 60 GiB.
+LONGEST_SOCKET = 107 - len("-100")  # bytes of a Unix socket's path, to which each shard appends its rank
+QUEUED = 10000  # by default it refuses requests beyond 128, where other engines queue
+# Tokens of a prefill below 60 GiB and from there; by default derived from the GPU (launcher/src/main.rs).
 PREFILL = (4096, 8192)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    """Without chunks a prefill must hold the longest prompt (backends/v3/src/main.rs)."""
+    """Without chunked prefill a batch must hold the longest prompt (backends/v3/src/main.rs)."""
     memory = memory_bytes(hardware)
     tokens = PREFILL[memory is None or memory >= 60 * GIB]
     if settings.enable_chunked_prefill is False:
@@ -38,7 +40,7 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     prometheus = node.extra_ports[0] if node.extra_ports else node.port + 1
-    socket = f"{node.workdir}/shard"  # it leaves them behind: there they go with the launch
+    socket = f"{node.workdir}/shard"  # left behind by TGI, and removed with the launch
     if len(socket.encode()) > LONGEST_SOCKET:
         socket = f"/tmp/tgi-{node.launch_id}-{node.port}"  # noqa: S108
     argv = [
@@ -63,31 +65,27 @@ def _switches(settings: EngineSettings) -> dict[str, str]:
     return env | ({"ATTENTION": settings.attention_backend} if settings.attention_backend else {})
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.dtype and settings.quantization:
-        found.append("dtype: TGI refuses it together with quantization")
+        yield "dtype: TGI refuses it together with quantization"
     if settings.quantization == "exl2" and settings.tensor_parallel_size > 1:
-        found.append("quantization: exl2 cannot be sharded in TGI")
+        yield "quantization: exl2 cannot be sharded in TGI"
     if settings.max_input_len and settings.max_model_len and settings.max_input_len >= settings.max_model_len:
-        found.append(f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})")
+        yield f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})"
     if settings.max_num_queued_reqs == 0:
-        found.append("max_num_queued_reqs: 0 would refuse every request in TGI")
+        yield "max_num_queued_reqs: 0 would refuse every request in TGI"
     spec = settings.speculative
     if spec and spec.model:
-        found.append("speculative: TGI takes no model; medusa heads come with the model itself")
+        yield "speculative: TGI takes no model; medusa heads come with the model itself"
     if hardware.is_cpu and not settings.max_input_len:
-        found.append(
-            "max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts"
-        )
+        yield ("max_input_len: on a CPU TGI's warm-up asks for more memory than there is unless this limits prompts")
     if hardware.is_cpu and settings.quantization:
-        found.append("quantization: TGI quantizes on GPUs only")
-    return found
+        yield "quantization: TGI quantizes on GPUs only"
 
 
 def _reported(log: str) -> Reported:
-    """All slots of its KV cache, said after the warm-up (backends/v3/src/lib.rs); on a path that has none it goes on
-    with a constant, which is no reservation."""
+    """Slots of its KV cache, logged after the warm-up (backends/v3/src/lib.rs). Models without such slots get a
+    constant that reserves nothing."""
     return {} if "does not support automatic max batch total tokens" in log else SLOTS(log)
 
 

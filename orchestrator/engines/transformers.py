@@ -1,10 +1,12 @@
-"""``transformers serve`` with continuous batching, flags as of 5.19: the correctness reference, and a light CPU engine.
+"""``transformers serve`` 5.19 with continuous batching: a reference for correctness, and a light engine for CPUs.
 
-It takes no API key and lists no models, so readiness is proven by the owner of the listening socket alone. Its log
-tells no sizes: its cache is made by the first request, and told at a level below its own.
+It takes no API key and lists no models, so only the owner of the listening socket proves that it is ours. Its log has
+no sizes: the first request creates its cache, and logs it at a level that is off.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
@@ -12,9 +14,8 @@ from orchestrator.engines.engine import Engine, LogWords, ModelRules
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-BLOCK = 256  # its cache is counted in blocks: their size must be said with kv_cache_tokens
-# On a CPU it would take most of the node's memory for the KV cache and an attention mask as large again, and its first
-# request would wait minutes for that.
+BLOCK = 256  # tokens of a KV block; kv_cache_tokens are turned into blocks
+# By default its KV cache and attention mask would take most of a CPU node's memory, and the first request minutes.
 CPU_PINS = {"kv_cache_tokens": 16384, "max_num_batched_tokens": 1024}
 # It refuses unknown fields of a request.
 FIELDS = (
@@ -49,12 +50,11 @@ def _cores(node: Node) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(len(node.cores)), "OMP_PLACES": f"{{{cores}}}", "OMP_PROC_BIND": "true"}
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    return command.not_in_docker("transformers serve", settings) + [
-        f"{field}: transformers serve always does this and cannot switch it off"
-        for field in ("enable_prefix_caching", "enable_chunked_prefill")
-        if getattr(settings, field) is False
-    ]
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
+    yield from command.not_in_docker("transformers serve", settings)
+    for field in ("enable_prefix_caching", "enable_chunked_prefill"):
+        if getattr(settings, field) is False:
+            yield f"{field}: transformers serve always does this and cannot switch it off"
 
 
 ENGINE = Engine(
@@ -62,8 +62,8 @@ ENGINE = Engine(
     version="5.19",
     title="transformers serve",
     metrics_path=None,
-    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options` and the like are
-    # accepted and ignored with a line in the log each, so they are left out; usage is always on the last event.
+    # `generation_config` replaces the model's own, end-of-sequence token included. `stream_options` and the like would
+    # be ignored with a line in the log each, so they are left out; the last event always has the usage.
     dialects=lambda settings: openai(
         length_control="generation_config",
         min_tokens_field=None,
@@ -77,7 +77,7 @@ ENGINE = Engine(
         "quantization": Flag("--quantization", choices=("bnb-4bit", "bnb-8bit")),  # others come with the checkpoint
         "trust_remote_code": Flag("--trust-remote-code", "switch"),
         "attention_backend": Flag("--attn-implementation"),
-        "gpu_memory_utilization": Flag("--cb-max-memory-percent"),  # of the memory that is free after loading
+        "gpu_memory_utilization": Flag("--cb-max-memory-percent"),  # of memory that is free after loading
         "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
         "kv_cache_tokens": Flag("--cb-num-blocks", of=command.blocks(BLOCK)),
         "block_size": Flag("--cb-block-size"),

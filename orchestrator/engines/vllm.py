@@ -1,11 +1,12 @@
-"""vLLM (``vllm serve``), flags as of 0.32; GPUs and CPUs, one node or several by its own multi-node launch.
+"""vLLM (``vllm serve``) with the flags of 0.32, on GPUs and CPUs, on one node or several by its own multi-node launch.
 
-Every flag emitted here is checked against the real parser (tests/contract/test_engine_flags.py).
+tests/contract/test_engine_flags.py checks every flag used here against vLLM's parser.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from orchestrator.catalog.accelerators import memory_bytes, of_hardware
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
@@ -16,20 +17,20 @@ from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# Its own choices by what it finds (0.32 ``arg_utils.py: get_batch_defaults``), said aloud: for one CPU rank, for GPUs
-# below 70 GiB and A100s, from there, and from 160 GiB.
+# vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a CPU rank, for A100s
+# and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; where it is set it wins over --kv-cache-memory-bytes
-CPU_KV_BYTES = 1 << 30  # per rank; its own choice is 92 % of the node's memory, for every rank again
+CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; overrides --kv-cache-memory-bytes
+CPU_KV_BYTES = 1 << 30  # per rank; by default every rank takes 92 % of the node's memory
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-# Of checkpoints: those whose own method wins over --quantization, and what else that may say of others.
+# Checkpoints whose own method overrides --quantization, and further values that it may have for others.
 OWN_WINS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4")
 KERNELS = {name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")} | {
     "fp8": ("deepseek_v4_fp8",)
 }
-BLOCK = {False: 16, True: 128}  # it counts KV in blocks: their size must be said with kv_cache_tokens
+BLOCK = {False: 16, True: 128}  # tokens of a KV block, by is_cpu; kv_cache_tokens are turned into blocks
 
 
 def _batch(hardware: Hardware) -> dict[str, int]:
@@ -44,7 +45,7 @@ def _batch(hardware: Hardware) -> dict[str, int]:
 
 
 def batch_pins(settings: EngineSettings, batch: dict[str, int]) -> dict[str, int]:
-    """``batch`` where the settings leave its sizes open; one that is said pulls the other along."""
+    """``batch`` for sizes that the settings leave open, adjusted to the size that they give."""
     pins = dict(batch)
     pins["max_num_seqs"] = min(pins["max_num_seqs"], settings.max_num_batched_tokens or pins["max_num_seqs"])
     pins["max_num_batched_tokens"] = max(pins["max_num_batched_tokens"], settings.max_num_seqs or 0)
@@ -67,10 +68,10 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *_server(settings, node),
         *_nodes(settings, node),
         *_transfer(settings, node),
-        *("--generation-config", "vllm"),  # sampling defaults of a model would change lengths and speed
+        *("--generation-config", "vllm"),  # a model's own sampling defaults would change lengths and speed
         *("--disable-uvicorn-access-log", "--enable-prompt-tokens-details"),
     ]
-    # The variable counts only where the experiment file sets it.
+    # The variable counts only if the experiment file sets it.
     return Command(tuple(argv), _environment(settings, hardware, node), hides=(CPU_KV_VARIABLE,))
 
 
@@ -81,7 +82,7 @@ def _server(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
-    """Its own multi-node launch: the same command on every node, without HTTP on all but the first."""
+    """vLLM's multi-node launch: the same command on every node, with HTTP on the first only."""
     size, nnodes = settings.data_parallel_size, settings.nnodes
     arguments = ["--data-parallel-size", str(size)] if size > 1 else []
     if nnodes == 1:
@@ -94,14 +95,14 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
         local = size // nnodes
         arguments += ["--data-parallel-size-local", str(local)]
         arguments += ["--data-parallel-start-rank", str(local * node.rank)] if node.rank else []
-    else:  # a rank over several nodes: which one this is it finds by itself
+    else:  # a rank spans several nodes; vLLM finds out which rank this is
         arguments += ["--nnodes", str(nnodes), "--node-rank", str(node.rank)]
         arguments += ["--master-addr", node.master_host, "--master-port", str(node.master_port)]
     return [*arguments, "--headless"] if node.rank else arguments
 
 
 def _transfer(settings: EngineSettings, node: Node) -> list[str]:
-    """KV caches go from prefill to decode replicas by NIXL where nothing else is said."""
+    """By default NIXL transfers KV caches from prefill to decode replicas."""
     if not node.role or settings.kv_transfer_config is not None:
         return []
     config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[node.role]}
@@ -111,10 +112,10 @@ def _transfer(settings: EngineSettings, node: Node) -> list[str]:
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its own 600 s are short for big models
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its 600 s are too short for big models
     }
     if node.bind in ("127.0.0.1", "::1", "localhost"):
-        # Gives POST /reset_prefix_cache. These paths ask for no key, so never on an address others can reach.
+        # Adds POST /reset_prefix_cache. Such paths need no key, so they must not be reachable from other hosts.
         env["VLLM_SERVER_DEV_MODE"] = "1"
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host
@@ -124,7 +125,7 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
 
 
 def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
-    """One group of cores per local rank. Its ``auto`` needs one NUMA node per rank."""
+    """One group of cores per local rank; vLLM's ``auto`` needs a NUMA node for each rank."""
     groups = command.core_groups(settings, node)
     if not groups and settings.devices_per_node == 1:
         return {}
@@ -132,42 +133,40 @@ def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
 
 
 def _takes(asked: str, stored: str) -> bool:
-    """``config/model.py: _verify_quantization``: of some checkpoints it takes their own method, whatever is asked."""
+    """As ``config/model.py: _verify_quantization``: some checkpoints keep their own method, whatever is asked for."""
     return stored in OWN_WINS or asked in (stored, "humming", *KERNELS.get(stored, ()))
 
 
-def _problems(settings: EngineSettings, hardware: Hardware) -> list[str]:
-    found = []
+def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     if settings.distributed_executor_backend == "uni" and settings.world_size > 1:
-        found.append(f"distributed_executor_backend: uni runs one rank, this replica has {settings.world_size}")
+        yield f"distributed_executor_backend: uni runs one rank, this replica has {settings.world_size}"
     size, nnodes = settings.data_parallel_size, settings.nnodes
     if size > 1 and nnodes % size and size % nnodes:
-        found.append(
+        yield (
             f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes whole ranks on a node "
             "or whole nodes for a rank"
         )
     elif 1 < size < nnodes and not settings.enable_expert_parallel:
-        found.append(
+        yield (
             "data_parallel_size: ranks that span nodes are for mixtures of experts (all ranks of a dense model would "
             "meet at one address in vLLM); set enable_expert_parallel: true, or use replicas"
         )
     if settings.quantization in ("gguf", "bitsandbytes"):
-        found.append(f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)")
+        yield f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)"
     if settings.quantization == "int8":
-        found.append(
+        yield (
             "quantization: vLLM makes no int8 of a 16-bit checkpoint (of experts: int8_per_channel_weight_only); name "
             "a checkpoint in int8 (compressed-tensors) and leave this out"
         )
     batched, sequences = settings.max_num_batched_tokens, settings.max_num_seqs
     if batched and sequences and batched < sequences:
-        found.append(f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})")
+        yield f"max_num_batched_tokens: {batched} is below max_num_seqs ({sequences})"
     if settings.kv_cache_tokens and settings.kv_cache_memory_bytes:
-        found.append("kv_cache_tokens and kv_cache_memory_bytes: give one of them, both say how large the KV cache is")
+        yield "kv_cache_tokens and kv_cache_memory_bytes: both give the size of the KV cache; leave one out"
     if hardware.is_cpu and settings.kv_cache_memory_bytes and settings.env.get(CPU_KV_VARIABLE):
-        found.append(f"kv_cache_memory_bytes: {CPU_KV_VARIABLE} in env wins over it; give one of them")
+        yield f"kv_cache_memory_bytes: {CPU_KV_VARIABLE} in env overrides it; leave one out"
     if hardware.is_cpu and settings.cpu_offload_gb:
-        found.append("cpu_offload_gb: there is nothing to offload from on a CPU")
-    return found
+        yield "cpu_offload_gb: there is nothing to offload from on a CPU"
 
 
 ENGINE = Engine(
@@ -182,37 +181,23 @@ ENGINE = Engine(
         "prefix_hit_tokens_total": "vllm:prefix_cache_hits_total",
         "prefix_query_tokens_total": "vllm:prefix_cache_queries_total",
     },
-    # return_token_ids costs about 20 bytes a chunk, continuous usage about 100; both count exactly.
+    # return_token_ids and continuous usage both count exactly; a chunk grows by 20 bytes or by 100.
     dialects=lambda settings: openai(prompt_token_ids=True, return_token_ids=True, cache_salt=True),
-    flags={
-        "revision": Flag("--revision"),
-        "tokenizer": Flag("--tokenizer"),
-        "trust_remote_code": Flag("--trust-remote-code", "switch"),
-        "hf_overrides": Flag("--hf-overrides", "json"),
-        "tensor_parallel_size": Flag("--tensor-parallel-size"),
-        "pipeline_parallel_size": Flag("--pipeline-parallel-size"),
-        "enable_expert_parallel": Flag("--enable-expert-parallel", "switch"),
-        "distributed_executor_backend": Flag("--distributed-executor-backend"),
-        "dtype": Flag("--dtype"),
-        "quantization": Flag("--quantization"),
-        "kv_cache_dtype": Flag("--kv-cache-dtype"),
-        "max_model_len": Flag("--max-model-len"),
-        "max_num_seqs": Flag("--max-num-seqs"),
-        "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
-        "max_num_queued_reqs": Flag("--max-num-queued-reqs"),
+    flags=command.named(
+        *("revision", "tokenizer", "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+        *("dtype", "quantization", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens"),
+        *("max_num_queued_reqs", "stream_interval", "gpu_memory_utilization", "kv_cache_memory_bytes", "block_size"),
+        *("cpu_offload_gb", "load_format", "attention_backend"),
+    )
+    | command.named(
+        *("trust_remote_code", "enable_expert_parallel", "enable_chunked_prefill", "enable_prefix_caching"),
+        "enforce_eager",
+        kind="switch",
+    )
+    | command.named("hf_overrides", "kv_transfer_config", kind="json")
+    | {
         "scheduling_policy": Flag("--scheduling-policy", choices=("fcfs", "priority")),
-        "enable_chunked_prefill": Flag("--enable-chunked-prefill", "switch"),
-        "enable_prefix_caching": Flag("--enable-prefix-caching", "switch"),
-        "stream_interval": Flag("--stream-interval"),
-        "gpu_memory_utilization": Flag("--gpu-memory-utilization"),
         "kv_cache_tokens": Flag("--num-gpu-blocks-override", of=command.blocks(BLOCK[False])),
-        "kv_cache_memory_bytes": Flag("--kv-cache-memory-bytes"),
-        "block_size": Flag("--block-size"),
-        "cpu_offload_gb": Flag("--cpu-offload-gb"),
-        "enforce_eager": Flag("--enforce-eager", "switch"),
-        "load_format": Flag("--load-format"),
-        "attention_backend": Flag("--attention-backend"),
-        "kv_transfer_config": Flag("--kv-transfer-config", "json"),
         "speculative": Flag("--speculative-config", of=lambda spec, _: spec.model_dump_json(exclude_none=True)),
     },
     taken=("data_parallel_size", "served_model_name"),
@@ -245,7 +230,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable="VLLM_API_KEY",
-    follower_grace_s=0.5,  # left alone a follower waits 10 s for its own worker and then kills it
+    follower_grace_s=0.5,  # on SIGTERM a follower only waits 10 s for its worker and then kills it
     rules=ModelRules(
         experts_divisible=False,
         partition_variable="VLLM_PP_LAYER_PARTITION",
@@ -273,8 +258,8 @@ ENGINE = Engine(
             "bfloat16": 80,
         },
         whole_groups=True,
-        cuts_blocks=True,  # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; earlier releases refuse
-        halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, where Marlin takes none
+        cuts_blocks=True,  # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; not in earlier releases
+        halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, if Marlin cannot
         float32_methods=frozenset({"compressed-tensors", "torchao"}),  # quantization/*.py: get_supported_act_dtypes
         cpu=CpuKernels(  # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
             schemes={"int8": True, "fp8 per channel": True, "int4 weights": False},

@@ -1,7 +1,7 @@
-"""A second opinion on a plan: vLLM's own ``create_engine_config()`` on every command line that would be run.
+"""Asks vLLM itself about a plan: runs its ``create_engine_config()`` on every command line that would be run.
 
-One process of the user's vLLM environment is asked about all deployments (vllm_judge.py); it loads no weights and needs
-no GPU. What it refuses is ``impossible``, in its own words; what it cannot know stays as it was, and a note says so.
+One process in the user's vLLM environment judges all deployments (vllm_judge.py), without weights and without a GPU.
+Deployments that vLLM refuses become ``impossible``, in vLLM's words; a note tells how many it could not judge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Verdict = Mapping[str, str]  # {} | {"refused": sentence} | {"unknown": sentence
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a vLLM environment says; fewer verdicts than cases when it was out of time."""
+    """What a vLLM environment answers; fewer verdicts than cases if time ran out."""
 
     version: str
     device: str
@@ -39,14 +39,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """``refused``: why, by the name a deployment was given with; ``note``: how many could be judged."""
+    """``refused``: name of a deployment -> why; ``note``: how many could be judged."""
 
     refused: Mapping[str, str]
     note: str
 
 
 def opinion_of_vllm(environment: str | Path, deployments: Mapping[str, tuple[EngineSettings, Hardware]]) -> Opinion:
-    """What vLLM says of those ``deployments`` (by any name) that are for it.
+    """vLLM's opinion of those ``deployments`` (by any name) that use vLLM.
 
     ``environment`` is a virtual environment with vLLM. Raises InputError when it cannot be asked.
     """
@@ -68,12 +68,12 @@ def opinion_of_vllm(environment: str | Path, deployments: Mapping[str, tuple[Eng
 
 
 def _limits(answer: Answer, judged: Sequence[Hardware]) -> str:
-    """What a CPU build did not look at in deployments for GPUs."""
+    """What a CPU build cannot judge of deployments for GPUs."""
     return f" ({NOT_JUDGED})" if answer.device == "cpu" and not all(one.is_cpu for one in judged) else ""
 
 
 def _same_version(settings: EngineSettings, version: str | None) -> bool:
-    """One version's opinion says nothing about another one; where none is known, the user's choice is believed."""
+    """Whether the environment has a deployment's version; assumed if either is not known."""
     own = settings.engine_version
     if own is None and settings.executable and settings.image is None:
         own = installed_version(settings.executable, VLLM.name)
@@ -81,10 +81,10 @@ def _same_version(settings: EngineSettings, version: str | None) -> bool:
 
 
 def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
-    """The command line of rank 0 as it would be run, without the container around it."""
+    """The command line of rank 0 as it would be run, without a container."""
     alone: dict[str, Any] = {"image": None, "container_runtime": None}
     if settings.world_size > 1 and settings.nnodes == 1 and settings.distributed_executor_backend is None:
-        alone["distributed_executor_backend"] = "mp"  # its own choice; left to it, it counts the GPUs of this machine
+        alone["distributed_executor_backend"] = "mp"  # its default, which counts the GPUs of this machine
     command = VLLM.command(settings.model_copy(update=alone), hardware, Node(), api_key="")
     draft = settings.speculative.model if settings.speculative else None
     models = [(settings.model, settings.revision), *([(draft, None)] if draft else [])]
@@ -94,7 +94,7 @@ def case_of(settings: EngineSettings, hardware: Hardware) -> Case:
 def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = None) -> Answer:
     """Ask a virtual environment's vLLM about command lines, in one process and within a time limit.
 
-    Raises InputError when there is no vLLM in it, or when it finds no device to be built for.
+    Raises InputError when the environment has no vLLM, or when vLLM finds no device here.
     """
     python = Path(environment).expanduser().absolute() / "bin" / "python"
     if not python.exists():
@@ -119,7 +119,7 @@ def _is_verdict(line: str) -> bool:
 
 
 def _run(argv: list[str], given: str, limit_s: float) -> tuple[str, str]:
-    """Standard output and error; what there is of them when the time is up. No process of it is left."""
+    """Standard output and error, as far as they came in time. No process is left."""
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,10 +1,9 @@
-"""Runs in a vLLM environment, by its Python and never by ours: builds vLLM's own configuration of many command lines.
+"""Builds vLLM's own configuration for many command lines. Runs in a vLLM environment, by its Python, never by ours.
 
 Reads one JSON object per line: ``argv`` (of ``vllm serve``), ``env``, ``models`` (names and revisions of the model and
-its draft), ``cpu`` (whether it is meant for one). Writes a line ``VERDICT {"version": …, "device": …}``, then one per
-line read: ``{}`` when vLLM accepts
-it, ``{"refused": sentence}``, or ``{"unknown": sentence}`` where this machine or build cannot tell. No weights are
-read, no network is asked and no device is used.
+its draft), ``cpu`` (whether it is for a CPU). Writes a line ``VERDICT {"version": …, "device": …}``, then one per line
+read: ``{}`` if vLLM accepts it, ``{"refused": sentence}``, or ``{"unknown": sentence}`` if this machine or build cannot
+tell. Reads no weights, and uses neither network nor devices.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def say(verdict: dict[str, str]) -> None:
 
 
 def judge(case: dict[str, Any], device: str) -> dict[str, str]:
-    """What vLLM says of one command line."""
+    """vLLM's verdict on one command line."""
     for model, revision in case["models"]:
         if (missing := without_config(model, revision)) is not None:
             return {"unknown": missing}
@@ -66,7 +65,7 @@ def judge(case: dict[str, Any], device: str) -> dict[str, str]:
 
 
 def build(argv: list[str]) -> None:
-    """As ``vllm serve`` does before it starts anything. Raises whatever vLLM raises."""
+    """Build the configuration as ``vllm serve`` does at its start. Raises whatever vLLM raises."""
     parser = first(PARSERS).make_arg_parser(first(PARSER_CLASSES).FlexibleArgumentParser())
     arguments = parser.parse_args(argv)
     arguments.model = getattr(arguments, "model_tag", None) or arguments.model
@@ -76,7 +75,7 @@ def build(argv: list[str]) -> None:
 
 
 def first(names: tuple[str, ...]) -> Any:
-    """The first of these modules that this version has."""
+    """The first of these modules that this version of vLLM has."""
     for name in names[:-1]:
         with contextlib.suppress(ModuleNotFoundError):
             return importlib.import_module(name)
@@ -85,7 +84,7 @@ def first(names: tuple[str, ...]) -> Any:
 
 @functools.cache
 def without_config(model: str, revision: str | None) -> str | None:
-    """Why nothing can be said of a model: its config.json lies neither in a folder nor in the hub's cache."""
+    """Why a model cannot be judged: its config.json is neither in a folder nor in the hub's cache."""
     if (Path(model) / "config.json").is_file():
         return None
     try:
@@ -96,20 +95,20 @@ def without_config(model: str, revision: str | None) -> str | None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """vLLM's own words, without what pydantic puts around them."""
+    """vLLM's own words, without pydantic's."""
     details = error.errors() if hasattr(error, "errors") else []
     texts = [str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ") for detail in details]
     return plain("; ".join(texts or [str(error) or type(error).__name__]))
 
 
 def plain(text: str) -> str:
-    """One line, without what pydantic prints for programmers, cut between words."""
+    """One line without pydantic's details, cut between words."""
     text = " ".join(_NOISE.sub("", text).split())
     return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
 
 
 def of_device(error: BaseException) -> bool:
-    """Whether a refusal is about the device of this build: raised by its platform, or speaking of one at once."""
+    """Whether a refusal is about this build's device: raised by its platform, or its first sentence names one."""
     details = error.errors() if hasattr(error, "errors") else []
     causes = [detail.get("ctx", {}).get("error") for detail in details]
     raised = [one for one in (error, *causes) if isinstance(one, BaseException)]
@@ -119,8 +118,8 @@ def of_device(error: BaseException) -> bool:
 
 
 def of_environment(error: BaseException) -> bool:
-    """Whether vLLM could not look at the model at all: a module that its code imports is not installed here, as
-    torchvision for models with images (``registry.py: inspect_model_cls``)."""
+    """Whether vLLM could not inspect the model, because a module that it imports is missing here, such as torchvision
+    for models with images (``registry.py: inspect_model_cls``)."""
     return isinstance(error, ImportError) or "failed to be inspected" in sentence_of(error)
 
 

@@ -13,8 +13,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from orchestrator.errors import ProblemsError
-from orchestrator.registry import Registry, unknown_name
 from orchestrator.spec.load import Arrivals
 
 Offsets = NDArray[np.float64]
@@ -37,28 +35,6 @@ class Asked:
 
 
 Process = Callable[[Asked, np.random.Generator], Offsets]
-
-ARRIVALS: Registry[Process] = Registry(
-    "arrivals",
-    {name: f"{__name__}:{name}" for name in ("constant", "poisson", "gamma", "ramp", "steps", "trace")},
-)
-
-_NEEDS = {"ramp": "to", "steps": "steps", "trace": "trace"}
-
-
-def problems(arrivals: Arrivals) -> list[str]:
-    """Why these arrivals cannot be drawn, one sentence each; empty where they can."""
-    if arrivals.process not in ARRIVALS:
-        return [unknown_name("arrival process", arrivals.process, ARRIVALS.names())]
-    needed = _NEEDS.get(arrivals.process)
-    if needed and getattr(arrivals, needed) is None:
-        return [f"arrivals {arrivals.process!r} need the field {needed!r}"]
-    if arrivals.process == "trace":
-        try:
-            recorded(arrivals)
-        except ProblemsError as error:
-            return [str(problem) for problem in error.problems]
-    return []
 
 
 # -- processes with independent gaps of one distribution

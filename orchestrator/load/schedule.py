@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.errors import InputError
-from orchestrator.load.arrivals import ARRIVALS, Asked
+from orchestrator.load.arrivals import Asked, Offsets
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
-from orchestrator.spec.load import MOST_REQUESTS, MOST_SECONDS
+from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late by the time that the
 # client needs to send the others, and that lateness would be the client's, not the engine's.
@@ -102,7 +102,7 @@ class Schedule:
         asked = Asked(arrivals, point.level.value / turns, point.ends_s, self.sessions)
         if asked.expected > MOST_REQUESTS:
             raise InputError(f"{asked.expected:.3g} requests would be due; a point may have {MOST_REQUESTS:,}")
-        offsets_s = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
+        offsets_s: Offsets = ARRIVALS[arrivals.process](asked, stream(point.seed, ARRIVAL_STREAM))
         if len(offsets_s) and not offsets_s[-1] <= MOST_SECONDS:
             said = f"the last request would be due after {offsets_s[-1]:.3g} s"
             raise InputError(f"{said}; a point may take {MOST_SECONDS:g} s")

@@ -1,7 +1,7 @@
-"""What a plan takes: nodes, time, GPU hours and money.
+"""What a plan needs: nodes, time, GPU hours and money.
 
-How long an engine takes to start is known where earlier runs started it; elsewhere it is estimated: START_S for
-processes, compilation and CUDA graphs, and a node's weights at READ_BYTES_S.
+Start times are known for engines that earlier runs started. Others are estimated: START_S for processes, compilation
+and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import get_args
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import RISKY, place, promises
-from orchestrator.search import STRATEGIES
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.load import hours
 from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 START_S, EMULATED_START_S = 60.0, 5.0
-READ_BYTES_S = 1e9  # a network volume or a plain disk; page cache and NVMe are faster
+READ_BYTES_S = 1e9  # a network volume or an ordinary disk; NVMe and page cache are faster
 
 
 def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
-    """A replica that is larger than a node over as few as hold it: tensor parallelism within, stages across nodes.
+    """Settings with ``nnodes`` for a replica larger than a node: pipeline stages are spread over as few nodes as hold
+    it, tensor parallelism stays within nodes.
 
-    As it is where the settings say ``nnodes``, or where no number of nodes does that.
+    Unchanged if the settings give ``nnodes``, or if no number of nodes works.
     """
     room = hardware.gpus_per_node or settings.world_size
     if "nnodes" in settings.model_fields_set or settings.world_size <= room or settings.data_parallel_size > 1:
@@ -36,12 +36,12 @@ def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
 
 
 def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
-    """Why no nodes of this hardware hold a replica. ``cluster_nodes``: nodes of the cluster, None when not known."""
+    """Why nodes of this hardware cannot hold the replicas. ``cluster_nodes``: nodes of the cluster, None if unknown."""
     unit = "cores" if hardware.is_cpu else "GPUs"
     parts = settings.engines.items()
     out = [f"{role}: {text}".removeprefix(": ") for role, one in parts for text in _on_a_node(one, hardware, unit)]
     if (devices := settings.devices) > MOST_DEVICES:
-        out.append(f"needs {devices:,} {unit} for all replicas; {MOST_DEVICES:,} are the most")
+        out.append(f"needs {devices:,} {unit} for all replicas; at most {MOST_DEVICES:,} are allowed")
     if cluster_nodes is not None and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes:
         out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
     return out
@@ -62,7 +62,7 @@ def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[
 
 
 def estimated_start_s(deployment: Deployment) -> float:
-    """Seconds until its engine serves; 0 for an endpoint, which does."""
+    """Seconds until its engine serves; 0 for an endpoint, which runs already."""
     engine = ENGINES[deployment.settings.engine]
     if not engine.launches:
         return 0.0
@@ -78,7 +78,7 @@ def estimated_start_s(deployment: Deployment) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one deployment, all repeats: seconds until its engine serves, every start; seconds of load; what both take."""
+    """Of one deployment: seconds of all engine starts and of all load, and the GPU hours and USD that both take."""
 
     start_s: float
     load_s: float
@@ -92,23 +92,23 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a plan takes. ``known``: seconds until ready of deployments that were started before, by id."""
+    """Estimates what a plan takes. ``known``: start times in seconds, by id, of deployments that ran before."""
 
     plan: Plan
-    nodes: int | None = None  # of the cluster, where they are known
+    nodes: int | None = None  # of the cluster; None: not known
     known: Mapping[str, float] = field(default_factory=dict)
 
     def cost(self, one: Deployment) -> Cost:
-        """Of a deployment that is run."""
+        """The cost of a deployment that is run."""
         start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
         load_s = self.plan.load_s(one.id)
         gpu_hours = 0.0 if one.on_cpus or one.settings.url else (start_s + load_s) / 3600 * one.devices
         return Cost(start_s, load_s, gpu_hours, gpu_hours * (one.hardware.usd_per_gpu_hour or 0.0))
 
     def makespan_s(self) -> float | None:
-        """Seconds from the first start to the last end on ``nodes`` nodes, each held by one deployment at a time.
+        """Seconds from the first start to the last end on ``nodes`` nodes, each used by one deployment at a time.
 
-        In the order in which the sweep admits them, as far as the plan is predicted.
+        Deployments start in the order of the sweep, as far as predictions know it.
         """
         if self.nodes is None:
             return None
@@ -122,7 +122,7 @@ class Estimate:
         for _, nodes, seconds in sorted(jobs):
             free_s.sort()
             free_s[:nodes] = [free_s[nodes - 1] + seconds] * nodes if nodes else []
-        return max(*free_s, *(seconds for _, _, seconds in jobs), 0.0)  # endpoints hold no node
+        return max(*free_s, *(seconds for _, _, seconds in jobs), 0.0)  # endpoints take no node
 
     def totals(self) -> Totals:
         statuses = [one.status for one in self.plan.deployments]
@@ -140,7 +140,7 @@ class Estimate:
         )
 
     def over_budget(self) -> list[str]:
-        """Why the sweep exceeds the experiment's budget; empty when it does not."""
+        """Which parts of the experiment's budget the estimate exceeds, one sentence each."""
         budget, sums = self.plan.budget or Budget(), self.totals()
         took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
         out = []
@@ -154,7 +154,7 @@ class Estimate:
         return out
 
     def notes(self) -> list[str]:
-        """What someone should know before running it."""
+        """What users should know before they run the plan."""
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
         engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
@@ -162,7 +162,7 @@ class Estimate:
         notes += [f"{name} takes no key: on several hosts, whoever reaches the node can use it" for name in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
-        if any(STRATEGIES[load.search].needs_figures for load in self.plan.loads):
+        if self.plan.needs_figures:
             notes.append("a search measures as many points as it needs: points, time and cost are estimates")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:
             read = f", reading weights at {READ_BYTES_S / 1e9:g} GB/s" if max(starts) > START_S else ""
@@ -171,7 +171,7 @@ class Estimate:
         return notes
 
     def summary(self) -> str:
-        """Three lines: deployments, points, cost; then a line for each note."""
+        """Three lines about deployments, points and cost, then one line per note."""
         sums, plan = self.totals(), self.plan
         counts = {status: getattr(sums, status) for status in get_args(Status)}
         states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
@@ -191,8 +191,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Deployments by status, points, measurements; seconds of starts and of load one after the other, seconds on the
-    nodes of the cluster (None: not known how many), GPU hours and USD of starts and load."""
+    """Deployments by status, points, measurements; seconds of starts and of load in sequence; seconds on the cluster's
+    nodes (None: their number is not known); GPU hours and USD of starts and load."""
 
     planned: int
     risky: int

@@ -1,7 +1,7 @@
-"""Can this deployment work at all? Answered from a model's config.json and an accelerator's data sheet, before any GPU.
+"""Judges without a GPU whether a deployment can work, from a model's config.json and an accelerator's data sheet.
 
-``impossible`` is said only where the engine itself would refuse or cannot load; whatever merely looks tight is
-``risky`` and runs last. Rules: docs/emulator.md, "Feasibility"; each finding names its rule.
+``impossible`` means that the engine itself would refuse it or could not load the model. What merely looks tight is
+``risky`` and runs last. docs/emulator.md, "Feasibility", explains the rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BFLOAT16_CAPABILITY, NATIVE_FP8_CAPABILITY = 80, 89  # compute capability times 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule's outcome. ``fits`` marks a remark that changes nothing."""
+    """What one rule found. The status ``fits`` marks a remark without consequences."""
 
     status: Status
     rule: str
@@ -34,10 +34,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """The verdict, its sentences, and what the engine is predicted to report: the names of ``Engine.reported``.
+    """The verdict, its reasons, and what the engine is predicted to report (by the names of ``Engine.reported``).
 
-    ``excluded``: a rule of the experiment leaves it out, nothing was judged. ``unserved``: names of workloads it cannot
-    serve at all.
+    ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged. ``unserved``: names of
+    workloads that it cannot serve.
     """
 
     status: Status | Literal["excluded"]
@@ -48,8 +48,7 @@ class Feasibility:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything a rule looks at. ``settings`` are of one replica as the engine means them: its data-parallel ranks are
-    those that share experts."""
+    """What rules judge. ``settings.data_parallel_size`` counts only ranks that share experts; ``copies`` the others."""
 
     settings: EngineSettings
     facts: ModelFacts
@@ -61,15 +60,15 @@ class Case:
     copies: int  # of the model in a replica, experts and all
 
 
-Found = Iterator[tuple[Status, str]]  # a status and the sentence why
+Found = Iterator[tuple[Status, str]]  # a status and the reason in one sentence
 
 
 def assess(
     settings: EngineSettings, facts: ModelFacts | None, hardware: Hardware, draft: ModelFacts | None = None
 ) -> Feasibility:
-    """The verdict on one deployment. Pure, some 50 µs.
+    """The verdict on one deployment. A pure function that takes about 50 µs.
 
-    ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft`` are those of a draft model.
+    ``facts`` come from ``model_facts(model, revision, hf_overrides)``; ``draft``: facts about the draft model.
     """
     if facts is None:
         unjudged = "its weights, KV cache and parallelism are not judged, and the nodes must be able to load it"
@@ -81,14 +80,14 @@ def assess(
     if (concurrency := case.prediction.max_concurrency) is not None:
         predicted["max_concurrency"] = round(concurrency, 2)
     if facts.sized:
-        predicted["parameters"] = facts.parameters.total  # with its quantization: what answers are compared by
+        predicted["parameters"] = facts.parameters.total  # which deployments serve one model: results/ids.py
     if facts.quantization is not None:
         predicted["checkpoint_quantization"] = facts.quantization.method
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
 def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
-    """What the rules look at."""
+    """What rules judge, from settings as the user means them."""
     rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
     copies = settings.data_parallel_size if rules.whole_replicas and not settings.enable_expert_parallel else 1
     settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
@@ -102,7 +101,7 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
 
 
 def fraction_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, rules: ModelRules) -> float | None:
-    """The share of a device's memory that the engine takes; None: it depends on what is not known of the device."""
+    """Share of a device's memory that the engine takes; None: it depends on memory that is not known."""
     takes, memory = rules.memory_fraction, memory_bytes(hardware)
     if settings.gpu_memory_utilization or not callable(takes):
         return settings.gpu_memory_utilization or (None if callable(takes) else takes)
@@ -110,7 +109,7 @@ def fraction_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware,
 
 
 def findings_of(case: Case) -> list[Finding]:
-    """What every rule says, named by its function."""
+    """The findings of all rules. A rule is named by its function."""
     return [
         Finding(status, rule.__name__.removeprefix("_"), sentence) for rule in _RULES for status, sentence in rule(case)
     ]
@@ -129,7 +128,7 @@ def _intermediate(case: Case) -> Found:
 
 
 def _is_padded(case: Case, name: str) -> bool:
-    """Kernels for MXFP4 experts take widths that they round up (vLLM 0.32 ``quantization/mxfp4.py``)."""
+    """Whether kernels pad this width, as those for MXFP4 experts do (vLLM 0.32 ``quantization/mxfp4.py``)."""
     stored = case.facts.quantization
     return name == "moe_intermediate_size" and stored is not None and stored.method == "mxfp4"
 
@@ -146,8 +145,8 @@ def _kv_heads(case: Case) -> Found:
 
 
 def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
-    """Widths of the MLPs that are divided, and over how many ranks: of dense layers, shared experts, and of experts
-    that are not spread whole."""
+    """Name -> (width, ranks that divide it) of MLPs: those of dense layers, and those of experts unless ranks have
+    whole experts."""
     shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
     if "mlp" in shape.mlps:
         widths["intermediate_size"] = (shape.intermediate_size, tensor)
@@ -157,7 +156,7 @@ def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
 
 
 def _over(case: Case, ranks: int) -> str:
-    """What divides by so many ranks."""
+    """The settings that make this many ranks."""
     if ranks == case.settings.tensor_parallel_size:
         return f"tensor_parallel_size={ranks}"
     return f"tensor_parallel_size * data_parallel_size={ranks}"
@@ -180,7 +179,7 @@ def _stages(case: Case) -> Found:
 def _experts(case: Case) -> Found:
     experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
     if case.copies > 1 and experts:
-        yield "fits", f"{case.copies} copies of all experts: this engine divides none without enable_expert_parallel"
+        yield "fits", f"{case.copies} copies of all experts: only enable_expert_parallel divides them in this engine"
     if case.settings.enable_expert_parallel and not experts:
         yield "impossible", "enable_expert_parallel: the model has no experts"
     elif experts and experts % spread:
@@ -196,7 +195,7 @@ def _quantization(case: Case) -> Found:
     if case.hardware.is_amd and method in rules.not_on_amd:
         yield "impossible", f"quantization {method} is one that this engine has on NVIDIA's GPUs only"
     if method in rules.unknown_methods:
-        yield "risky", f"quantization {method} is none that this engine has, unless a plugin brings it"
+        yield "risky", f"quantization {method} is not part of this engine, unless a plugin adds it"
     if asked is None:
         return
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
@@ -218,14 +217,14 @@ def _quantization(case: Case) -> Found:
 
 
 def _is_unquantized(facts: ModelFacts) -> bool:
-    """Whether a checkpoint whose config names no quantization has none: by its size, else as a well-known one."""
-    if facts.checkpoint_bytes and facts.exact:  # embeddings stay 16 bits, and may be most of a small model
+    """Whether a checkpoint without a quantization in its config has none: by its size, else if it is well known."""
+    if facts.checkpoint_bytes and facts.exact:  # 16-bit embeddings may be most of a small model
         return facts.checkpoint_bytes > 1.9 * facts.parameters.total
     return known_config(facts.model) is not None
 
 
 def _blocks(case: Case) -> Found:
-    """Per-rank widths against the blocks, or the groups of inputs, that share a scale."""
+    """Widths per rank against blocks or groups that share a scale."""
     stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
     if stored is None or not case.rules.heads_divisible:
         return
@@ -267,7 +266,7 @@ def _capability(case: Case) -> Found:
 
 
 def _lengths(case: Case) -> Found:
-    """max_model_len against the model's positions, and against all that must hold as many tokens."""
+    """max_model_len against the model's positions, and against everything that must hold as many tokens."""
     settings, rules, positions = case.settings, case.rules, case.facts.max_model_len
     length, batch = case.prediction.max_model_len, case.prediction.max_num_batched_tokens
     if settings.max_model_len and positions is not None and settings.max_model_len > positions:
@@ -300,7 +299,7 @@ def _draft(case: Case) -> Found:
 
 
 def _memory(case: Case) -> Found:
-    """Weights, with some room to spare, then one whole sequence of KV cache, within the engine's share of memory."""
+    """Weights with some room to spare, then the KV cache of one whole sequence, in the engine's share of memory."""
     hardware, memory = case.hardware, memory_bytes(case.hardware)
     if hardware.is_cpu:
         yield "fits", "memory is not judged on cpu"
@@ -309,7 +308,7 @@ def _memory(case: Case) -> Found:
         yield "fits", f"memory is not judged with {', '.join(moved)}"
         return
     if case.prediction.weight_bytes is None:
-        return  # rule ``architecture`` says so
+        return  # the rule ``architecture`` reports it
     if not memory:
         if hardware.accelerator == "any":
             yield "fits", "memory is not judged: no hardware is named"
@@ -321,7 +320,7 @@ def _memory(case: Case) -> Found:
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
     fraction = fraction_of(case.settings, case.facts, hardware, case.rules) or 1.0
     if case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory:
-        fraction = 1.0  # vLLM's gpu_worker.py: it does not respect gpu_memory_utilization then
+        fraction = 1.0  # vLLM's gpu_worker.py ignores gpu_memory_utilization then
     budget = memory if case.rules.of_free_memory else memory * fraction
     if weights > budget:
         # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.
@@ -337,7 +336,7 @@ def _memory(case: Case) -> Found:
 
 
 def _kv_memory(case: Case, free: float) -> Found:
-    """``free``: bytes beside the weights. What is sure not to hold one sequence is told from what probably does not."""
+    """``free``: bytes beside the weights. Too little for one sequence is impossible if certain, else risky."""
     prediction, length, fixed = case.prediction, case.prediction.max_model_len, case.settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
         said = f"kv_cache_memory_bytes={fixed} is more than the {_gib(free)} beside the weights"
@@ -367,8 +366,8 @@ def _architecture(case: Case) -> Found:
     facts = case.facts
     kind = facts.model_type or "this architecture"
     if not facts.sized:
-        held = "its weights are those of its files" if facts.checkpoint_bytes else "nothing is known of its weights"
-        yield "fits", f"no formula for {kind}: {held}, nothing is known of its KV cache"
+        size = "its weights are as large as its files" if facts.checkpoint_bytes else "nothing is known of its weights"
+        yield "fits", f"no formula for {kind}: {size}, nothing is known of its KV cache"
     elif not facts.counted:
         yield "fits", f"sizes are those of a plain transformer: no formula for {kind}"
     elif not facts.exact and not facts.checkpoint_bytes:

@@ -1,9 +1,9 @@
-"""What a deployment, a point and a measurement are: where their files lie, their ids, which are hashes, and labels.
+"""Identifies deployments and points: resolves the paths of their files, hashes them to ids, and labels deployments.
 
-Relative paths start at the experiment file, ``~`` is the home, ``${NAME}`` the environment. Where files lie is in no
-id: settings are hashed as the experiment file says them, with what is pinned where it leaves them open, a local model
-by its content, traces and prompts by theirs, an engine in a local environment by the version and the wheel found there,
-a program or an image file of our own by its content.
+Relative paths start at the experiment file, ``~`` is the home folder and ``${NAME}`` an environment variable. Ids do
+not depend on where files are. Settings are hashed as the experiment file has them, with pinned values for those it
+leaves open; local models, traces, prompts, programs and image files by their content; an engine in a virtual
+environment by the version and the wheel found there.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from orchestrator.engines import program_of
 from orchestrator.engines.command import Node
+from orchestrator.engines.engine import program_of
 from orchestrator.results.ids import content_digest, digest
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed, installed_version, is_version
 
-# Part of every point's id. Raise it when the same load would be measured otherwise: what the client sends, when it
-# takes its time stamps, how answers are counted. What was measured before is then superseded.
+# Part of every point's id. Raise it when the same load would be measured differently: what the client sends, when it
+# takes time stamps, how it counts tokens. Earlier measurements are then measured anew.
 MEASUREMENT_VERSION = 2
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _PATH_STARTS = (".", "/", "~", "${")
-NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # they change no measurement
+NOT_IDENTITY = {"startup_timeout_s", "api_key_env"}  # settings without influence on measurements
 _MODEL_TEXTS = ("*.json", "*.model", "*.txt", "*.jinja", "*.py")
 _LIBRARIES = ("*.so", "*.so.*", "*.dylib")
 _MODEL_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-# Of large files these bytes are read: headers of safetensors and GGUF stand at the start, and a fine-tune that changes
-# one layer in ten escapes 64 places of a file in one case of 850.
+# Of large files only these bytes are hashed: headers of safetensors and GGUF are at the start, and a fine-tune that
+# changes one layer in ten escapes 64 samples in one case of 850.
 _HEAD_BYTES, _PIECES, _PIECE_BYTES = 1 << 18, 64, 4096
 SHORT = {
     "tensor_parallel_size": "tp",
@@ -54,13 +54,13 @@ SHORT = {
     "served_model_name": "serves",
 }
 LONGEST = 100
-_PLACES = ("model", "executable", "profile", "served_model_name")  # shown by their last names
+_PLACES = ("model", "executable", "profile", "served_model_name")  # shown by the end of their path
 _SIZES = ("replicas", "tensor_parallel_size")
 _HIDDEN = {"engine", "startup_timeout_s", "api_key_env", "roles", "router"}
 
 
 class Paths:
-    """Resolves the paths of one experiment file; looks at each of them once."""
+    """Resolves the paths of one experiment file, each path once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,7 +68,7 @@ class Paths:
         self.model = cache(self._model)
 
     def resolved(self, settings: EngineSettings) -> EngineSettings:
-        """The same settings with absolute paths. Raises ValueError for an environment variable that is not set."""
+        """Settings with absolute paths. Raises ValueError for an environment variable that is not set."""
         return settings.each(self._resolved)
 
     def _resolved(self, settings: EngineSettings) -> EngineSettings:
@@ -89,32 +89,32 @@ class Paths:
         return settings.model_copy(update=changed)
 
     def command(self, text: str) -> str:
-        """A path, or the bare name of a command to be found on the node's PATH."""
+        """An absolute path, or the bare name of a command on the node's PATH."""
         return self.path(text) if "/" in text or text.startswith("~") else text
 
     def image(self, text: str) -> str:
-        """A path where it is written like one; else a reference to a registry."""
+        """An absolute path if ``text`` looks like a path, else a reference to a registry."""
         return self.path(text) if text.startswith(_PATH_STARTS) or text.endswith(".sif") else text
 
     def profile(self, text: str) -> str:
-        """A file, or a name of the catalogue: those hold slashes and dots too."""
+        """The absolute path of a file, or a name of the catalogue, which may contain slashes and dots too."""
         is_file = text.startswith(_PATH_STARTS) or Path(text).suffix in (".yaml", ".yml", ".json")
         return self.path(text) if is_file else text
 
     def _path(self, text: str) -> str:
-        """An absolute path, links not followed: a virtual environment is known by its own name."""
+        """An absolute path. Links are not resolved: a virtual environment's own path matters."""
         filled = _VARIABLE.sub(_from_environment, text)
         return os.path.normpath(self._folder / Path(filled).expanduser())
 
     def _model(self, text: str) -> str:
-        """A folder or file when it is written like a path or lies beside the experiment, else a name on the hub."""
+        """An absolute path if ``text`` looks like a path or exists beside the experiment, else a name on the hub."""
         if text.startswith(_PATH_STARTS) or (self._folder / text).exists():
             return self.path(text)
         return text
 
 
 class Contents:
-    """Looks at each file once, for one plan."""
+    """Versions and content hashes, each computed once per plan."""
 
     def __init__(self) -> None:
         self.model = cache(model_digest)
@@ -124,7 +124,7 @@ class Contents:
 
 
 def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents) -> str:
-    """``written``: settings as in the file; ``resolved``: the same with absolute paths, to look at what lies there."""
+    """The id of a deployment. ``written``: settings as in the file; ``resolved``: the same with absolute paths."""
     what = _what(written, resolved, hardware, contents)
     parts = resolved.parts if resolved.roles or resolved.router else {}
     if more := {role: _what(written.parts[role], part, hardware, contents) for role, part in parts.items() if role}:
@@ -133,8 +133,8 @@ def deployment_id(written: EngineSettings, resolved: EngineSettings, hardware: H
 
 
 def _what(written: EngineSettings, resolved: EngineSettings, hardware: Hardware, contents: Contents) -> dict[str, Any]:
-    """What one program of a deployment is. What is pinned counts like what was written, where it is known before a
-    cluster says what it has: the pins of ``accelerator: any`` are those of no device."""
+    """What identifies one program of a deployment. Pinned values count like written ones, if the device is known
+    before the cluster is: ``accelerator: any`` has no device to pin values for."""
     known = hardware.accelerator != "any"
     pins = program_of(written.engine).pinned(written, hardware) if known else {}
     settings = written.model_copy(update=pins).model_dump(
@@ -158,23 +158,23 @@ def _what(written: EngineSettings, resolved: EngineSettings, hardware: Hardware,
     program = resolved.image or resolved.executable
     build = contents.build(program, written.engine) if program else None
     if written.engine_version and build and installed(program or "", written.engine):
-        build = None  # who writes the version of a wheel is believed: drivers may not have the environment
+        build = None  # a written version of a wheel is believed: drivers may not have the environment
     return what | ({"build": build} if build else {})
 
 
 def hardware_class(hardware: Hardware) -> dict[str, Any]:
-    """What of the hardware changes a measurement: not its price, nor how its nodes are found."""
+    """The part of the hardware that influences measurements: neither price nor node labels."""
     own = hardware.model_dump(mode="json", include={"name", "accelerator", "cpus_per_device"}, exclude_none=True)
     return own | ({"container_args": [*hardware.container_args]} if hardware.container_args else {})
 
 
 def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int) -> int:
-    """The schedule's seed (48 bits): the same on every deployment, so that they are compared on the same requests."""
+    """The schedule's seed (48 bits), the same on every deployment so that all are compared on the same requests."""
     return int(digest([experiment_seed, workload.identity(), level, repeat])[:12], 16)
 
 
 def model_digest(place: str) -> str | None:
-    """What a local model is, a folder or a GGUF file: its texts and samples of its weights. None when not at hand."""
+    """Hash of a local model (folder or GGUF file): its text files and samples of its weights. None if it is absent."""
     root = Path(place)
     if not root.is_absolute():
         return None
@@ -188,9 +188,9 @@ def model_digest(place: str) -> str | None:
 
 
 def build_digest(place: str, engine: str) -> str | None:
-    """What an image file is, a wheel in a virtual environment, or a program and the shared libraries beside it.
+    """Hash of an image file, of a wheel in a virtual environment, or of a program and the shared libraries beside it.
 
-    Scripts do not count: the path of their interpreter stands in them.
+    Scripts do not count: they contain the path of their interpreter.
     """
     path = Path(place)
     if not path.is_absolute():
@@ -207,21 +207,20 @@ def build_digest(place: str, engine: str) -> str | None:
 
 
 def wheel_digest(described: Path) -> str | None:
-    """What pip wrote down of the files of a wheel, wherever it lies; None where nothing is, and of an editable one."""
+    """Hash of the file list that pip recorded for a wheel; None if there is none, as for an editable install."""
     try:
         lines = (described / "RECORD").read_text().splitlines()
     except OSError:
         return None
-    elsewhere = ("..", "/", "__editable__", described.name)  # there stand paths, and who installed it
+    elsewhere = ("..", "/", "__editable__", described.name)  # these contain paths, or who installed it
     found = sorted(one for one in lines if "sha256=" in one and not one.startswith(elsewhere))
     return digest(found) if found else None
 
 
 def sampled_digest(path: Path) -> str | None:
-    """16 hex digits of a file's size, its start, and pieces spread evenly to its very end; None for scripts and what
-    cannot be read.
+    """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its end.
 
-    Hashing 140 GB would take longer than most sweeps; this takes milliseconds a file.
+    None for scripts and unreadable files. Hashing 140 GB would take minutes, this takes milliseconds.
     """
     try:
         with path.open("rb") as file:
@@ -234,7 +233,7 @@ def sampled_digest(path: Path) -> str | None:
 
 
 def file_digest(path: str) -> str | None:
-    """16 hex digits of a file's SHA-256, None when it is not at hand."""
+    """16 hex digits of a file's SHA-256, None when it cannot be read."""
     try:
         return content_digest(Path(path).read_bytes())
     except OSError:
@@ -242,7 +241,7 @@ def file_digest(path: str) -> str | None:
 
 
 def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None:
-    """A sentence when a virtual environment holds another version than the one asked for; None where nothing tells."""
+    """A sentence if a virtual environment has another version than the one asked for; None if that is not known."""
     if resolved.engine_version is None or resolved.executable is None or resolved.image is not None:
         return None
     found = contents.version(resolved.executable, resolved.engine)
@@ -259,9 +258,9 @@ def _from_environment(found: re.Match[str]) -> str:
 
 
 def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]) -> list[str]:
-    """One label per (settings, hardware name), in order; unique as long as ``ids`` are.
+    """One label per (settings, hardware name), in order; unique if ``ids`` are.
 
-    A setting is shown where deployments of the same engine differ in it.
+    A label shows the settings in which deployments of the same engine differ.
     """
     flat = [_flat(settings, hardware) for settings, hardware in deployments]
     engines = {row["engine"] for row in flat}
@@ -276,15 +275,15 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
 
 
 def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
-    """Settings by name; mappings of flags and variables become one entry each."""
+    """Settings by name, with one entry for each flag and environment variable."""
     out: dict[str, Any] = {"engine": settings.engine, "hardware": hardware}
     for name, value in settings:
         if name in ("env", "extra_args"):
             out |= {str(key): entry for key, entry in value.items()}
         elif name not in _HIDDEN:
-            out[name] = None if settings.roles and name in _SIZES else value  # each role says its own
+            out[name] = None if settings.roles and name in _SIZES else value  # roles have their own
     for role, part in (settings.roles or {}).items():
-        # of what all share it shows nothing; how many there are of each is always worth showing
+        # only what differs from the shared settings; sizes are always worth showing
         own = {name: value for name, value in part if value != getattr(settings, name) or name in _SIZES}
         out |= {f"{role}.{name}": value for name, value in own.items()}
     if settings.router:
@@ -295,7 +294,7 @@ def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
 
 
 def _shorten(rows: Sequence[dict[str, Any]]) -> None:
-    """Places by as many of their last names as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside ``small/gptq4``."""
+    """Shortens paths to as many last parts as tell them apart: ``gptq4``, or ``tiny/gptq4`` beside ``small/gptq4``."""
     for name in _PLACES:
         places = {PurePath(str(row[name])) for row in rows if row.get(name)}
         most = max((len(place.parts) for place in places), default=0)
@@ -313,7 +312,7 @@ def _differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _told_by_version(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Where an engine lives says nothing more when every version has one place."""
+    """Whether the version tells as much as the location: every version has one location."""
     versions = {row.get("engine_version") for row in rows}
     return len({(row.get("engine_version"), row.get(name)) for row in rows}) == len(versions)
 

@@ -1,4 +1,4 @@
-"""Levels that follow from a deployment: so many per GPU, or an expression over its settings."""
+"""Load levels that follow from a deployment: per GPU, or an expression over its settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from orchestrator.spec.experiment import GPUS, Load
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_IN_FLIGHT, Control, Level
 
-MOST_SAID = 3  # deployments on which one level is wrong
+MOST_SAID = 3  # messages about one level; it may be wrong for many deployments
 
 
 def levels_of(
     load: Load, values: Sequence[tuple[int, Mapping[str, Any]]], problems: Problems
 ) -> list[tuple[Level, ...]]:
-    """Levels of each deployment, in the order of the file and each once. Reports those that are none, with their line.
+    """Levels of each deployment, in the order of the file, without duplicates. Reports invalid ones with their line.
 
-    ``values``: of each deployment its devices, and the settings and derived names that expressions may read.
+    ``values``: for each deployment its devices, and the settings and derived names that expressions may read.
     """
     found: list[dict[Level, None]] = [{} for _ in values]
     for key, index, control, given in load.levels.given if load.levels is not None else ():
@@ -37,7 +37,7 @@ def levels_of(
 
 
 def _value(load: Load, control: Control, given: float | str, names: Mapping[str, Any]) -> float:
-    """Raises ValueError where it is no level of such a load."""
+    """The level as a number. Raises ValueError when it is not a valid level of this load."""
     if not isinstance(given, str):
         return given
     value = parse_expression(given, {*FIELDS, *names}).evaluate(names)
@@ -45,8 +45,8 @@ def _value(load: Load, control: Control, given: float | str, names: Mapping[str,
         why = "; say how many GPUs the endpoint has (endpoint_gpus: 8)" if names[GPUS] == 0 else ""
         raise ValueError(f"{given!r} is {value!r}, and a level is a number above 0{why}")
     if control == "concurrency" and (value != int(value) or value > MOST_IN_FLIGHT):
-        text = f"a number in flight is whole and at most {MOST_IN_FLIGHT}"
-        raise ValueError(f"{given!r} is {value:g}, and {text} (`//` divides so)")
+        text = f"concurrency is a whole number of at most {MOST_IN_FLIGHT}"
+        raise ValueError(f"{given!r} is {value:g}, and {text} (`//` gives whole numbers)")
     if problem := load.too_much(control, value):
         raise ValueError(problem)
     return float(value)

@@ -1,4 +1,4 @@
-"""Experiment to plan: names looked up, paths resolved, every deployment judged."""
+"""Makes the plan of an experiment: looks up names, resolves paths and judges every deployment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine
 from orchestrator.errors import InputError, ProblemsError
-from orchestrator.load.arrivals import problems as arrivals_problems
 from orchestrator.plan import identity
 from orchestrator.plan.cost import placement_problems, spread
 from orchestrator.plan.feasibility import Feasibility
@@ -24,15 +23,15 @@ from orchestrator.plan.verdict import judged, part_problems, together
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
+from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, read_experiment
 from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload
-from orchestrator.spec.problems import nearest
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
 
-ANY = Hardware(name="any", accelerator="any")  # a launched engine without hardware: whatever the cluster has
-NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # an endpoint: we hold nothing
+ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
+NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no nodes are held for them
 MOST_MEASUREMENTS = 1_000_000
-STEADY = ("constant", "poisson", "gamma")  # arrivals whose rate stays the same
+STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,9 @@ class _Candidate:
 
 
 def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
-    """The plan of an experiment file, or a frozen plan as it is.
+    """The plan of an experiment file; a frozen plan is returned as it is.
 
-    Raises ProblemsError for an experiment with problems, InputError for a plan that cannot be run by this version.
+    Raises ProblemsError for an experiment with problems, InputError for a plan that this version cannot run.
     """
     if not _is_frozen(path):
         return make_plan(read_experiment(path), cluster_nodes=cluster_nodes)
@@ -59,7 +58,7 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
-    """Write the frozen plan, whole or not at all. Raises InputError when it cannot be written."""
+    """Write the frozen plan atomically. Raises InputError when it cannot be written."""
     beside = Path(f"{path}.part")
     try:
         beside.write_text(plan.to_json(), encoding="utf-8")
@@ -69,7 +68,7 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 
 def _is_frozen(path: str | Path) -> bool:
-    """A plan says so near its start; anything else is read as an experiment, which may be JSON too."""
+    """Whether a file is a frozen plan, which says so near its start. An experiment may be JSON too."""
     try:
         with open(path, "rb") as file:
             head = file.read(200)
@@ -79,10 +78,10 @@ def _is_frozen(path: str | Path) -> bool:
 
 
 def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Plan:
-    """The frozen plan of an experiment. ``cluster_nodes``: nodes of the cluster it is for, None when not known.
+    """The frozen plan of an experiment. ``cluster_nodes``: nodes of its cluster, None when not known.
 
-    Raises ProblemsError with everything that is wrong with the file and with what it names: engines, arrivals,
-    searches, files. What a deployment cannot do is no error: it is in the plan as ``impossible``, with the reasons.
+    Raises ProblemsError with everything wrong with the file and with what it names: engines, arrivals, searches, files.
+    A deployment that cannot work is not an error: the plan has it as ``impossible``, with the reasons.
     """
     paths = identity.Paths(experiment.folder)
     engines = _engines(experiment)
@@ -95,7 +94,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     _check_prices(experiment, candidates)
     spec = experiment.spec
     if spec.starts > 1 and not all(engines[one.settings.engine].launches for one in candidates):
-        notes.append(f"starts: {spec.starts} does not apply to endpoints: they are measured as they run, on one start")
+        notes.append(f"starts: {spec.starts} does not apply to endpoints: they run already and are never restarted")
     slos, readings = _resolved([*spec.slos.values()], [one.settings for one in candidates])
     notes += readings
     names = labels([(one.settings, one.hardware.name) for one in candidates], [one.id for one in candidates])
@@ -112,11 +111,11 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     )
 
 
-Levels = Mapping[str, tuple[Level, ...]]  # by deployment
+Levels = Mapping[str, tuple[Level, ...]]  # by deployment id
 
 
 def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
-    """Those that follow from deployments. Reports what is none."""
+    """Levels that follow from each deployment. Reports expressions that give none."""
     load: Load | None = experiment.parts.get("load")
     if load is None or load.levels is None or not load.levels.follow:
         return {}
@@ -132,13 +131,13 @@ def _levels(experiment: Experiment, candidates: Sequence[_Candidate]) -> Levels:
 
 
 def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[list[Slo], list[str]]:
-    """Limits of readers as limits on time per output token, and what they come to.
+    """SLOs with limits of readers turned into limits on time per output token, and a note on each of these.
 
-    One limit holds for all deployments: that of the tokenizer which makes the most tokens of a word.
+    All deployments share one limit: that of the tokenizer with the most tokens per word.
     """
     if not any(one.reader for one in slos):
         return list(slos), []
-    from orchestrator.load.workloads.content import tokens_per_word  # of no use to other plans
+    from orchestrator.load.workloads.content import tokens_per_word  # only readers need it
 
     names = {one.tokenizer or one.model for one in settings}
     counted = {name: count for name in sorted(names) if (count := tokens_per_word(name)) is not None}
@@ -155,7 +154,7 @@ def _resolved(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> tuple[
 
 
 def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
-    """With the path of its profile resolved. Reports one that cannot be read, and tables that are not installed."""
+    """``predictions`` with the path of the profile resolved. Reports unreadable profiles and missing tables."""
     given: Predictions = experiment.parts.get("predictions", Predictions())
     if given.tables and find_spec("aiconfigurator_core") is None:
         why = "the tables are not installed"
@@ -173,7 +172,7 @@ def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
 
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:
-    """Every engine named. Reports unknown ones, and those that lack what each needs to be named at all."""
+    """Every engine that the file names. Reports unknown engines and routers, and endpoints without a URL."""
     problems, known = experiment.problems, ENGINES.names()
     places = [(one.place("engine"), one.settings.engine) for one in experiment.combinations]
     places += [(("environments", name), name) for name in experiment.parts.get("environments", ())]
@@ -193,7 +192,7 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
 
 
 def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[str, Engine]) -> Iterator[_Candidate]:
-    """Combinations of known engines. Reports paths that cannot be resolved and engines of another version."""
+    """Combinations with known engines. Reports unresolvable paths, and versions other than the one installed."""
     contents, classes = identity.Contents(), experiment.hardware
     for one in experiment.combinations:
         engine = engines.get(one.settings.engine)
@@ -216,7 +215,7 @@ def _candidates(experiment: Experiment, paths: identity.Paths, engines: Mapping[
 
 
 def _check_apis(experiment: Experiment, served: Set[str]) -> None:
-    """Reports workloads that ask for an API which no deployment has; ``served``: all that they have."""
+    """Reports workloads that need an API which no deployment has. ``served``: APIs of all deployments."""
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         if served and workload.api not in served:
             message = f"no deployment has the API {workload.api!r}"
@@ -224,7 +223,7 @@ def _check_apis(experiment: Experiment, served: Set[str]) -> None:
 
 
 def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> None:
-    """Reports hardware without a price where dollars decide."""
+    """Reports hardware without a price in searches for the lowest cost."""
     load: Load | None = experiment.parts.get("load")
     free = sorted({one.hardware.name for one in candidates if not one.hardware.usd_per_gpu_hour})
     if load is not None and load.objective == "usd" and free:
@@ -233,7 +232,7 @@ def _check_prices(experiment: Experiment, candidates: Sequence[_Candidate]) -> N
 
 
 def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads: Sequence[PlannedLoad]) -> None:
-    """Reports more measurements than a plan, a store and people can take."""
+    """Reports plans with more than MOST_MEASUREMENTS measurements."""
     deployments = sum(one.combination.excluded_by is None for one in candidates)
     load: Load | None = experiment.parts.get("load")
     levels = len(loads) * (len(load.levels.given) if load is not None and load.levels is not None else 0)
@@ -245,7 +244,7 @@ def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads:
 
 
 def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[str]]:
-    """Equal deployments once. One that is excluded in one block but not in another is measured."""
+    """Candidates without duplicates. One that only some blocks exclude is measured."""
     kept: dict[str, _Candidate] = {}
     merged = 0
     for one in candidates:
@@ -258,7 +257,7 @@ def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[st
 
 
 def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], cluster_nodes: int | None) -> Feasibility:
-    """Whether a candidate can run, from everything known without starting it."""
+    """The verdict on a candidate from everything known without starting it."""
     if one.combination.excluded_by is not None:
         return Feasibility("excluded", (f"by the rule: {one.combination.excluded_by}",))
     settings, hardware = one.settings, one.hardware
@@ -291,7 +290,7 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Level
 
 
 def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
-    """Every workload with the rules of the load. Reports what cannot be sent, and a search that cannot begin."""
+    """Every workload with the rules of the load. Reports invalid workloads, arrivals and searches."""
     load: Load | None = experiment.parts.get("load")
     workloads = _workloads(experiment, paths)
     if load is None:
@@ -305,20 +304,20 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     elif (problem := STRATEGIES[load.search].problem(question)) is not None:
         experiment.problems.add(place, f"search {load.search!r}: {problem}")
     elif load.full_grid and not hasattr(STRATEGIES[load.search], "claims"):
-        said = f"search {load.search!r} leaves no deployment out: 'full_grid' is of searches for capacities"
+        said = f"search {load.search!r} leaves no deployment out: 'full_grid' is for capacity searches"
         experiment.problems.add(("load", "full_grid"), said, "leave it out")
     arrivals = _arrivals(experiment, load.arrivals, paths)
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():
-            said = f"{workload.name!r}: {left} entries of its prompts say nothing and are left out"
-            hint = "take them out of both files, or those below are sent at the times of others"
+            said = f"{workload.name!r}: {left} entries of its prompts are not requests and are skipped"
+            hint = "remove them from both files, else the entries after them are sent at the wrong times"
             experiment.problems.add(("load", "arrivals"), said, hint)
     digest = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
     more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = load.default_s
     if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
-        more["warmup_s"] = 0.0  # all of so many requests count; what changes by design has no steady part
+        more["warmup_s"] = 0.0  # a number of requests counts all; a changing rate has no steady part
     if load.drain_timeout_s is None:
         more["drain_timeout_s"] = load.request_timeout_s
     rules = {name: getattr(load, name) for name in LoadRules.model_fields} | more
@@ -326,20 +325,24 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
 
 
 def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths) -> Arrivals:
-    """With the trace's path resolved. Reports why nothing can be drawn from them."""
+    """Arrivals with the path of their trace resolved. Reports arrivals that cannot be drawn."""
+    problem, found = arrivals.problem(), []
     try:
         if arrivals.trace is not None:
             arrivals = arrivals.model_copy(update={"trace": paths.path(arrivals.trace)})
-        found = arrivals_problems(arrivals)
-    except ValueError as error:
-        found = [str(error)]
-    for text in found:
+        if problem is None and arrivals.process == "trace":
+            from orchestrator.load.arrivals import recorded  # only a trace needs it
+
+            recorded(arrivals)
+    except (ValueError, ProblemsError) as error:
+        found = list(map(str, error.problems)) if isinstance(error, ProblemsError) else [str(error)]
+    for text in [problem] if problem else found:
         experiment.problems.add(("load", "arrivals"), text)
     return arrivals
 
 
 def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
-    """With their files found, and named by content too. Reports what cannot be sent."""
+    """Workloads with their files found and identified by content. Reports those that cannot be sent."""
     out: list[Workload] = []
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         try:
@@ -350,6 +353,6 @@ def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
             continue
         if same := next((one.name for one in out if one.identity() == found.identity()), None):
             message = f"{found.name!r} asks for the same as {same!r}"
-            experiment.problems.add(("workloads", index), message, "a name makes no other workload; see repeats")
+            experiment.problems.add(("workloads", index), message, "use repeats to measure a workload more than once")
         out.append(found)
     return out

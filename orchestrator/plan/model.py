@@ -1,6 +1,6 @@
-"""The plan: every deployment of an experiment and what is asked of it, resolved and frozen; what it takes: cost.py.
+"""The frozen plan: every deployment of an experiment and how it will be loaded. Written to JSON without loss.
 
-Points are made when a search strategy asks for their level; a list of levels is known before. Exact in JSON.
+Points are made when a search strategy asks for their level; those of a list of levels are known before.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 Status = Literal["planned", "risky", "excluded", "impossible"]
 FORMAT: Literal[1] = 1
-LIMITS = {"warmup_s", "duration_s", "requests", "max_in_flight", "request_timeout_s", "drain_timeout_s"}  # of a load
+LIMITS = {"warmup_s", "duration_s", "requests", "max_in_flight", "request_timeout_s", "drain_timeout_s"}  # of a point
 RETRY_SEED_STEP = 1_000_003
 
 
 class Deployment(Strict):
-    """One engine configuration. ``planned`` and ``risky`` ones are run, the risky last."""
+    """One engine configuration. ``planned`` and ``risky`` deployments are run, the risky ones last."""
 
     id: str
-    label: str  # short and unique in the plan: what tells it from its siblings
+    label: str  # short and unique in the plan: the settings in which it differs from others
     settings: EngineSettings  # paths are absolute
     hardware: Hardware
     status: Status
     reasons: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    predicted: dict[str, Any] | None = None  # of plan/feasibility.py: weights, KV tokens, concurrency; of predict.py
+    predicted: dict[str, Any] | None = None  # by feasibility.py (weights, KV tokens, ...) and predict.py (capacity)
     derived: dict[str, Any] = {}
-    levels: tuple[Level, ...] = ()  # of the experiment file, where they follow from its settings
+    levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
 
     @property
     def runs(self) -> bool:
@@ -55,45 +55,45 @@ class Deployment(Strict):
 
     @property
     def devices(self) -> int:
-        """GPUs (cores on cpu) of all replicas; of an endpoint, which we do not hold, those that are said, or 0."""
+        """GPUs (cores on cpu) of all replicas; of an endpoint its ``endpoint_gpus``, or 0."""
         return self.settings.devices
 
     def first_guess(self, workload: str, slo: str) -> float | None:
-        """Level up to which a workload is predicted to hold these limits; None: not predicted."""
+        """Predicted capacity: the highest level at which a workload meets an SLO; None: not predicted."""
         capacity = (self.predicted or {}).get("capacity", {}).get(slo, {}).get(workload)
         return capacity["level"] if capacity else None
 
     def divisor(self, per: Per) -> float | None:
-        """What its throughput and capacity are divided by; None where that is not known, or nothing."""
+        """What throughput and capacity are divided by; None when that is 0 or not known."""
         if per == "usd":
             return (self.hardware.usd_per_gpu_hour or 0.0) * self.devices or None
         return 1.0 if per == "deployment" else float(self.devices) or None
 
     def group(self, per: Per) -> tuple[str, str, bool]:
-        """It is compared with those of the same, as ``best`` does: the model, whatever its checkpoint, on one kind of
-        hardware, where dollars do not make them comparable, and emulators apart."""
+        """Deployments of one group are compared: of one model (whatever its checkpoint) on one class of hardware, or
+        on any when dollars make them comparable. Emulators are never compared with real engines."""
         model = one_model(self.settings.model, self.predicted)
         return model, "" if per == "usd" else self.hardware.name, ENGINES[self.settings.engine].emulated
 
     @property
     def on_cpus(self) -> bool:
-        """An emulator of no hardware in particular needs none."""
+        """Whether it runs on CPU cores; an emulator does unless GPUs are named."""
         return self.hardware.is_cpu or (self.hardware.accelerator == "any" and ENGINES[self.settings.engine].emulated)
 
 
 class PlannedLoad(LoadRules):
-    """One workload as every deployment that can serve it is loaded. Its strategy says which levels are measured.
+    """One workload and how it is loaded on every deployment that can serve it. The search chooses the levels.
 
-    Of duration_s and requests one is None. ``trace_digest``: content of the arrivals' trace.
+    Either ``duration_s`` or ``requests`` is None. ``trace_digest``: hash of the file with recorded arrivals.
     """
 
     workload: AnyWorkload
     trace_digest: str | None = None
-    levels: tuple[Level, ...] = ()  # of the experiment file, where they are the same for every deployment
+    levels: tuple[Level, ...] = ()  # of the experiment file, if they are the same for every deployment
     drain_timeout_s: float
 
     def rules(self, level: Level) -> dict[str, Any]:
-        """How a level is measured, in JSON values: arrivals, warm-up, window, limits and the version of measuring."""
+        """How a level is measured, as JSON values: arrivals, warm-up, window, limits and MEASUREMENT_VERSION."""
         rules = self.model_dump(mode="json", include=LIMITS, exclude_none=True)
         if level.control == "request_rate":
             drawn = self.arrivals.model_dump(mode="json", exclude_defaults=True)
@@ -101,11 +101,11 @@ class PlannedLoad(LoadRules):
         return {"measurement_version": MEASUREMENT_VERSION, **rules}
 
     def identity(self, level: Level, seed: int) -> str:
-        """The hash of what a point asks of any deployment: content, not where files lie. ``seed``: the experiment's."""
+        """Hash of what a point asks of any deployment. Files count by content. ``seed``: the experiment's."""
         return digest({"workload": self.workload.identity(), "level": level, "seed": seed, **self.rules(level)})
 
     def estimated_s(self, level: Level) -> float:
-        """Seconds of load. A closed loop by requests counts as one minute: its length is not known beforehand."""
+        """Seconds of load. A closed loop over a number of requests counts as one minute: its length is unknown."""
         seconds = self.duration_s
         if seconds is None and self.requests and level.control == "request_rate":
             seconds = self.requests / level.value
@@ -126,15 +126,15 @@ class Point:
         return self.load.workload
 
     def load_rules(self) -> dict[str, Any]:
-        """What clients are told of it, by the names of LoadPoint."""
+        """What load clients are told, by field names of ``LoadPoint``."""
         return {"level": self.level} | {name: getattr(self.load, name) for name in ("workload", "arrivals", *LIMITS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One repeat of a point. ``seed`` is the same for every deployment, so that they see the same requests.
+    """One repeat of a point. ``seed`` is the same for every deployment, so that all get the same requests.
 
-    ``start``: the launch of its deployment that it belongs to, from 0; one that was retried is the same start.
+    ``start``: number of the engine start that it belongs to, from 0; a retried start keeps its number.
     """
 
     measurement_id: str
@@ -145,12 +145,12 @@ class Measurement:
     start: int = 0
 
     def tried(self, times: int) -> Measurement:
-        """The same after so many tries, with prompts and arrivals of its own: a prefix cache may know the first."""
+        """The measurement after ``times`` tries, with a new seed: a prefix cache may know the earlier prompts."""
         return replace(self, seed=self.seed + RETRY_SEED_STEP * times)
 
 
 class Plan(SweepRules):
-    """What a sweep does. Equal experiments on equal engines give equal ids, so running again continues."""
+    """What a sweep does. Equal experiments on equal engines give equal ids, so another run continues the sweep."""
 
     plan_format: Literal[1] = FORMAT
     program_version: str = __version__
@@ -160,7 +160,7 @@ class Plan(SweepRules):
     notes: tuple[str, ...] = ()
 
     def runnable(self) -> list[Deployment]:
-        """Deployments to run, the risky ones last."""
+        """The deployments to run, risky ones last."""
         return [one for status in ("planned", "risky") for one in self.deployments if one.status == status]
 
     def deployment(self, deployment_id: str) -> Deployment:
@@ -168,18 +168,18 @@ class Plan(SweepRules):
         return self._deployments[deployment_id]
 
     def loads_of(self, deployment_id: str) -> list[PlannedLoad]:
-        """What is asked of a deployment; nothing of one that is not run."""
+        """How a deployment is loaded; empty if it is not run."""
         deployment = self.deployment(deployment_id)
         return [one for one in self.loads if deployment.runs and one.workload.name not in deployment.unserved]
 
     def strategy(self, load: PlannedLoad, deployment_id: str, race: Race | None = None) -> Strategy:
-        """A new one, which was told nothing yet."""
+        """A new search strategy, which has been told nothing."""
         rivals = race.rivals(deployment_id, load.workload.name) if race is not None else None
         levels, guess = self.levels_of(load, deployment_id), self._first_guess(load, deployment_id)
         return self._strategy(load, levels, guess, self._starts_of(deployment_id), rivals)
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
-        """The levels that the file gives a deployment; none where a search finds them."""
+        """The levels that the file gives a deployment; empty when a search finds them."""
         return load.levels or self.deployment(deployment_id).levels
 
     def _strategy(
@@ -194,7 +194,7 @@ class Plan(SweepRules):
         return STRATEGIES[load.search](question)
 
     def _starts_of(self, deployment_id: str) -> int:
-        return 1 if self.deployment(deployment_id).settings.url else self.starts  # an endpoint is not ours to start
+        return 1 if self.deployment(deployment_id).settings.url else self.starts  # endpoints are never started
 
     def _first_guess(self, load: PlannedLoad, deployment_id: str) -> float | None:
         slo = self.slos[0].name if self.slos else ""
@@ -202,7 +202,7 @@ class Plan(SweepRules):
 
     @property
     def needs_figures(self) -> bool:
-        """Whether a search strategy must be told the figures of earlier sweeps."""
+        """Whether a search strategy must be told what earlier sweeps measured."""
         return any(STRATEGIES[load.search].needs_figures for load in self.loads)
 
     def point(self, deployment_id: str, load: PlannedLoad, level: Level) -> Point:
@@ -210,25 +210,27 @@ class Plan(SweepRules):
         return Point(digest([deployment_id, self._identity(load.workload.name, level)]), deployment_id, load, level)
 
     def measurement(self, point: Point, repeat: int, start: int | None = None) -> Measurement:
-        """One repeat of it. Its seed is the same on every deployment. ``start``: where a search says it; None: as
-        repeats share them."""
+        """One repeat of a point, with the same seed on every deployment.
+
+        ``start``: the engine start that a search asks for; None: repeats are divided among the starts.
+        """
         seed, starts = self._seed(point.workload.name, point.level, repeat), self._starts_of(point.deployment_id)
         if start is None:
-            start = min(repeat * starts // self.repeats, starts - 1)  # a search may ask for more repeats
+            start = min(repeat * starts // self.repeats, starts - 1)  # min: a search may repeat more often
         name = digest([point.point_id, repeat, seed, *([start] if start else [])])
         return Measurement(name, point.point_id, point.deployment_id, repeat, seed, start)
 
     @property
     def points(self) -> list[Point]:
-        """Those of all deployments that are known before anything is measured."""
+        """The points of all deployments that are known before anything is measured."""
         return [point for one in self.deployments for point in self.points_of(one.id)]
 
     def points_of(self, deployment_id: str) -> list[Point]:
-        """Those of one deployment that are known before anything is measured."""
+        """The points of one deployment that are known before anything is measured."""
         return [self.point(deployment_id, load, level) for load, level, _ in self.known_levels(deployment_id)]
 
     def known_levels(self, deployment_id: str) -> list[tuple[PlannedLoad, Level, int]]:
-        """What strategies will ask for, and how often."""
+        """(load, level, repeats) that strategies will ask for, as far as that is known beforehand."""
         found: list[tuple[PlannedLoad, Level, int]] = []
         for load in self.loads_of(deployment_id):
             levels, guess = self.levels_of(load, deployment_id), self._first_guess(load, deployment_id)
@@ -240,14 +242,7 @@ class Plan(SweepRules):
         loads = {load.workload.name: load for load in self.loads}
         return cache(lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items()))
 
-    def measurements(self) -> list[Measurement]:
-        """As far as they are known: every point once, then every point again."""
-        counted = [(one.id, *known) for one in self.deployments for known in self.known_levels(one.id)]
-        known = [(self.point(name, load, level), times) for name, load, level, times in counted]
-        most = max((times for _, times in known), default=0)
-        return [self.measurement(point, repeat) for repeat in range(most) for point, times in known if repeat < times]
-
-    # Each once: hashing a workload takes longer than all the rest. Names of workloads are unique.
+    # Cached by the (unique) name of a workload: hashing one takes longer than everything else.
     @cached_property
     def _identity(self) -> Callable[[str, Level], str]:
         loads = {load.workload.name: load for load in self.loads}
@@ -263,16 +258,16 @@ class Plan(SweepRules):
         return {one.id: one for one in self.deployments}
 
     def load_s(self, deployment_id: str) -> float:
-        """Seconds of load on one deployment, all repeats, as far as it is known."""
+        """Seconds of load on one deployment over all repeats, as far as they are known."""
         return sum(times * load.estimated_s(level) for load, level, times in self.known_levels(deployment_id))
 
     def unset_keys(self) -> list[str]:
-        """Environment variables with keys of endpoints that are not set here."""
+        """Environment variables with endpoints' keys that are not set in this process."""
         names = dict.fromkeys(one.settings.api_key_env for one in self.runnable())
         return [name for name in names if name and not os.environ.get(name)]
 
     def refusing(self, reasons: Mapping[str, str], note: str) -> Plan:
-        """A plan in which the deployments with these ids are impossible, and with one more note."""
+        """The plan with one more note, in which the deployments with these ids are impossible."""
         changed = {
             one.id: {"status": "impossible", "reasons": (reasons[one.id], *one.reasons)}
             for one in self.deployments
@@ -281,8 +276,10 @@ class Plan(SweepRules):
         return self._with(changed, note)
 
     def allowing(self) -> Plan:
-        """A plan in which what is judged impossible is run all the same, last. What no command line could say, no nodes
-        could hold or no workload could be sent to stays as it is."""
+        """The plan that runs deployments judged impossible all the same, last.
+
+        Those without a valid command line, without nodes to hold them, or without a workload they can serve stay out.
+        """
         changed = {
             one.id: {"status": "risky", "reasons": (*(f"run all the same: {reason}" for reason in one.reasons),)}
             for one in self.deployments
@@ -293,26 +290,29 @@ class Plan(SweepRules):
         )
 
     def _with(self, changed: Mapping[str, Mapping[str, object]], note: str) -> Plan:
-        """With other fields of these deployments, by id."""
+        """The plan with one more note and with other fields of these deployments, by id."""
         return self.with_deployments(
             (one.model_copy(update=dict(changed.get(one.id, {}))) for one in self.deployments), note
         )
 
     def with_deployments(self, deployments: Iterable[Deployment], *notes: str) -> Plan:
-        """The same of other deployments."""
+        """The plan with other deployments and more notes."""
         changed = {"deployments": tuple(deployments), "notes": (*self.notes, *notes)}
-        # built anew: a copy would keep what this one has looked up by id
+        # a new object: a copy would keep the cached properties
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields} | changed)
 
     def to_json(self) -> str:
-        """The frozen plan as text that ``from_json`` turns into an equal plan; values at their default are left out."""
+        """The frozen plan as JSON that ``from_json`` turns into an equal plan; defaults are left out."""
         content = self.model_dump(mode="json", exclude_defaults=True)
         about = {"plan_format": FORMAT, "program_version": self.program_version}
         return orjson.dumps(about | content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
     @classmethod
     def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
-        """Raises InputError when the text is no plan, or one that this version of the program cannot run (or read)."""
+        """A plan from its JSON. Raises InputError when the text is not a plan, or not one of this version.
+
+        With ``to_run=False`` plans of other versions are read too.
+        """
         try:
             content = orjson.loads(text)
         except ValueError as error:

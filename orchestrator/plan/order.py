@@ -1,4 +1,4 @@
-"""In what order deployments are run: those predicted best first, else the longest."""
+"""The order in which deployments run: those predicted best first, else the longest first."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from typing import Any
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.spec.load import Per
 
-RISKY, BEGUN = 1, 2  # classes of ``place``; 0: all others
+RISKY, BEGUN = 1, 2  # values of ``late`` below; 0: all others
 
 
 def place(late: int, gang: bool, promise: float, seconds: float) -> tuple[int, bool, float, float]:
-    """In the queue, the smallest first. ``late``: ``RISKY`` ones wait until the others are through, and those of a race
-    that were probed already (``BEGUN``) until these are, whatever they take; ``gang``: some replica spans several
-    nodes; ``promise``: as below, of a race how far it may come; ``seconds``: how long it is expected to take."""
+    """Sort key of a launch in the queue; the smallest runs first.
+
+    ``late``: 0 first, then ``RISKY`` deployments, then those of a race that were probed already (``BEGUN``). ``gang``:
+    a replica spans several nodes. ``promise``: see below; in a race, how far the deployment may still come.
+    ``seconds``: how long it is expected to take.
+    """
     return late, late < BEGUN and not gang, -promise, -seconds
 
 
 def promises(plan: Plan) -> dict[str, float]:
-    """What runs are ordered by: empty where the experiment wants the longest first."""
+    """``promise`` of every deployment, empty when the experiment wants the longest first."""
     return promise(plan) if plan.predictions.order else {}
 
 
 def promise(plan: Plan) -> dict[str, float]:
-    """What every deployment is predicted to hold, as a share of the best that it will be compared with, under whatever
-    limits and workload that is most: 1 is the predicted front. The median of all where nothing is predicted; empty
-    where nothing is predicted of any."""
+    """Predicted capacity of every deployment as a share of the best it is compared with: 1 is the predicted front.
+
+    Of several limits and workloads the largest share counts. Deployments without a prediction get the median of all;
+    without any prediction the result is empty.
+    """
     best: dict[Any, float] = {}
     per: Per = next((load.objective for load in plan.loads if load.objective), "gpu")
     values = {one.id: list(_values(one, per)) for one in plan.runnable()}
@@ -42,13 +47,13 @@ def promise(plan: Plan) -> dict[str, float]:
 
 
 def by_promise(plan: Plan) -> Plan:
-    """With those predicted best first; those that are not run last."""
+    """The plan with its deployments sorted by ``promise``; those that do not run come last."""
     shares = promise(plan)
     return plan.with_deployments(sorted(plan.deployments, key=lambda one: -shares.get(one.id, -1.0)))
 
 
 def _values(one: Deployment, per: Per) -> Iterator[tuple[Any, float]]:
-    """What is compared, and tokens per second over what they are divided by."""
+    """(what is compared, output tokens/s per unit of ``per``) for every predicted capacity."""
     for slo, found in (one.predicted or {}).get("capacity", {}).items():
         for workload, capacity in found.items():
             whole = capacity["output_throughput_per_gpu"] * max(1, one.devices)

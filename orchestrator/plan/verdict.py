@@ -1,4 +1,4 @@
-"""The verdict on a deployment: on each of its roles what the engine, the model and the workloads say, and on all."""
+"""The verdict on a deployment: judges each role by engine, model and workloads, then joins the verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
 
 
 def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) -> list[str]:
-    """Why an engine, or the router, cannot run its part of a deployment."""
+    """Why the engine or the router cannot run its part of a deployment."""
     wrong = []
     if settings.roles and settings.router and settings.router.engine not in engine.routers:
         routers = " or ".join(engine.routers)
@@ -31,7 +31,7 @@ def part_problems(settings: EngineSettings, engine: Engine, hardware: Hardware) 
 
 
 def together(judged: Mapping[str, Feasibility]) -> Feasibility:
-    """The verdict on a deployment from those on its roles: the worst; what is said and predicted names the role."""
+    """The verdict on a deployment from those on its roles: the worst status; reasons and predictions name the role."""
     if "" in judged:
         return judged[""]
     return Feasibility(
@@ -50,9 +50,9 @@ def judged(
     loads: Sequence[PlannedLoad],
     apis: Sequence[str],
 ) -> Feasibility:
-    """Whether the replicas of one role can run and serve what is asked of them. ``apis``: names of all that answer."""
+    """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs they have."""
     verdict = Feasibility("fits")
-    if engine.launches:  # judged in its words, with what it pins where the settings leave it open: as it will run
+    if engine.launches:  # judged as it will run: with pinned values, in the engine's own words
         draft = settings.speculative.model if settings.speculative else None
         verdict = assess(
             engine.in_its_words(settings.model_copy(update=engine.pinned(settings, hardware))),
@@ -61,7 +61,7 @@ def judged(
             draft=model_facts(draft) if draft else None,
         )
     if settings.nnodes != written.nnodes:
-        text = f"spread over {settings.nnodes} nodes by itself: one of them has {hardware.gpus_per_node} devices"
+        text = f"spread over {settings.nnodes} nodes automatically: a node has {hardware.gpus_per_node} devices"
         verdict = replace(verdict, reasons=(*verdict.reasons, text))
     tokenizer = tokenizer_finding(settings)
     if tokenizer is not None and tokenizer.status == "impossible":
@@ -75,31 +75,31 @@ def judged(
 
 
 def tokenizer_finding(settings: EngineSettings) -> Finding | None:
-    """What is wrong with the files that load clients make prompts with, as far as this machine has them."""
+    """What is wrong with the tokenizer that load clients make prompts with, as far as this machine has its files."""
     name = settings.tokenizer or settings.model
     if not Path(name).is_absolute():
         return None
     if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
-        return Finding("impossible", "tokenizer", f"{name} is no tokenizer.json, and prompts are made with it")
+        return Finding("impossible", "tokenizer", f"{name} is not a tokenizer.json, and prompts are made with it")
     if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-        sentence = f"{name} holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
+        sentence = f"{name} has no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'"
         return Finding("impossible", "tokenizer", sentence)
     if Path(name).exists():
         return None
-    sentence = f"{name} is not on this machine: clients that do not find it make prompts of about the length asked for"
+    sentence = f"{name} is not on this machine: clients without it make prompts of only about the length asked for"
     return Finding("fits", "tokenizer", sentence)
 
 
 def workload_mismatch(
     workload: Workload, settings: EngineSettings, max_model_len: int | None, apis: Sequence[str]
 ) -> Finding | None:
-    """Impossible when no request can be served, risky when some cannot; None when it fits, as far as is known.
+    """Impossible when no request can be served, risky when some cannot; None when all fit, as far as is known.
 
-    ``max_model_len``: what holds where the settings say nothing. ``apis``: names of the APIs the engine serves.
+    ``max_model_len``: the limit in effect, None if unknown. ``apis``: names of the APIs that the engine serves.
     """
     name = f"workload {workload.name!r}"
     if workload.api not in apis:
-        sentence = f"{name} asks for the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
+        sentence = f"{name} needs the API {workload.api!r}; {settings.engine} has {', '.join(apis)}"
         return Finding("impossible", "api", sentence)
     if settings.max_input_len and (share := workload.longer_prompts(settings.max_input_len)):
         limit = f"max_input_len is {settings.max_input_len:,}"
@@ -120,7 +120,7 @@ def workload_mismatch(
 
 
 def _with_workloads(verdict: Feasibility, mismatches: Mapping[str, Finding | None]) -> Feasibility:
-    """A workload that cannot be served is not measured; when none can be, the deployment is impossible."""
+    """The verdict with workloads. One that cannot be served is not measured; if none can, nothing is possible."""
     bad = {name: mismatch for name, mismatch in mismatches.items() if mismatch is not None}
     if not bad:
         return verdict

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cluster.base import Machine
-from orchestrator.engines.ports import FIRST, LAST
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.examine import Finding, Kinds, Level, Node
 from orchestrator.runner.launch import need_of
@@ -79,17 +79,17 @@ def _shared_memory(node: Node) -> Told:
 
 def _ports(node: Node) -> Told:
     facts = node.facts
-    first, last = facts["outgoing_ports"] or (LAST + 1, LAST + 1)
-    if first <= LAST and last >= FIRST:
-        what = f"outgoing connections use ports {first} to {last}, engines {FIRST} to {LAST}"
-        do = f"sysctl net.ipv4.ip_local_port_range='{LAST + 1} 60999'"
+    first, last = facts["outgoing_ports"] or (LAST_PORT + 1, LAST_PORT + 1)
+    if first <= LAST_PORT and last >= FIRST_PORT:
+        what = f"outgoing connections use ports {first} to {last}, engines {FIRST_PORT} to {LAST_PORT}"
+        do = f"sysctl net.ipv4.ip_local_port_range='{LAST_PORT + 1} 60999'"
         yield "warning", what, "an engine's port may be taken when it starts", do
     if facts["somaxconn"] < 4096:
         what = f"net.core.somaxconn is {facts['somaxconn']}"
         yield "warning", what, "connections that come at once are dropped", "sysctl net.core.somaxconn=4096"
     if facts["taken_ports"] > 25:
         what = f"{facts['taken_ports']} of 50 ports that were tried are taken"
-        yield "fail", what, "engines find no port", f"end what listens on {FIRST} to {LAST}"
+        yield "fail", what, "engines find no port", f"end what listens on {FIRST_PORT} to {LAST_PORT}"
 
 
 def _disk(node: Node) -> Told:

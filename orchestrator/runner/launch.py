@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
 from orchestrator.emulator import is_emulator
-from orchestrator.engines import ENGINES, program_of
+from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
+from orchestrator.engines.engine import program_of
 from orchestrator.engines.readiness import Expected, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import Target

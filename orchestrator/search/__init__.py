@@ -6,7 +6,7 @@ from orchestrator.search.base import Strategy
 STRATEGIES: Registry[type[Strategy]] = Registry(
     "searches",
     {
-        "levels": "orchestrator.search.levels:LevelsInOrder",
+        "levels": "orchestrator.search.base:LevelsInOrder",
         "curve": "orchestrator.search.curve:Curve",
         "capacity": "orchestrator.search.capacity:Capacity",
     },

@@ -1,4 +1,4 @@
-"""What a search strategy is: it asks for levels and is told what came of them, and runs nothing itself."""
+"""What a search strategy is, and the simplest one: it asks for levels, is told what came of them, and runs nothing."""
 
 from __future__ import annotations
 
@@ -57,6 +57,28 @@ class Strategy(Protocol):
     def ahead(self) -> Sequence[Level]:
         """What it will ask for as far as is known now, for estimates and progress. First is what ``ask`` says."""
         ...
+
+
+class LevelsInOrder:
+    """The levels of a list, then all of them again for each repeat. What it is told of them does not matter."""
+
+    needs_figures = False
+
+    def __init__(self, question: Question) -> None:
+        self._left = list(question.levels) * question.repeats
+
+    @staticmethod
+    def problem(question: Question) -> str | None:
+        return None if question.levels else "it measures given levels, and there are none"
+
+    def ask(self) -> Level | None:
+        return self._left[0] if self._left else None
+
+    def tell(self, level: Level, attempt: Committed) -> None:
+        self._left.remove(level)
+
+    def ahead(self) -> Sequence[Level]:
+        return tuple(self._left)
 
 
 @runtime_checkable

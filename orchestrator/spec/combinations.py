@@ -1,8 +1,9 @@
-"""``deployments`` of an experiment file, expanded: every combination of its blocks as one validated EngineSettings.
+"""Expands ``deployments`` of an experiment file: every combination of its blocks as one validated EngineSettings.
 
-Blocks of ``vary`` multiply; each is a list of choices. ``grid``: every combination of its values; ``zip``: first with
-first, second with second; ``cases``: as they stand. Settings of a role stand in for those of all; everywhere they may
-be named with dots, so that ``vary`` and ``exclude`` reach them: ``roles.prefill.replicas``.
+Each block of ``vary`` is a list of choices, and blocks multiply. ``grid`` has every combination of its values, ``zip``
+pairs first with first and second with second, ``cases`` lists choices as they are. A role inherits the settings of all
+and may replace them. A dotted name such as ``roles.prefill.replicas`` reaches a role's setting everywhere, also in
+``vary`` and ``exclude``.
 """
 
 from __future__ import annotations
@@ -16,27 +17,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from orchestrator.spec.document import Place, Problems
+from orchestrator.spec.document import Place, Problems, add_errors, nearest, unknown_key, wrong
 from orchestrator.spec.expressions import Expression, parse_expression
-from orchestrator.spec.problems import add_errors, nearest, unknown_key, wrong
 from orchestrator.spec.settings import LOCATION, ROLES, ROUTER, EngineSettings, Environments, Strict
 
 MOST_COMBINATIONS = 100_000
 CONTROLS = ("vary", "derive", "exclude")
-NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up by name before anything is derived
+NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
-ADDED = ("env", "extra_args")  # a choice, and a role, adds to these; it replaces every other setting
-_OF_ALL = {"engine", "engine_version", *LOCATION, "model", "revision", "tokenizer", "served_model_name", "url"}
-_OF_ALL |= {
-    "container_args",
-    "trust_remote_code",
-    "hf_overrides",
-    "api_key_env",
-    "endpoint_gpus",
-    "profile",
-    "startup_timeout_s",
-    "roles",
-    ROUTER,
+ADDED = ("env", "extra_args")  # choices and roles add to these mappings; they replace every other setting
+# Settings of a whole deployment: no role has its own.
+_OF_ALL = {
+    *("engine", "engine_version", *LOCATION, "container_args", "startup_timeout_s", "roles", ROUTER),
+    *("model", "revision", "tokenizer", "served_model_name", "trust_remote_code", "hf_overrides"),
+    *("url", "endpoint_gpus", "api_key_env", "profile"),
 }
 PER_ROLE = tuple(name for name in EngineSettings.model_fields if name not in _OF_ALL)
 OF_ROUTER = ("engine", "engine_version", *LOCATION, "container_args", *ADDED)
@@ -45,7 +39,7 @@ PART_FIELDS = (
     *(f"{part}.{name}" for part in PARTS for name in PER_ROLE),
     *(f"{ROUTER}.{name}" for name in OF_ROUTER),
 )
-NAMED = (*FIELDS, *PART_FIELDS)  # in expressions
+NAMED = (*FIELDS, *PART_FIELDS)  # what expressions may name
 KNOWN = (*NAMED, *PARTS)
 
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
@@ -77,14 +71,14 @@ class Block(Strict):
 
     @property
     def size(self) -> int:
-        """How many choices it has, before any is made: a file of some KB can name more than memory holds."""
+        """Number of choices, counted before any is made: a small file can name more than memory holds."""
         if self.cases is not None:
             return len(self.cases)
         lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
         return math.prod(lengths) if self.grid else lengths[0]
 
     def choices(self, place: Place) -> list[Choice]:
-        """In the order of the file. ``place``: of the block."""
+        """All choices in the order of the file. ``place`` is where the block is written."""
         if self.cases is not None:
             written = (((*place, "cases", index), case) for index, case in enumerate(self.cases))
             return [Choice(case, {name: (*at, name) for name in case}) for at, case in written]
@@ -102,13 +96,13 @@ class Block(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One point of the grid as the file says it; paths are not resolved and engines not looked up yet."""
+    """One deployment as the file describes it. Paths are not resolved and engines not looked up yet."""
 
     settings: EngineSettings
     hardware: str | None
     derived: Mapping[str, Any]
-    excluded_by: str | None  # the rule that leaves it out
-    block: Place  # the mapping it comes from
+    excluded_by: str | None  # the rule of ``exclude`` that leaves it out
+    block: Place  # where its mapping of ``deployments`` is written
     choices: tuple[Choice, ...] = field(repr=False)
 
     def place(self, name: str) -> Place:
@@ -118,15 +112,15 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the rest of the file gives deployments."""
+    """What deployments take from the rest of the file."""
 
-    model: Mapping[str, Any]  # settings of every deployment that names no model of its own
-    hardware: Sequence[str]  # the classes there are
-    environments: Environments  # where versions of engines live
+    model: Mapping[str, Any]  # settings for every deployment that names no model of its own
+    hardware: Sequence[str]  # names of hardware classes
+    environments: Environments
 
 
 def expand(given: Given, problems: Problems) -> list[Combination]:
-    """All combinations in the order of the file; every problem found on the way is added to ``problems``."""
+    """All combinations in the order of the file. Adds every problem found on the way to ``problems``."""
     found = problems.document.value.get("deployments")
     blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
     if isinstance(found, list) and found:
@@ -142,7 +136,7 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
 
 @dataclass(frozen=True, slots=True)
 class _Deployments:
-    """One mapping of settings and blocks that multiply."""
+    """One mapping of ``deployments``: settings, and the blocks that multiply them."""
 
     place: Place
     problems: Problems
@@ -165,7 +159,7 @@ class _Deployments:
         return [one for one in made if one is not None]
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
-        """What stands at a place below this one, as a ``kind``; None where it is none, which is reported."""
+        """The value at a place below this mapping, validated as ``kind``; None, and a report, when it is none."""
         try:
             return TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError as error:
@@ -173,20 +167,20 @@ class _Deployments:
             return None
 
     def _blocks(self, vary: Any) -> list[tuple[Place, Block]]:
-        """Every block and where it stands. Those that are wrong are left out."""
+        """Every valid block and where it is written."""
         raw = self._read(list[Any] | None, vary, "vary") or []
         read = [(("vary", index), self._read(Block, block, "vary", index)) for index, block in enumerate(raw)]
         return [((*self.place, *place), block) for place, block in read if block is not None]
 
     def _checked(self, choice: Choice, known: Sequence[str]) -> Choice:
-        """Reports names that are not settings and hardware that does not exist, and leaves them out."""
+        """``choice`` in dotted names. Reports, and leaves out, unknown settings and unknown hardware."""
         written = [one for name, value in choice.values.items() for one in _flat(name, value, choice.places[name])]
         values = {name: value for name, value, _ in written}
         choice = Choice(values, {name: place for name, _, place in written})
         for name in [name for name in values if name not in KNOWN]:
             self.problems.add(choice.places[name], *unknown_key(name, known))
             del values[name]
-        if type(values.get("engine_version")) in (int, float):  # as written: 0.30 is not 0.3
+        if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
             values["engine_version"] = self.problems.document.numbers[choice.places["engine_version"]]
         place, wanted = choice.places.get("hardware", ()), values.get("hardware")
         if wanted is not None and wanted not in self.given.hardware:
@@ -195,7 +189,7 @@ class _Deployments:
         return Choice(values, choice.places)
 
     def _check_overlap(self, blocks: Sequence[Sequence[Choice]]) -> None:
-        """If two blocks set the same thing, one of the two values would never be used."""
+        """Reports settings of two blocks: one of the two values would never be used."""
         first: dict[str, int] = {}
         for index, block in enumerate(blocks):
             for choice in block:
@@ -234,14 +228,14 @@ class _Deployments:
         derive: Mapping[str, Expression],
         exclude: Sequence[tuple[Place, Expression]],
     ) -> Combination | None:
-        """None when something in it is wrong; what is wrong is reported."""
+        """The combination of these choices; None when something is wrong with it, which is reported."""
         if self.problems.enough:
             return None
-        values = self._with_model(_merge((base, *choices)))
+        values = self._with_model(reduce(_merged, (choice.values for choice in (base, *choices)), {}))
         located = self._location(values, choices)
         values |= located or {}
         hardware = values.pop("hardware", None)
-        settings = self._settings(values, choices)  # expressions read checked values, and defaults
+        settings = self._settings(values, choices)  # expressions read validated values and defaults
         if settings is None:
             return None
         names = dict.fromkeys(PART_FIELDS) | settings.__dict__ | {"hardware": hardware}
@@ -253,7 +247,7 @@ class _Deployments:
             names[name] = derived[name] = value
         linked = {name: value for name, value in derived.items() if name in EngineSettings.model_fields}
         for name in set(LOCATION) & set(linked) if located else ():
-            self.problems.add((*self.place, "derive", name), f"{name!r} is derived, and 'environments' give it too")
+            self.problems.add((*self.place, "derive", name), f"{name!r} is derived and also given by 'environments'")
         settings = self._settings(values | linked, choices) if linked else settings
         excluded_by = next((rule.text for place, rule in exclude if self._evaluate(rule, names, place)), None)
         if settings is None or located is None:
@@ -261,9 +255,9 @@ class _Deployments:
         return Combination(settings, hardware, derived, excluded_by, self.place, choices)
 
     def _location(self, values: Mapping[str, Any], choices: tuple[Choice, ...]) -> Mapping[str, str] | None:
-        """The settings that ``environments`` give a deployment with ``values``: none where its engine is not there.
+        """The settings that ``environments`` give this deployment; empty when its engine is not listed there.
 
-        None for an unknown version, and for a place that ``values`` give as well.
+        None, and a report, for an unknown version and for a location that ``values`` contain too.
         """
         engine, version = values.get("engine"), values.get("engine_version")
         versions = self.given.environments.get(engine) if isinstance(engine, str) else None
@@ -275,7 +269,7 @@ class _Deployments:
             return None
         twice = [name for name in LOCATION if values.get(name) is not None]
         for name in twice:
-            message = f"{name!r} is given here, and 'environments' say where {version!r} of {engine} lives"
+            message = f"{name!r} is given here, and 'environments' says where {version!r} of {engine} is"
             self.problems.add(next(_places(name, choices, self.place)), message, "leave one of them out")
         return None if twice else versions[version].model_dump(exclude_none=True)
 
@@ -283,11 +277,11 @@ class _Deployments:
         if "model" in values:
             return values
         if not self.given.model and values.get("served_model_name") is not None:
-            return {"model": values["served_model_name"], **values}  # an endpoint: what it calls its model is enough
+            return {"model": values["served_model_name"], **values}  # of an endpoint no more need be known
         if not self.given.model:
             hint = "write model: {id: <hub name or folder>} at the top of the file"
             self.problems.add(self.place, "no model is given", hint)
-            return {"model": "?", **values}  # the rest is still checked
+            return {"model": "?", **values}  # so that the rest can be checked
         return {**self.given.model, **values}
 
     def _settings(self, values: dict[str, Any], choices: tuple[Choice, ...]) -> EngineSettings | None:
@@ -302,9 +296,9 @@ class _Deployments:
             return None
 
     def _locate(self, loc: Place, choices: tuple[Choice, ...]) -> Place:
-        """Where the value is written that pydantic found wrong at ``loc`` of a settings object."""
+        """Where the file has the value that pydantic found wrong at ``loc`` of EngineSettings."""
         name, rest = str(loc[0]) if loc else "", loc[1:]
-        if name in ("roles", ROUTER) and rest:  # of a part: its own setting, or that of all
+        if name in ("roles", ROUTER) and rest:  # a part's own setting, or one that it inherits
             depth = 3 if name == "roles" else 2
             dotted, rest = ".".join(map(str, loc[:depth])), loc[depth:]
             own = any(dotted in choice.places for choice in choices)
@@ -322,29 +316,25 @@ class _Deployments:
 
 
 def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Place]:
-    """Places where a setting may be written, the one that counts first."""
+    """Places where a setting may be written; the last choice wins, so it comes first."""
     yield from (choice.places[name] for choice in reversed(choices) if name in choice.places)
     yield (*block, name)
 
 
-def _merge(choices: Sequence[Choice]) -> dict[str, Any]:
-    return reduce(_merged, (choice.values for choice in choices), {})
-
-
 def _flat(name: str, value: Any, place: Place) -> Iterator[tuple[str, Any, Place]]:
-    """A setting as it is, or those below ``roles`` and ``router`` by their dotted names, and where each is written."""
+    """(name, value, place) of a setting; of ``roles`` and ``router`` each setting inside, by its dotted name."""
     inside = (name == "roles" or name in PARTS or name == ROUTER) and isinstance(value, dict)
     if not inside:
         yield name, value, place
         return
     if name in PARTS:
-        yield f"{name}.replicas", 1, place  # a role that sets nothing is one too
+        yield f"{name}.replicas", 1, place  # so that a role without settings exists too
     for key, inner in value.items():
         yield from _flat(f"{name}.{key}", inner, (*place, key))
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one deployment with those of its roles and its router whole, from dotted names."""
+    """The settings of one deployment, its roles and its router as EngineSettings nests them, from dotted names."""
     shared = {name: value for name, value in values.items() if "." not in name and name not in ("roles", ROUTER)}
     out = dict(shared)
     roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
@@ -357,7 +347,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``own`` in place of ``before``; an environment and more arguments are added. None of a part: it has none."""
+    """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None is removed."""
     gone = tuple(f"{name}." for name, value in own.items() if value is None and name in ("roles", *PARTS, ROUTER))
     out = {name: value for name, value in before.items() if not name.startswith(gone)} if gone else dict(before)
     for name, value in own.items():
@@ -367,7 +357,7 @@ def _merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with the parts of one deployment as a whole: the setting, a message and a hint."""
+    """(setting, message, hint) for everything wrong with the roles and the router of one deployment."""
     for name in ("roles", *PARTS, ROUTER):
         if values.get(name) is not None:
             yield name, f"{name!r} must be a mapping of settings", "write roles: {prefill: {replicas: 2}, decode: {}}"
@@ -376,7 +366,7 @@ def _part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         other = next(part for part in PARTS if part not in roles)
         yield roles[0], f"{roles[0]!r} stands alone: it needs {other!r} beside it", f"give {other}, or no roles"
     if roles and values.get("replicas") is not None:
-        yield "replicas", "'replicas' is said of each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
+        yield "replicas", "'replicas' belongs to each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
     router = _below(ROUTER, values)
     if roles and not router:
         yield "roles", "'roles' need a 'router' in front of them", "write router: {engine: vllm_router}"

@@ -1,6 +1,6 @@
-"""Words for a container runtime: are they whole options that it takes, and none that is not the user's to say?
+"""Checks a user's arguments for a container runtime: complete options that it knows and that users may set.
 
-container_options.json has the options of each runtime, recorded from its own help.
+container_options.json lists the options of each runtime, recorded from its own help.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RUNTIMES = ("docker", "podman", "apptainer")
-# What this program says itself, or what would take the engine's process or its log away from it.
+# Options that this program sets itself, and those that would separate it from the engine's process or log.
 _OF_DAEMONS = frozenset(
     {
         *("name", "rm", "rmi", "init", "network", "net", "entrypoint", "workdir", "detach", "interactive", "tty"),
@@ -27,16 +27,16 @@ _OURS = {
 
 
 def option_problem(words: Sequence[str], runtime: str) -> str | None:
-    """Why ``runtime`` would not take these words as its options, or this program cannot leave them to it."""
+    """Why ``runtime`` would not take these arguments as options, or why users may not set them."""
     queue = iter(words)
     for word in queue:
         if not word.startswith("-") or not word.strip("-"):
-            return f"{word!r} would be read as the image: an option is needed there"
+            return f"{word!r} would be read as the image: only options may be given"
         names, lacks_value = _options_in(word, runtime)
         if names is None:
             return f"{word}: {runtime} is not known to have it; if yours has, write it as one word, --option=VALUE"
         if not _OURS[runtime].isdisjoint(names):
-            return f"{word}: this program says that itself; leave it out"
+            return f"{word}: this program sets that itself; leave it out"
         if lacks_value:
             value = next(queue, None)
             if value is None or (value.startswith("-") and not value[1:2].isdigit()):
@@ -45,7 +45,7 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
 
 
 def _options_in(word: str, runtime: str) -> tuple[list[str] | None, bool]:
-    """The long names of the options in one word, and whether the next word is the last one's value; None: unknown."""
+    """Long names of the options in one argument, and whether the next argument is a value; None: not known."""
     known = _recorded()[runtime]
     if word.startswith("--"):
         name, equals, _ = word[2:].partition("=")

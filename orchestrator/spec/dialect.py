@@ -1,7 +1,7 @@
-"""How to talk to an engine's HTTP API: what its request may hold and how its stream counts tokens.
+"""What one HTTP API of one engine accepts in requests, and how its streams report tokens.
 
-An engine states its dialects (``Engine.dialects``), a wire writes requests with one. The type lives below both
-because engines and load do not import each other.
+Engines declare their dialects (``Engine.dialects``) and wires write requests by them. The type is defined here because
+engines and load may not import each other.
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ class Dialect:
     wire: str  # a name of load/wire/__init__.py: WIRES
     path: str  # "/v1/completions"
     prompt_token_ids: bool = False  # the API takes a list of token ids as the prompt
-    # how the output length is fixed: fields ignore_eos and min_tokens of the body, a generation_config JSON string,
-    # or not at all (the row then says what was asked and what came)
-    # natural: as the model ends its answers, because the user wants it so
+    # How the output length is fixed: by ignore_eos and min_tokens in the body, by a generation_config JSON string, or
+    # not at all (rows have both the requested and the actual length). natural: the user wants answers as they end.
     length_control: Literal["ignore_eos", "generation_config", "none", "natural"] = "ignore_eos"
-    max_tokens_field: str = "max_tokens"  # max_completion_tokens where OpenAI's own API takes no other
+    max_tokens_field: str = "max_tokens"  # or max_completion_tokens, for OpenAI's newer models
     min_tokens_field: str | None = "min_tokens"
     include_usage: bool = True  # send stream_options.include_usage
     continuous_usage: bool = False  # send stream_options.continuous_usage_stats
     return_token_ids: bool = False  # send return_token_ids and count choices[].token_ids
-    logprobs: bool = False  # ask for the log-probability of every token of the answer
-    cache_salt: bool = False  # takes cache_salt: requests with another one share no prefix cache
-    done_marker: bool = True  # a whole stream ends with "data: [DONE]"
-    model_field: bool = True
-    tokens_per_step: int = 1  # at most: several with speculative decoding, which may come as an event each
-    # every field the engine accepts when it refuses unknown ones; None when it ignores them
-    allowed_fields: frozenset[str] | None = None
-    extra_body: dict[str, Any] = field(default_factory=dict)  # the user's own; None takes a field out
+    logprobs: bool = False  # ask for the log-probability of every output token
+    cache_salt: bool = False  # the API has cache_salt: requests with different salts share no prefix cache
+    done_marker: bool = True  # a complete stream ends with "data: [DONE]"
+    model_field: bool = True  # send the model's name
+    tokens_per_step: int = 1  # most tokens of a decoding step: several with speculation, each perhaps its own event
+    allowed_fields: frozenset[str] | None = None  # all fields, if the engine refuses others; None: it ignores others
+    extra_body: dict[str, Any] = field(default_factory=dict)  # fields to add to every request; None removes a field
 
     def salted(self, salt: str) -> Dialect:
-        """The same with ``salt`` in every request, where the API takes one."""
+        """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
         return replace(self, extra_body=self.extra_body | {"cache_salt": salt}) if self.cache_salt else self
 
     def through(self, router: Dialect) -> Dialect:
-        """The same with a router between, which takes ``router``: of what not all servers have, only what both have."""
+        """A copy for requests through a router: of optional features only those that the router passes on."""
         return replace(self, **{name: getattr(self, name) and getattr(router, name) for name in _NOT_EVERYWHERE})
 
 
@@ -52,9 +50,9 @@ _OPENAI = {"completions": ("/v1/completions", "prompt"), "chat": ("/v1/chat/comp
 def openai(
     prompt_token_ids: bool = False, allowed_fields: Iterable[str] | None = None, **common: Any
 ) -> dict[str, Dialect]:
-    """OpenAI's two APIs of an engine, which differ in their path and content; only completions can take token ids.
+    """The dialects ``completions`` and ``chat``. Only completions can take token ids.
 
-    ``allowed_fields``: but for the content's. ``common``: other fields of both.
+    ``allowed_fields`` leaves out the field with the prompt. ``common``: other fields of both dialects.
     """
     return {
         name: Dialect(
@@ -68,7 +66,7 @@ def openai(
     }
 
 
-# TGI's own stream, as several servers have it: one token per event, details on the last, no way to fix the length.
+# TGI's own stream, which several servers have: one token per event, details in the last one, no fixed length.
 TGI_STREAM = Dialect(
     "tgi",
     "/generate_stream",

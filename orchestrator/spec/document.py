@@ -1,30 +1,35 @@
-"""YAML as plain values, and the line of every one of them, so that an error can say where it stands.
+"""A YAML file as plain values with the line of each, and everything that is found wrong with it.
 
-Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is not one. Keys are text.
-Nothing is ever constructed from a tag. Merge keys (``<<: *base``) and aliases work; an alias that contains itself, or
-aliases that multiply without end, are errors.
+Scalars follow the YAML 1.2 core schema: ``no`` is text, ``1e3`` is a number, ``12:30`` is text. Keys are text. Tags
+never construct objects. Merge keys (``<<: *base``) and aliases work; an alias that contains itself is an error, and so
+are aliases that expand to more values than a file may hold.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.redaction import plain, redacted
+from orchestrator.registry import did_you_mean
 
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
+Locate = Callable[[Place], Place]
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 200_000
-MOST_PROBLEMS = 200  # of one file that are looked for; one mistake can be repeated in every line
-LONGEST = 1500  # characters of a message
+MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
+LONGEST_MESSAGE = 1500  # characters
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?")
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
@@ -42,21 +47,22 @@ class Document:
 
     file: str
     value: Any
-    lines: Mapping[Place, int] = field(repr=False)  # 1-based; of a key where the value stands under one
+    lines: Mapping[Place, int] = field(repr=False)  # 1-based; the line of its key for a value that has one
     numbers: Mapping[Place, str] = field(repr=False)  # every number as it is written: 0.30 is 0.3 in ``value``
 
-    def line(self, place: Place) -> int:
-        """The line of a value; of the nearest thing around it when it is not in the file."""
+    def nearest(self, place: Place) -> Place:
+        """``place`` if it is in the file, else the innermost place around it that is."""
         while place and place not in self.lines:
             place = place[:-1]
-        return self.lines.get(place, 1)
+        return place
 
-    def problem(self, place: Place, message: str, hint: str | None = None) -> Problem:
-        return Problem(message, self.file, self.line(place), hint)
+    def line(self, place: Place) -> int:
+        """The line of ``nearest(place)``."""
+        return self.lines.get(self.nearest(place), 1)
 
 
 class Problems:
-    """Everything found wrong with one document, each thing once."""
+    """Everything found wrong with one document, without duplicates."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -64,24 +70,25 @@ class Problems:
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
         if not self.enough:
-            self._found.setdefault(self.document.problem(place, _bounded(message), hint and _bounded(hint)))
+            problem = Problem(_bounded(message), self.document.file, self.document.line(place), hint and _bounded(hint))
+            self._found[problem] = None
 
     @property
     def enough(self) -> bool:
-        """Whether looking further is of no use."""
+        """Whether MOST_PROBLEMS were found, so that looking further is of no use."""
         return len(self._found) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
-        """Raises ProblemsError with all of them, in the order of the document's lines, when there are any."""
+        """Raises ProblemsError with all problems in the order of the document's lines; does nothing without any."""
         if self._found:
             found = sorted(self._found, key=lambda problem: problem.line or 0)
-            more = Problem(f"perhaps there are more: {MOST_PROBLEMS} are looked for", self.document.file)
+            more = Problem(f"there may be more: only the first {MOST_PROBLEMS} are reported", self.document.file)
             raise ProblemsError([*found, more] if self.enough else found)
 
 
 def _bounded(text: str) -> str:
-    """A key or a name that is shown may be as long as the file. Hidden first: half a secret is not found any more."""
-    return text if len(text) <= LONGEST else f"{redacted(text)[:LONGEST]} …"
+    """Messages may quote keys as long as the file. Secrets are hidden before the cut: half of one is not recognized."""
+    return text if len(text) <= LONGEST_MESSAGE else f"{redacted(text)[:LONGEST_MESSAGE]} …"
 
 
 def read_document(path: str | Path) -> Document:
@@ -123,7 +130,7 @@ def _refused(file: str | Path, message: str, line: int | None = None) -> Problem
 
 @dataclass
 class _Reader:
-    """Turns nodes into values. Holds what one document may not exceed, and its problems."""
+    """Turns YAML nodes into values, and collects what is wrong with them."""
 
     file: str
     lines: dict[Place, int] = field(default_factory=dict)
@@ -163,7 +170,7 @@ class _Reader:
                     continue
                 out |= self.value(part, place) or {}
         first_lines: dict[str, int] = {}
-        for key_node, value_node in node.value:  # after what was merged: own keys win, and their lines too
+        for key_node, value_node in node.value:  # after the merged ones: own keys win, and their lines too
             if key_node.tag == _MERGE:
                 continue
             if not isinstance(key_node, yaml.ScalarNode):
@@ -205,3 +212,113 @@ class _Reader:
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
+
+
+# -- what pydantic found, in words for the author of the file
+
+
+_MAPPING = "a mapping (name: value)"
+_WANTED = {"dict_type": _MAPPING, "model_type": _MAPPING, "model_attributes_type": _MAPPING, "string_type": "text"}
+
+
+def wrong(key: str | int | Place, message: str, hint: str | None = None) -> PydanticCustomError:
+    """What a validator of a whole value raises for a problem at one of its keys, or deeper."""
+    place = key if isinstance(key, tuple) else (key,)
+    return PydanticCustomError("wrong", "{text}", {"text": message, "place": place, "hint": hint})
+
+
+def add_errors(error: ValidationError, model: Any, problems: Problems, locate: Locate = lambda place: place) -> None:
+    """Adds every problem of a failed validation of ``model``. ``locate`` turns pydantic's place into the file's."""
+    document = problems.document
+    for detail in error.errors():
+        if problems.enough:
+            break
+        place = locate(tuple(detail["loc"]))
+        if detail["type"] == "wrong":
+            context = detail["ctx"]
+            problems.add((*place, *context["place"]), context["text"], context["hint"])
+        elif detail["type"] == "missing":
+            problems.add(place, f"{str(detail['loc'][-1])!r} is missing")
+        elif detail["type"] == "extra_forbidden":
+            known = _keys_at(model, tuple(detail["loc"][:-1]), document.value)
+            problems.add(place, *unknown_key(str(detail["loc"][-1]), known))
+        else:
+            found = document.nearest(place)  # pydantic adds the names of a union's members
+            problems.add(found, *_about_value(detail, found, inside_union=len(found) < len(place)))
+
+
+def unknown_key(key: str, known: Collection[str]) -> tuple[str, str]:
+    """Message and hint for a key that is not one of ``known``."""
+    return f"unknown key {key!r}", nearest(key, known)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint for a name that is not one of ``known``."""
+    names = sorted(known)
+    listed = f"known: {', '.join(names)}" if len(names) <= 20 else "docs/experiment-file.md lists every key"
+    return did_you_mean(name, names) or listed
+
+
+def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
+    """Message and hint about one value, mostly in pydantic's own words."""
+    words = [str(part) for part in place if isinstance(part, str)] or ["the file"]
+    name, value, kind = repr(words[-1]), detail["input"], detail["type"]
+    if inside_union and kind.endswith("_type"):
+        return f"{name} has a value of the wrong type", None  # one problem, not one for every type it may have
+    if kind == "value_error":
+        return f"{name}: {detail['ctx']['error']}", None
+    if kind == "string_pattern_mismatch":
+        return f"{name} cannot be {_show(value)}", f"it must match {detail['ctx']['pattern']}"
+    wanted = _WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
+    if wanted == detail["msg"]:
+        return f"{name}: {wanted}", None
+    hint = None
+    if kind == "literal_error":
+        expected = [part.strip(" '") for part in detail["ctx"]["expected"].replace(" or ", ", ").split(",")]
+        hint = did_you_mean(str(value), expected) or None
+    elif kind == "string_type" and isinstance(value, int | float):
+        hint = "put it in quotes"
+    elif kind == "list_type" and not isinstance(value, dict):
+        hint = f"write {words[-1]}: [{_show(value)}]"
+    return f"{name} must be {wanted}, not {_show(value)}", hint
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = redacted(text)  # before it is cut: half a secret is not recognized
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
+    """Keys of the model at a place below ``model``; empty when there is none. ``value``: what the file has there."""
+    named_by_key = False
+    for part in loc:
+        named_by_key = get_origin(model) is dict
+        model = _child(model, part)
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            value = None
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return []
+    if hasattr(model, "model_for"):  # its keys depend on its kind
+        model = model.model_for(value)
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    return [name for name in names if not (named_by_key and name == "name")]
+
+
+def _child(annotation: Any, part: str | int) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        found = annotation.model_fields.get(str(part))
+        return _plain(found.annotation) if found else None
+    arguments = get_args(annotation)
+    return _plain(arguments[-1] if get_origin(annotation) is dict else arguments[0]) if arguments else None
+
+
+def _plain(annotation: Any) -> Any:
+    """``X`` of ``X | None`` and of ``Annotated[X, …]``."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _plain(next(part for part in get_args(annotation) if part is not type(None)))
+    return _plain(get_args(annotation)[0]) if hasattr(annotation, "__metadata__") else annotation

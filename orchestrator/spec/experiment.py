@@ -1,4 +1,4 @@
-"""The experiment file: what each of its parts may hold, and reading it with all of its problems at once.
+"""The experiment file: what each part may contain, and a reader that reports all problems at once.
 
 docs/experiment-file.md explains every key to users.
 """
@@ -25,7 +25,7 @@ from pydantic import (
 
 from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
-from orchestrator.spec.document import Document, Place, Problems, parse_document, read_document
+from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, read_document, wrong
 from orchestrator.spec.load import (
     INFINITE,
     LIMITS,
@@ -40,13 +40,12 @@ from orchestrator.spec.load import (
     Slo,
     Workload,
 )
-from orchestrator.spec.problems import add_errors, wrong
 from orchestrator.spec.settings import Hardware, Line, Strict, Versions
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # a folder of the results has this name
-GPUS = "devices"  # what expressions of levels call a deployment's devices, all replicas together
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # also names a folder of the results
+GPUS = "devices"  # in expressions of levels: devices of all replicas of a deployment
 CPU = Hardware(name="cpu", accelerator="cpu")
-HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")  # whose names people choose
+HOLDERS = ("env", "extra_args", "headers", "hf_overrides", "kv_transfer_config")  # mappings with keys of any name
 BY_REFERENCE = (
     "export it where the engines run, they inherit it, and leave it out here; "
     "an endpoint's key is named by its variable: api_key_env: MY_KEY"
@@ -54,7 +53,7 @@ BY_REFERENCE = (
 
 
 def _keyed(values: Any) -> Any:
-    """A mapping by name, each entry knowing its own name."""
+    """A mapping whose entries get their key as ``name``."""
     if not isinstance(values, dict):
         return values
     for key, value in values.items():
@@ -84,7 +83,7 @@ def _model_from_name(value: Any) -> Any:
 
 
 class ModelRef(Strict):
-    """The model of every deployment that names no other: a hub name or a local folder."""
+    """The model of every deployment that names no other: ``id`` is a hub name or a local folder."""
 
     id: Line
     revision: Line | None = None
@@ -92,7 +91,7 @@ class ModelRef(Strict):
 
 
 def _or_expression(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-    """Text in a list of levels is an expression over a deployment's settings, read when there are some."""
+    """Text in a list of levels is an expression, evaluated later with the settings of each deployment."""
     return value if isinstance(value, str) and value != INFINITE else number(value)
 
 
@@ -100,7 +99,7 @@ InFlight = Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)]
 
 
 class Levels(Strict):
-    """Load levels to measure: requests/s, then requests kept in flight, each also per GPU of the deployment."""
+    """Load levels to measure: in requests/s or requests kept in flight, absolute or per GPU of the deployment."""
 
     request_rate: Annotated[list[Annotated[Rate, WrapValidator(_or_expression)]], Field(min_length=1)] | None = None
     request_rate_per_gpu: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
@@ -109,7 +108,7 @@ class Levels(Strict):
 
     @property
     def given(self) -> list[tuple[str, int, Control, float | str]]:
-        """Key, index in its list, control and level: requests/s first. Text is an expression over settings."""
+        """(key, index in its list, control, level) of all levels, requests/s first. A level may be an expression."""
         lists = {name: getattr(self, name) or () for name in type(self).model_fields}
         return [
             (name, index, control, f"{value!r} * {GPUS}" if name.endswith("_per_gpu") else value)
@@ -121,7 +120,7 @@ class Levels(Strict):
 
     @property
     def follow(self) -> bool:
-        """Whether any of them depends on the deployment."""
+        """Whether any level depends on the deployment."""
         return any(isinstance(level, str) for *_, level in self.given)
 
     @model_validator(mode="after")
@@ -138,20 +137,18 @@ class Levels(Strict):
 
 
 class Load(LoadRules):
-    """How every deployment is loaded. One minute is the default."""
+    """How every deployment is loaded."""
 
     levels: Levels | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:
-        """``levels: auto`` is a search for them."""
+        """``levels: auto`` means ``search: curve``."""
         if not isinstance(value, dict) or value.get("levels") != "auto":
             return value
-        if value.get("search", "curve") != "curve":
-            raise wrong(
-                "levels", f"'levels: auto' is search: curve, and the search is {value['search']!r}", "leave it out"
-            )
+        if (search := value.get("search", "curve")) != "curve":
+            raise wrong("levels", f"'levels: auto' is search: curve, and the search is {search!r}", "leave it out")
         return {name: one for name, one in value.items() if name != "levels"} | {"search": "curve"}
 
     @model_validator(mode="after")
@@ -165,21 +162,21 @@ class Load(LoadRules):
         if self.requests is None and math.inf in [level for *_, level in given]:
             raise wrong("levels", "at an infinite rate all requests are due at once", "say how many: requests: 1000")
         if given and self.control is not None and self.control not in [control for _, _, control, _ in given]:
-            raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which has none of that")
+            raise wrong("control", f"'control: {self.control}' does not agree with 'levels', which gives none of it")
         for name, index, control, level in given:
             if not isinstance(level, str) and (problem := self.too_much(control, level)):
                 raise wrong(("levels", name, index), problem)
         return self
 
     def too_much(self, control: Control, level: float) -> str | None:
-        """Why a point at this level is more than a client can hold."""
+        """Why a point at this level would be more than a client can hold."""
         if control == "concurrency" or level == math.inf:
             return None
         seconds = None if self.requests else (self.warmup_s or 0.0) + (self.duration_s or self.default_s)
         return self.arrivals.too_much(level, seconds, self.requests)
 
     def points(self) -> list[Level]:
-        """The levels in the order of the file, rates before concurrencies; none where a search finds them, and where
+        """Levels that are the same for every deployment, rates before concurrencies; none when a search finds them or
         they follow from a deployment's settings (``plan/levels.py``)."""
         if self.levels is None or self.levels.follow:
             return []
@@ -187,7 +184,7 @@ class Load(LoadRules):
 
 
 class Budget(Strict):
-    """What one run may use: no launch begins, and no point, for which one of them would not suffice."""
+    """What one run may use. No launch or point starts that would exceed one of these."""
 
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
     usd: Annotated[float, Field(gt=0)] | None = None
@@ -195,20 +192,20 @@ class Budget(Strict):
 
 
 class Predictions(Strict):
-    """What predictions are made from, and used for. ``order``: those predicted best are run first."""
+    """What predictions are made from and used for. ``order``: deployments that are predicted best run first."""
 
     order: bool = True
-    profile: Line | None = None  # of `emulator fit`, for deployments on its accelerator
-    tables: bool = False  # kernels as the extra `tables` has measured them, where it has; else the formula
+    profile: Line | None = None  # written by `emulator fit`; for deployments on its accelerator
+    tables: bool = False  # use kernels measured in the extra `tables`, and the formula for others
 
 
 class SweepRules(Strict):
-    """What a sweep keeps to."""
+    """Keys of the file that govern the sweep as a whole."""
 
     name: Annotated[str, Field(pattern=NAME)]
     budget: Budget | None = None
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    starts: Annotated[int, Field(ge=1, le=1000)] = 1  # of each deployment, which share its repeats
+    starts: Annotated[int, Field(ge=1, le=1000)] = 1  # of each deployment; its repeats are divided among them
     isolation: Literal["exclusive_node", "shared"] = "exclusive_node"
     seed: Annotated[int, Field(ge=0)] = 0
     clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = None
@@ -219,13 +216,13 @@ class SweepRules(Strict):
     def _every_start_has_a_repeat(cls, starts: int, info: ValidationInfo) -> int:
         repeats = info.data.get("repeats", starts)
         if starts > repeats:
-            text = f"{starts} starts share {repeats} repeat(s) of each point: some would have none"
+            text = f"{starts} starts share {repeats} repeat(s) of each point: some starts would have none"
             raise wrong((), text, f"give repeats: {starts} or more")
         return starts
 
 
 class ExperimentFile(SweepRules):
-    """The file as it stands, except ``deployments``, which combinations.py expands."""
+    """The file as it is written; ``deployments`` are left to combinations.py."""
 
     version: Literal[1]
     model: Annotated[ModelRef, BeforeValidator(_model_from_name)] | None = None
@@ -239,7 +236,7 @@ class ExperimentFile(SweepRules):
     @field_validator("*")
     @classmethod
     def _kept(cls, value: Any, info: ValidationInfo) -> Any:
-        """Parts that are right are of use where others are wrong."""
+        """Collects valid parts, which are of use even if others are not."""
         if info.context and info.field_name:
             info.context["parts"][info.field_name] = value
         return value
@@ -247,15 +244,15 @@ class ExperimentFile(SweepRules):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment file: its parts, every combination of its deployments, and what is wrong with it."""
+    """An experiment file: its parts, all combinations of its deployments, and everything wrong with it."""
 
-    parts: Mapping[str, Any]  # of ExperimentFile, by key; those that are wrong are left out
+    parts: Mapping[str, Any]  # the valid fields of ExperimentFile
     combinations: tuple[Combination, ...]
     problems: Problems = field(repr=False)
 
     @property
     def spec(self) -> ExperimentFile:
-        """The whole file. Raises ProblemsError with everything that is wrong."""
+        """The whole file. Raises ProblemsError with all its problems."""
         self.problems.raise_any()
         return ExperimentFile.model_construct(**self.parts)
 
@@ -271,23 +268,25 @@ class Experiment:
 
 
 def parse_experiment(text: str, file: str = "experiment.yaml") -> Experiment:
-    """An experiment from text; relative paths start at the folder of ``file``. Raises ProblemsError with every problem
-    in it, in the order of its lines."""
+    """An experiment from text. Relative paths start at the folder of ``file``.
+
+    Raises ProblemsError with all problems in the order of their lines.
+    """
     experiment = examined(parse_document(text, file))
     experiment.problems.raise_any()
     return experiment
 
 
 def read_experiment(path: str | Path) -> Experiment:
-    """An experiment from a file, with its ``problems``: who looks further adds to them, so that all are said at once.
+    """An experiment from a file. Later checks add to its ``problems``, so that all are reported together.
 
-    Raises ProblemsError for a file that is no mapping in YAML.
+    Raises ProblemsError for a file that is not a YAML mapping.
     """
     return examined(read_document(path))
 
 
 def examined(document: Document) -> Experiment:
-    """What is right and what is wrong with a parsed file. Raises ProblemsError when it is no mapping."""
+    """The experiment of a parsed file, problems included. Raises ProblemsError when the file is not a mapping."""
     problems, content = Problems(document), document.value
     if not isinstance(content, dict):
         problems.add((), "an experiment must be a mapping (name: value)")
@@ -301,7 +300,7 @@ def examined(document: Document) -> Experiment:
         add_errors(error, ExperimentFile, problems)
     hardware = content.get("hardware")
     classes = [CPU.name, *(hardware if isinstance(hardware, dict) else ())]
-    model = {"model": "?"} if content.get("model") is not None else {}  # until it is right it is only not missing
+    model = {"model": "?"} if content.get("model") is not None else {}  # an invalid one is not missing
     if (ref := parts.get("model")) is not None:
         model = {"model": ref.id, **ref.model_dump(exclude={"id"}, exclude_none=True)}
     given = Given(model, classes, parts.get("environments", {}))
@@ -311,7 +310,7 @@ def examined(document: Document) -> Experiment:
 
 
 def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
-    """This file is shared, stored with the results and shown in reports: it names variables, never what they hold."""
+    """Reports secrets. The file is shared, stored with results and shown in reports: it may name variables only."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _check_secrets(inner, (*place, key), problems)
@@ -325,7 +324,7 @@ def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
 
 
 def _check_places(combinations: Sequence[Combination], problems: Problems) -> None:
-    """Two versions of an engine that live in one place are the same, whatever they are called."""
+    """Reports engine versions with different names and the same location: they are one version."""
     versions: dict[tuple[str | None, ...], str] = {}
     for one in combinations:
         settings, version = one.settings, one.settings.engine_version
@@ -334,4 +333,4 @@ def _check_places(combinations: Sequence[Combination], problems: Problems) -> No
             continue
         where = settings.image or settings.executable or settings.url or "on the nodes' PATH"
         message = f"{settings.engine} {first!r} and {version!r} are the same: both are {where}"
-        problems.add(one.place("engine_version"), message, "write under 'environments' where each version lives")
+        problems.add(one.place("engine_version"), message, "write under 'environments' where each version is")

@@ -1,20 +1,21 @@
-"""Expressions of ``derive`` and ``exclude``: a small part of Python, read as a tree and never executed.
+"""Expressions of ``derive`` and ``exclude``: a small part of Python that is parsed and interpreted, never executed.
 
-Allowed: names of settings, those of a role with dots, numbers, text, ``None True False`` (also ``null true false``),
-lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else b``. They
-mean what they mean in Python.
+Allowed are names of settings (with dots for those of a role), numbers, text, ``None True False`` (also ``null true
+false``), lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` on numbers, and ``a if condition else
+b``. They mean what they mean in Python.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from orchestrator.registry import did_you_mean
 
 MOST_CHARACTERS = 1000
 MOST_DEPTH = 50
@@ -48,7 +49,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-Reading = Callable[[Mapping[str, Any]], Any]  # values by name to the value of a part of an expression
+Reading = Callable[[Mapping[str, Any]], Any]  # computes a part of an expression from the values of names
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Expression:
     names: frozenset[str]
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """Its value, as Python would compute it. Raises ValueError with the reason when there is none."""
+        """The value that Python would compute. Raises ValueError with the reason when there is none."""
         try:
             return self.read(values)
         except (TypeError, ZeroDivisionError, OverflowError) as error:
@@ -70,11 +71,11 @@ class Expression:
 
 
 def parse_expression(text: str, known: Collection[str]) -> Expression:
-    """Parse and check an expression that may read the names ``known``. Raises ValueError with the first thing wrong."""
+    """Parse an expression that may read the names ``known``. Raises ValueError with the first problem."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"an expression of {len(text)} characters is too long ({MOST_CHARACTERS} at most)")
     try:
-        with warnings.catch_warnings(action="ignore"):  # such as "1if x": odd, but harmless here
+        with warnings.catch_warnings(action="ignore"):  # such as "1if x" gives: odd but harmless
             tree = ast.parse(text.strip(), mode="eval").body
         tree = _Dotted().visit(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -84,14 +85,14 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - _CONSTANTS.keys()
     for name in sorted(names):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ": it is no setting and is not derived"
+            guess = did_you_mean(name, known)
+            hint = f"; {guess}" if guess else ": it is neither a setting nor derived"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
     return Expression(text, read, names)
 
 
 class _Dotted(ast.NodeTransformer):
-    """``roles.prefill.replicas`` is one name: that of a role's setting."""
+    """Makes one name of ``roles.prefill.replicas``."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         text = ast.unparse(node)
@@ -100,12 +101,12 @@ class _Dotted(ast.NodeTransformer):
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Turns the tree of an expression into functions; whatever is not allowed has none."""
+    """Compiles a syntax tree into functions of the values of names."""
 
     text: str
 
     def reading(self, node: ast.expr, depth: int = 0) -> Reading:
-        """Raises ValueError for what is not allowed, and below MOST_DEPTH."""
+        """The function for one node. Raises ValueError for what is not allowed, or nested deeper than MOST_DEPTH."""
         if depth > MOST_DEPTH:
             raise ValueError(f"{self.text!r} is nested too deeply")
         inner = [self.reading(child, depth + 1) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
@@ -141,7 +142,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_comparison(op: ast.cmpop, right: ast.expr) -> bool:
-    """``is`` compares with None, True and False only: for anything else Python's answer is an accident."""
+    """``is`` compares only with None, True and False: for anything else Python's answer is an accident."""
     if not isinstance(op, ast.Is | ast.IsNot):
         return True
     constant = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
@@ -171,7 +172,7 @@ def _compare(
 
 
 def _number(value: Any) -> Any:
-    """Arithmetic is for numbers of a sane size: text times a number could fill the memory."""
+    """Arithmetic takes only numbers of a sane size: text times a number could fill the memory."""
     if not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     if not abs(value) < LARGEST:

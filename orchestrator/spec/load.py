@@ -1,4 +1,4 @@
-"""The load half of an experiment: workloads, arrivals, levels, SLOs. Durations are seconds once parsed."""
+"""The load half of an experiment: workloads, arrivals, levels, SLOs. Durations are parsed into seconds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.registry import Registry
-from orchestrator.spec.problems import nearest, wrong
-from orchestrator.spec.settings import Name, Strict
+from orchestrator.registry import Registry, unknown_name
+from orchestrator.spec.document import nearest, wrong
+from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
 MOST_SECONDS = 1e9  # 30 years: nanoseconds of more do not fit into int64
-MOST_REQUESTS = 5_000_000  # of one point: their instants and their rows are held in memory
-MOST_STEPS = 1_000_000  # of arrivals that go through the same steps again and again
-DURATION_S = 60.0  # of a point where the file says neither duration nor requests
-PROBE_S = 600.0  # so, of a probe of a search for capacities: most end long before
+MOST_REQUESTS = 5_000_000  # of one point: their due times and their rows are held in memory
+MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
+DURATION_S = 60.0  # default length of a point
+PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before
 MOST_IN_FLIGHT = 100_000
 MOST_CLIENTS = 1000
-MOST_TURNS = 1_000  # their lengths are drawn for a thousand sessions at once
+MOST_TURNS = 1_000  # of a session: lengths are drawn for a thousand sessions at once
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Control = Literal["request_rate", "concurrency"]
@@ -41,30 +41,30 @@ Per = Literal["gpu", "usd", "deployment"]  # what throughput and capacities are 
 
 
 def parse_duration(text: object) -> float:
-    """``"500ms"`` to 0.5 seconds. A bare number is refused (except 0): it would hide its unit.
+    """Seconds from text such as ``500ms``. A number without a unit is refused, except 0.
 
     Raises ValueError with what to write instead.
     """
-    if isinstance(text, float | int) and not isinstance(text, bool) and text == 0:
+    if text == 0 and not isinstance(text, bool):
         return 0.0
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     unit = match.group(2).replace("µ", "u").lower() if match else ""
     if match is None or unit not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
     if (seconds := float(match.group(1)) * _SECONDS[unit]) > MOST_SECONDS:
-        raise ValueError(f"{text!r} is longer than {MOST_SECONDS:g} s, the longest there is")
+        raise ValueError(f"{text!r} is longer than {MOST_SECONDS:g} s, the longest duration allowed")
     return seconds
 
 
 def hours(seconds: float) -> str:
-    """In words that fit a plan: whole seconds, minutes, or hours."""
+    """Seconds rounded for estimates: ``90 s``, ``5 min`` or ``2.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as people write them: 0.5 to ``500ms``, 90 to ``90s``."""
+    """Seconds as an experiment file has them: ``500ms`` for 0.5, ``90s`` for 90."""
     if 0 < seconds < 1:
         return f"{seconds * 1e3:g}ms"
     return f"{seconds:g}s"
@@ -76,7 +76,7 @@ def load_text(control: str, level: float) -> str:
 
 
 def _duration(value: object, info: ValidationInfo) -> object:
-    """Seconds already parsed (a float from a frozen plan) pass; in a user's file everything carries a unit."""
+    """A frozen plan holds seconds as floats; in a user's file every duration has a unit."""
     users_file = bool(info.context and info.context.get("users_file"))
     return value if isinstance(value, float) and not users_file else parse_duration(value)
 
@@ -126,7 +126,7 @@ class Lengths(Strict):
 
     @property
     def bounds(self) -> tuple[int, int | None]:
-        """The least and the most that can be drawn; None: no limit."""
+        """The smallest and the largest number that can be drawn; None: there is no upper limit."""
         if self.fixed is not None:
             return self.fixed, self.fixed
         drawn = self.uniform or self.lognormal
@@ -135,66 +135,65 @@ class Lengths(Strict):
 
 
 def session_bounds(asked: Lengths, answered: Lengths, prefix_tokens: int, turns: int) -> tuple[int, int | None]:
-    """Least and most tokens of the last of ``turns`` requests, answer included; None: there is no limit."""
+    """Fewest and most tokens of a session's last request, answer included; None: there is no upper limit."""
     (least_in, most_in), (least_out, most_out) = asked.bounds, answered.bounds
     least = prefix_tokens + turns * (least_in + least_out)
     return least, None if most_in is None or most_out is None else prefix_tokens + turns * (most_in + most_out)
 
 
 class Workload(Strict, ABC):
-    """What requests contain: the keys that every kind has, and what plan and load ask of a kind.
+    """What requests contain: the keys that all kinds of workload share, and what plan and load ask of each.
 
-    Each kind has a model of its own with its other keys (orchestrator/load/workloads/). Validating a mapping as a
-    ``Workload`` gives the model that ``kind`` names, with that model's problems.
+    Every kind is a subclass with further keys (orchestrator/load/workloads/). Validating a mapping as ``Workload``
+    gives an object of the subclass that ``kind`` names.
     """
 
     name: Name
-    kind: str = "random"  # a name of WORKLOADS; a model without a default for it is written to plans with it
+    kind: str = "random"  # a name of WORKLOADS; without a default in other kinds, so that plans always name them
     api: str = "completions"  # a name of ``Engine.dialects``
 
     def resolved(self, path: Callable[[str], str]) -> Self:
-        """Ready to be sent from anywhere: ``path`` makes paths absolute, and files are named by their content too.
+        """The same with its files found (``path`` makes paths absolute) and identified by their content.
 
-        Raises ProblemsError for a file that cannot be sent, and what ``path`` raises.
+        Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
         """
         return self
 
     @abstractmethod
     def token_bounds(self) -> tuple[int, int | None]:
-        """Prompt and answer together: least and most tokens of a session's longest request; None: no limit known."""
+        """Fewest and most tokens, prompt and answer, of a session's longest request; None: no upper limit is known."""
 
     def longer_prompts(self, tokens: int) -> float | None:
-        """Share of the prompts with more than so many tokens, 0 and 1 only where that is sure; None: nobody knows."""
+        """Share of prompts with more than ``tokens`` tokens, 0 and 1 only where that is certain; None: unknown."""
         return None
 
     def distinct_requests(self) -> int | None:
-        """How many requests there are before the first is sent again; None: no two are alike."""
+        """Number of requests after which the first is sent again; None: no two are alike."""
         return None
 
     def drawn(self) -> bool:
-        """Whether another seed makes other prompts."""
+        """Whether the prompts depend on the seed."""
         return True
 
     def others(self, requests: int) -> Self:
-        """For a warm-up of so many requests: its prompts are those that are measured last, if no seed makes others."""
+        """For a warm-up of ``requests`` requests: fixed prompts begin with those that the measurement sends last."""
         return self
 
     def left_out(self) -> int:
-        """How many entries of its file are no request."""
+        """Number of entries of its file that are not requests."""
         return 0
 
     def identity(self) -> dict[str, Any]:
-        """What is asked for, whatever its name and wherever its files lie: part of a point's id and of the seed of its
-        schedule."""
+        """What is asked for, without its name and the paths of its files: part of point ids and of schedule seeds."""
         return self.model_dump(mode="json", exclude={"name"})
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
-        """What writes the requests of a point with this seed: an ``orchestrator.load.workloads.content.Kind``."""
+        """Writer of a point's requests, an ``orchestrator.load.workloads.content.Kind``."""
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
-        """The model of the kind that a mapping names. Raises PydanticCustomError when nothing answers to it."""
+        """The subclass that a mapping's ``kind`` names. Raises PydanticCustomError for an unknown kind."""
         kind = value.get("kind", "random") if isinstance(value, dict) else None
         if cls is not Workload or not isinstance(kind, str):
             return cls
@@ -210,7 +209,7 @@ class Workload(Strict, ABC):
         return handler(value) if model is cls else model.model_validate(value, strict=strict, context=info.context)
 
 
-# A workload of any kind as a field of another model: written with the keys of its kind.
+# A workload of any kind as a field of another model: serialized with all keys of its kind.
 AnyWorkload = SerializeAsAny[Workload]
 WORKLOADS: Registry[type[Workload]] = Registry(
     "workloads",
@@ -220,18 +219,17 @@ WORKLOADS: Registry[type[Workload]] = Registry(
         "file": "orchestrator.load.workloads.file:FileWorkload",
     },
 )
+_PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")
+# Process of arrivals -> the function that draws them, an ``orchestrator.load.arrivals.Process``.
+ARRIVALS: Registry[Any] = Registry("arrivals", {name: f"orchestrator.load.arrivals:{name}" for name in _PROCESSES})
 
 
-def _pair(value: Any) -> Any:
-    """Files have lists only; strict validation asks for a tuple."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-Step = Annotated[tuple[Annotated[float, Field(ge=0, le=1e6)], Annotated[Duration, Field(gt=0)]], BeforeValidator(_pair)]
+Factor = Annotated[float, Field(ge=0, le=1e6)]
+Step = Annotated[tuple[Factor, Annotated[Duration, Field(gt=0)]], BeforeValidator(as_tuple)]
 
 
 class Arrivals(Strict):
-    """When requests are due. ``process`` is a name of the arrivals registry (open loop only)."""
+    """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong to one process."""
 
     process: str = "poisson"
     burstiness: float = Field(default=1.0, ge=0.001, le=1e6)  # gamma: shape; 1 = Poisson, smaller = burstier
@@ -245,11 +243,20 @@ class Arrivals(Strict):
     def _from_name(cls, value: Any) -> Any:
         return {"process": value} if isinstance(value, str) else value
 
+    def problem(self) -> str | None:
+        """Why nothing can be drawn from these arrivals, but for what a trace's file says."""
+        if self.process not in ARRIVALS:
+            return unknown_name("arrival process", self.process, ARRIVALS)
+        needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
+        if needed and getattr(self, needed) is None:
+            return f"arrivals {self.process!r} need the field {needed!r}"
+        return None
+
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
-        """Why a point at this mean rate for so long, or of so many requests, is more than a client can hold."""
+        """Why a point at this mean rate, of this length or number of requests, is more than a client can hold."""
         steps, mean = self.steps or [], rate if self.to is None else (rate + self.to) / 2
-        cycle_s, cycle = sum(length for _, length in steps), sum(map(math.prod, steps))  # what is due in it at 1/s
-        if seconds is not None and cycle:  # the last cycle may be cut after its busiest step
+        cycle_s, cycle = sum(length for _, length in steps), sum(map(math.prod, steps))  # requests of a cycle at 1/s
+        if seconds is not None and cycle:  # the last cycle may end after its busiest step
             mean *= min(max(factor for factor, _ in steps), cycle * -(-seconds // cycle_s) / seconds)
         if seconds is not None and (expected := mean * seconds) > MOST_REQUESTS and self.process != "trace":
             text = f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
@@ -257,14 +264,14 @@ class Arrivals(Strict):
         if requests is not None and requests / rate > MOST_SECONDS:
             return f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
         if self.steps is not None and not cycle:
-            return "in none of these steps is anything due"
+            return "nothing is due in any of these steps"
         cycles = (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle) if cycle else 0.0
         if cycles * len(steps) > MOST_STEPS:
-            return f"these steps would be gone through {cycles:.3g} times; all in all {MOST_STEPS:,} may be"
+            return f"these steps would be repeated {cycles:.3g} times; a point may have {MOST_STEPS:,} steps"
         return None
 
     def at(self, level: Level) -> str:
-        """What a row says of them: the process, unless all requests are due at once or follow from answers."""
+        """What rows call them: the process, unless all requests are due at once or each follows an answer."""
         if level.control == "concurrency":
             return "closed"
         return "at_once" if level.value == math.inf else self.process
@@ -275,11 +282,11 @@ def _from_word(value: Any) -> Any:
 
 
 def in_json(value: Any) -> Any:
-    """JSON has no infinity: an infinite rate is a word there."""
+    """An infinite rate as the word that stands for it: JSON has no infinity."""
     return INFINITE if isinstance(value, float) and value == math.inf else value
 
 
-# requests/s; infinite: all requests are due at once
+# Requests/s; infinite: all requests are due at once.
 Rate = Annotated[
     float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_from_word), PlainSerializer(in_json, when_used="json")
 ]
@@ -298,8 +305,8 @@ class LoadRules(Strict):
     model_config = ConfigDict(populate_by_name=True)
 
     search: str = "levels"  # a name of the registry of search strategies
-    full_grid: bool = False  # every deployment is searched to its end
-    objective: Per | None = None  # what the best deployment is the best of; None: as ``best`` has it
+    full_grid: bool = False  # search every deployment to its end, also those that cannot be the best
+    objective: Per | None = None  # what capacity is divided by to find the best; None: the default of ``best``
     control: Control | None = None
     arrivals: Arrivals = Arrivals()
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="duration")
@@ -307,31 +314,31 @@ class LoadRules(Strict):
     warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="warmup")  # None: found in the data
     max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(default=600.0, alias="request_timeout")
-    # after the last arrival; a plan says it: where nothing is given every request has its own timeout
+    # after the last arrival; None in a file: the request timeout
     drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(default=None, alias="drain_timeout")
 
     @property
     def default_s(self) -> float:
-        """How long a point lasts where nothing says it; near its capacity a queue needs minutes to tell."""
+        """How long a point lasts by default; near capacity it takes minutes to see whether a queue grows."""
         return PROBE_S if self.search == "capacity" else DURATION_S
 
 
-LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")  # what requests are held against
+LIMITS = ("ttft", "tpot", "e2e", "itl_p99", "normalized_ttft")  # latencies of a request that may be limited
 _PERCENTILE = re.compile(rf"({'|'.join(LIMITS)})_p([0-9]{{1,2}}(?:\.[0-9]{{1,4}})?)")
-# words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English non-fiction; subvocal
+# Words per minute: silent Brysbaert 2019, doi.org/10.1016/j.jml.2019.104047, 190 studies, English non-fiction; subvocal
 # and visual (no inner voice) https://en.wikipedia.org/wiki/Subvocalization and .../Speed_reading, September 2024
 READERS = {"silent": 238.0, "subvocal": 250.0, "visual": 700.0}
-TOKENS_PER_WORD = 4 / 3  # "100 tokens ~= 75 words": https://help.openai.com/en/articles/4936856; where nobody counted
+TOKENS_PER_WORD = 4 / 3  # without a tokenizer: "100 tokens ~= 75 words", https://help.openai.com/en/articles/4936856
 
 NO_ATTAINMENT = (
-    "'attainment' is of limits that each request must meet, and all limits here are on percentiles",
-    "leave it out: ttft_p95 has its own share, 95 %",
+    "'attainment' belongs to limits that each request must meet, and all limits here are on percentiles",
+    "leave it out: a percentile is a share itself, 95 % for ttft_p95",
 )
 
 
 class Limit(NamedTuple):
-    """One limit of an SLO. ``of``: which of LIMITS it is on; ``share``: of all requests that must be within, for a
-    limit on a percentile; None: every request is held against it together with the SLO's other limits."""
+    """One limit of an SLO. ``of``: the latency of LIMITS that it bounds. ``share``: for a limit on a percentile, the
+    share of all requests that must meet it; None: a request must meet it together with the SLO's other limits."""
 
     name: str
     of: str
@@ -340,7 +347,7 @@ class Limit(NamedTuple):
 
 
 def percentile_limit(name: str) -> tuple[str, float] | None:
-    """``ttft_p95`` to what it is on and the share of requests, ``("ttft", 0.95)``; None: it is no such name."""
+    """Latency and share of requests of a percentile's name, ``("ttft", 0.95)`` for ``ttft_p95``; None for others."""
     match = _PERCENTILE.fullmatch(name)
     return (match[1], float(match[2]) / 100) if match and float(match[2]) > 0 else None
 
@@ -353,8 +360,8 @@ def _percentile(name: str) -> str:
 
 
 class Slo(Strict):
-    """Latency limits in seconds. Those named plainly one request must meet all together, and a share of the requests
-    (``attainment``) must; one on a percentile (``ttft_p95``) that share of all requests must meet, each limit alone."""
+    """Latency limits in seconds. Plain limits (``ttft``) are met by a request that meets all of them, and a share
+    ``attainment`` of all requests must. A limit on a percentile (``ttft_p95``) stands alone: 95 % must meet it."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[Annotated[str, AfterValidator(_percentile)], Duration]
@@ -365,28 +372,27 @@ class Slo(Strict):
     e2e: Duration | None = None
     itl_p99: Duration | None = None
     normalized_ttft: Duration | None = None  # per prompt token
-    reader: Literal["silent", "subvocal", "visual"] | None = None  # a limit on tpot, once it is known of which tokens
+    reader: Literal["silent", "subvocal", "visual"] | None = None  # becomes a limit on tpot, see ``resolved``
     attainment: float = Field(default=0.95, gt=0, le=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Slo:
         if self.reader is not None and self.tpot is not None:
-            raise wrong(
-                "reader", f"'reader: {self.reader}' is a limit on tpot, and there is one", "leave one of them out"
-            )
+            said = f"'reader: {self.reader}' is a limit on tpot, and tpot is limited already"
+            raise wrong("reader", said, "leave one of them out")
         if self.limits and "attainment" in self.model_fields_set and all(one.share for one in self.limits):
             raise wrong("attainment", *NO_ATTAINMENT)
         return self
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """Those that are set; a reader's once it is ``resolved``."""
+        """The limits that are set; a reader's after ``resolved``."""
         plain = [Limit(name, name, value, None) for name in LIMITS if (value := getattr(self, name)) is not None]
         found = [(name, percentile_limit(name), value) for name, value in (self.model_extra or {}).items()]
         return (*plain, *(Limit(name, *(on[0], value, on[1])) for name, on, value in found if on))
 
     def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Slo:
-        """With a reader's words per minute as the limit on time per output token that they are."""
+        """The same with a reader's words per minute turned into a limit on time per output token."""
         if self.reader is None:
             return self
         given = self.model_dump(exclude={"reader"}, exclude_none=True, exclude_unset=True)

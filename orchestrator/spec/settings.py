@@ -1,11 +1,10 @@
-"""One engine configuration, in one vocabulary for all engines; and where each version of an engine lives.
+"""One engine configuration in one vocabulary for all engines, and where each version of an engine is installed.
 
-A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each engine maps
-a field to its own flag or refuses it with a reason (``Engine.problems``); nothing is dropped silently.
+A field left at None means "the engine's own default". Names are vLLM's where vLLM has one. Each engine maps a field to
+its own flag or refuses it with a reason (``Engine.problems``); no field is ignored silently.
 
-``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image: "vllm/vllm-openai:v0.32.0"}}}`` makes the
-version an axis: a deployment whose ``engine_version`` is one of these gets its executable or image from there when the
-file is expanded.
+``environments: {vllm: {"0.31": {executable: /opt/vllm-0.31}, "0.32": {image: "vllm/vllm-openai:v0.32.0"}}}`` lets a
+sweep vary the version: a deployment with one of these as ``engine_version`` gets its executable or image from there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
 from orchestrator.spec.container_options import RUNTIMES, option_problem
-from orchestrator.spec.problems import wrong
+from orchestrator.spec.document import wrong
 
 Scalar = str | int | float | bool | None
 MOST, MOST_DEVICES = 2**31 - 1, 4096
@@ -26,40 +25,39 @@ LONGEST_NAME = 255  # bytes: of a file
 
 
 def _line(text: str) -> str:
-    """What may be a path: asking for one with a longer part is an error of the system's own."""
+    """Text that may be a path: the operating system fails on longer parts."""
     if "\n" in text or "\t" in text or max(len(part.encode()) for part in text.split("/")) > LONGEST_NAME:
-        raise ValueError(f"one line whose parts between '/' have at most {LONGEST_NAME} bytes is needed")
+        raise ValueError(f"must be one line, with at most {LONGEST_NAME} bytes between two '/'")
     return text
 
 
 def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Which runtime it will be an environment may say: one must take them, ``Engine.problems`` asks the one it is."""
+    """Arguments that some runtime takes. An environment may name the runtime later: ``Engine.problems`` asks that."""
     problems = [option_problem(words, runtime) for runtime in RUNTIMES]
     if all(problems):
         raise ValueError(problems[0])
     return words
 
 
-def _words(value: Any) -> Any:
-    """Files have lists only; strict validation asks for a tuple."""
+def as_tuple(value: Any) -> Any:
+    """A file has only lists, and strict validation wants a tuple."""
     return tuple(value) if isinstance(value, list) else value
 
 
 Size = Annotated[int, Field(ge=1, le=MOST)]
-Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # nodes and replicas too: each is made
+Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and replicas
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
-Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # of what tables and sentences name
-ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(_words), AfterValidator(_runtime_words)]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # one of an engine's own words, or a module's
-
-
+Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
+ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # a value in an engine's own vocabulary
+Runtime = Literal["docker", "podman", "apptainer"]
 Role = Literal["prefill", "decode"]
 ROLES: tuple[Role, ...] = get_args(Role)
-ROUTER = "router"  # the role of what stands in front of the others
+ROUTER = "router"  # the role of the router in front of all replicas
 
 
 class Strict(BaseModel):
-    """Base of everything read from a user's file: unknown keys are errors, values never change."""
+    """Base of everything read from a user's file: unknown keys are errors, and objects are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
@@ -78,13 +76,13 @@ class Speculative(Strict):
 class EngineSettings(Strict):
     """A fully resolved engine configuration: what one deployment runs. Part of ``deployment_id``."""
 
-    # which engine, and where it lives
+    # which engine, and where it is installed
     engine: Line
     engine_version: Line | None = None
     executable: Line | None = None  # path of a venv or of an executable
     image: Line | None = None  # container image reference
-    container_runtime: Literal["docker", "podman", "apptainer"] | None = None
-    container_args: ContainerArgs = ()  # words of the runtime's command line, after ours and those of the hardware
+    container_runtime: Runtime | None = None
+    container_args: ContainerArgs = ()  # options of the runtime, after ours and those of the hardware
     url: Line | None = None  # engine: endpoint only
     endpoint_gpus: Devices | None = None  # engine: endpoint only; how many GPUs all its replicas and roles run on
     # engine: endpoint only; the environment variable that holds its key
@@ -149,13 +147,13 @@ class EngineSettings(Strict):
     env: dict[str, str] = Field(default_factory=dict)  # {rank}, {host}, … in a value: command.py, PLACES
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 
-    # several programs: settings of the replicas that prefill and of those that decode, and what clients then talk to
+    # separate prefill and decode replicas with their own settings, and the router that clients talk to
     roles: dict[Role, EngineSettings] | None = None
     router: EngineSettings | None = None  # its engine is one of ROUTERS
 
     @property
     def parts(self) -> dict[str, EngineSettings]:
-        """What a launch starts, by role, each `replicas` times: engines ("" without roles), then their router."""
+        """Settings of everything a launch starts, by role: engines ("" without roles), then their router."""
         engines = {str(role): part for role, part in self.roles.items()} if self.roles else {"": self}
         return engines | ({ROUTER: self.router} if self.router else {})
 
@@ -165,7 +163,7 @@ class EngineSettings(Strict):
         return {role: part for role, part in self.parts.items() if role != ROUTER}
 
     def each(self, change: Callable[[EngineSettings], EngineSettings]) -> EngineSettings:
-        """The same with these settings and those of every role changed."""
+        """A copy with ``change`` applied to these settings and to those of every role and the router."""
         changed = change(self)
         roles = {role: change(part) for role, part in self.roles.items()} if self.roles else None
         router = change(self.router) if self.router else None
@@ -173,15 +171,15 @@ class EngineSettings(Strict):
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas of all roles; a router has none, an endpoint those that are said, or 0."""
+        """Devices of all replicas of all roles. A router has none, an endpoint ``endpoint_gpus``, else 0."""
         if self.url:
             return self.endpoint_gpus or 0
         return sum(part.world_size * part.replicas for part in self.engines.values())
 
     def least_nodes(self, room: int | None) -> int:
-        """Nodes that hold all replicas, at least; 0 for an endpoint. ``room``: devices of one, None when not known.
+        """Fewest nodes that hold all replicas; 0 for an endpoint.
 
-        Several replicas share a node as far as it is known.
+        ``room`` is the devices of a node: with it, replicas may share nodes. None: not known.
         """
         if self.url:
             return 0
@@ -199,15 +197,15 @@ class EngineSettings(Strict):
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of one replica on each of its nodes (rounded up; ``plan`` refuses a remainder)."""
+        """Devices of one replica on each of its nodes, rounded up; ``plan`` refuses a remainder."""
         return -(-self.world_size // self.nnodes)
 
     def given(self) -> dict[str, Any]:
-        """The fields that were set, without those at their default."""
+        """The fields whose values are not their defaults."""
         return self.model_dump(exclude_defaults=True)
 
 
-NO_HARDWARE = "none"  # of ours: an endpoint's
+NO_HARDWARE = "none"  # the hardware of endpoints: we place nothing
 
 
 class Hardware(Strict):
@@ -217,10 +215,10 @@ class Hardware(Strict):
     accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = "cpu"
     gpus_per_node: Devices | None = None
     usd_per_gpu_hour: float | None = Field(default=None, ge=0, le=MOST)
-    labels: dict[str, str] = Field(default_factory=dict)  # selects Ray nodes
-    memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides of the catalogue
+    labels: dict[str, str] = Field(default_factory=dict)  # of the Ray nodes to use
+    memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides the catalogue
     memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
-    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs taken beside each device
+    cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs reserved for each device
     container_args: ContainerArgs = ()  # of every container on these nodes
 
     @property
@@ -229,11 +227,10 @@ class Hardware(Strict):
 
     @property
     def is_amd(self) -> bool:
-        """An Instinct or Radeon: ROCm's devices and variables instead of CUDA's."""
+        """Whether it is an Instinct or Radeon, which need ROCm instead of CUDA."""
         return bool(re.match(r"(amd[\W_]*)?((radeon|instinct)\b|mi\d)", self.accelerator, re.IGNORECASE))
 
 
-# Where each version of an engine lives: `environments` of an experiment file.
 LOCATION = ("executable", "image", "container_runtime")  # settings that an environment decides
 _NUMBERED = re.compile(r"v?(\d[^-_/ ]*)")
 
@@ -243,7 +240,7 @@ class Environment(Strict):
 
     executable: Line | None = None
     image: Line | None = None
-    container_runtime: Literal["docker", "podman", "apptainer"] | None = None
+    container_runtime: Runtime | None = None
 
     @model_validator(mode="after")
     def _one_place(self) -> Environment:
@@ -259,7 +256,7 @@ Environments = Mapping[str, Mapping[str, Environment]]  # engine -> version -> w
 
 
 def is_version(asked: str, found: str) -> bool:
-    """Whether an installed version is the one asked for: ``0.32`` is ``0.32.1+cpu`` too; a name that is no number, any.
+    """Whether an installed version is the one asked for. ``0.32`` includes ``0.32.1+cpu``; a word includes any version.
 
     >>> is_version("0.3", "0.32.0"), is_version("v0.32", "0.32.0+cpu"), is_version("nightly", "0.32.0")
     (False, True, True)
@@ -272,7 +269,7 @@ def is_version(asked: str, found: str) -> bool:
 
 
 def installed(executable: str, engine: str) -> Path | None:
-    """The folder in which pip described an engine, of a virtual environment or of the one an executable is in."""
+    """The ``.dist-info`` folder of an engine in a virtual environment, or in the one that holds an executable."""
     path = Path(executable)
     for home in (path, *path.parents[1:2]):
         found = sorted(home.glob(f"lib/python*/site-packages/{engine.replace('-', '_')}-*.dist-info"))
@@ -282,6 +279,6 @@ def installed(executable: str, engine: str) -> Path | None:
 
 
 def installed_version(executable: str, engine: str) -> str | None:
-    """The version of an engine in a virtual environment, or in the one an executable is in, without starting it."""
+    """The version of an engine in a virtual environment (or an executable's), found without starting it."""
     found = installed(executable, engine)
     return found.name.removesuffix(".dist-info").partition("-")[2] if found else None

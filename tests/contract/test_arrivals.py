@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from orchestrator.errors import InputError
-from orchestrator.load.arrivals import ARRIVALS, Asked, problems
-from orchestrator.spec.load import Arrivals
+from orchestrator.errors import InputError, ProblemsError
+from orchestrator.load.arrivals import Asked, recorded
+from orchestrator.spec.load import ARRIVALS, Arrivals
 
 EXAMPLES = {
     "constant": Arrivals(process="constant"),
@@ -132,19 +132,22 @@ def test_a_trace_may_be_json_lines(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     arrivals = trace(tmp_path / "t.txt", text)
-    assert said in problems(arrivals)[0]
+    with pytest.raises(InputError, match=said):
+        recorded(arrivals)
     with pytest.raises(InputError, match=said):
         play(arrivals, count=1)
 
 
 def test_a_trace_tells_all_its_bad_lines_at_once(tmp_path: Path) -> None:
-    found = problems(trace(tmp_path / "t.txt", "1\nx\n\n3\n2\ninf\n"))
-    assert [text.split("line ")[1][:1] for text in found] == ["2", "5", "6"]
+    with pytest.raises(ProblemsError) as found:
+        recorded(trace(tmp_path / "t.txt", "1\nx\n\n3\n2\ninf\n"))
+    assert [str(problem).split("line ")[1][:1] for problem in found.value.problems] == ["2", "5", "6"]
 
 
 def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"1\n\xff\xfe\n")
-    assert "line 2: no finite time" in problems(Arrivals(process="trace", trace=str(tmp_path / "t.txt")))[0]
+    with pytest.raises(InputError, match="line 2: no finite time"):
+        recorded(Arrivals(process="trace", trace=str(tmp_path / "t.txt")))
 
 
 @pytest.mark.parametrize(
@@ -154,13 +157,17 @@ def test_a_trace_that_is_no_text_is_bad_input(tmp_path: Path) -> None:
         (Arrivals(process="ramp"), "'to'"),
         (Arrivals(process="steps"), "'steps'"),
         (Arrivals(process="trace"), "'trace'"),
-        (Arrivals(process="trace", trace="/nowhere/t.txt"), "cannot be read: No such file"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_beforehand(arrivals: Arrivals, said: str) -> None:
-    assert said in problems(arrivals)[0]
+    assert said in (arrivals.problem() or "")
+
+
+def test_a_trace_that_is_not_there_is_bad_input() -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        recorded(Arrivals(process="trace", trace="/nowhere/t.txt"))
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_good_arrivals_have_no_problems(name: str) -> None:
-    assert problems(EXAMPLES[name]) == []
+    assert EXAMPLES[name].problem() is None

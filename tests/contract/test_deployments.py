@@ -118,18 +118,18 @@ def test_keys_of_tensorrts_file_are_merged_into_it_and_are_no_flags() -> None:
         ({"kv_cache_config": None}, "kv_cache_config is set by the field kv_cache_dtype"),
         ({"max_batch_size.x": 3}, "max_batch_size.x is set by the field max_num_seqs"),
         ({"speculative_config.max_draft_len": 3}, "is set by the field speculative"),
-        ({"moe_config.backend": "X", "moe_config": None}, "moe_config and moe_config.backend say the same"),
-        ({"cp_config..x": 3}, "'cp_config..x' is no key"),
+        ({"moe_config.backend": "X", "moe_config": None}, "moe_config and moe_config.backend set the same"),
+        ({"cp_config..x": 3}, "'cp_config..x' is not a key"),
         ({"lora_config.lora_dir": ["/a"]}, "no workload asks for LoRA adapters"),
         ({"return_perf_metrics": False}, "is set by this program"),
         (
             {"enable_attention_pd": True},
-            "'enable_attention_pd' is no key of TensorRT-LLM's file (1.2 to 1.4.0rc0); did "
+            "'enable_attention_pd' is not a key of TensorRT-LLM's file (1.2 to 1.4.0rc0); did "
             "you mean 'enable_attention_dp'?",
         ),
         ({"kv_cache_config.host_cache_sise": 1}, "did you mean 'kv_cache_config.host_cache_size'?"),
         ({"enable_block_reuse": True}, "did you mean 'kv_cache_config.enable_block_reuse'?"),
-        ({"quite_another": 1}, "'quite_another' is no key"),
+        ({"quite_another": 1}, "'quite_another' is not a key"),
         ({"orchestrator_type": "ray"}, "waits there for GPUs that this launch holds"),
     ],
 )
@@ -155,7 +155,7 @@ def test_tensorrt_gets_the_words_for_drafts_that_its_release_knows(given: dict[s
 
 def test_a_key_without_dashes_is_for_engines_that_read_a_file() -> None:
     made = EngineSettings.model_validate({"engine": "vllm", **BIG, "extra_args": {"enable_attention_dp": True}})
-    assert "is no flag; write '--enable_attention_dp'" in "\n".join(ENGINES["vllm"].problems(made, H100))
+    assert "is not a flag; write '--enable_attention_dp'" in "\n".join(ENGINES["vllm"].problems(made, H100))
 
 
 @pytest.mark.parametrize(

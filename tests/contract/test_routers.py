@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES, ROUTERS, program_of
+from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.command import Worker
+from orchestrator.engines.engine import program_of
 from orchestrator.errors import InputError
 from orchestrator.spec.settings import ROLES, EngineSettings
 from tests.contract.test_engine_flags import complaints

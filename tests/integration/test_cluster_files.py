@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.engines.ports import FIRST, LAST
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from scripts import install_engines
 from tests.harness import ROOT
 from tests.integration import cluster_checks as checks
@@ -158,7 +158,7 @@ def test_rays_workers_and_engines_use_different_ports() -> None:
     }
     assert len(ranges) >= 6
     assert all(set(ports) == {"10002", "10999"} for ports in ranges.values())
-    assert not FIRST <= 10999 <= LAST
+    assert not FIRST_PORT <= 10999 <= LAST_PORT
 
 
 @pytest.mark.parametrize("name", ["slurm.sbatch", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"])

@@ -17,6 +17,7 @@ from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.store import Store
 from orchestrator.runner.commit import commit_launch, launch_row
+from tests.unit.plan.files import measurements
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -138,7 +139,7 @@ def test_a_written_plan_plans_again_to_the_same(working: Path, tmp_path: Path) -
     assert f"wrote {out}" in done.stderr
     assert as_json(out) == json.loads(done.stdout)
     plan = Plan.from_json(out.read_text())
-    assert len(plan.measurements()) == 6
+    assert len(measurements(plan)) == 6
 
 
 def test_a_bad_file_shows_all_problems_and_exits_with_2(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_prompts_of_which_some_are_left_out_are_not_sent_at_the_times_of_others(
     talks = [[{"from": "human", "value": "Hi"}], [{"from": "gpt", "value": "nobody asked"}], []]
     (tmp_path / "talks.json").write_text(json.dumps([{"conversations": one} for one in talks]))
     args = ("--trace", str(tmp_path / "times.txt"), "--prompt-file", str(tmp_path / "talks.json"), "--output-tokens")
-    with pytest.raises(ProblemsError, match="'load': 2 entries of its prompts say nothing and are left out"):
+    with pytest.raises(ProblemsError, match="'load': 2 entries of its prompts are not requests and are skipped"):
         planned(experiment(*args, "4")[0])
 
 

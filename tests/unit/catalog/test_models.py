@@ -114,7 +114,7 @@ def test_sliding_windows_and_the_layers_that_have_them(changes: dict[str, Any], 
 
 def test_layers_without_attention_hold_no_cache() -> None:
     kinds = ["linear_attention"] * 9 + ["full_attention"] * 3
-    assert facts(layer_types=kinds).num_attention_layers == 3
+    assert facts(layer_types=kinds).shape.num_attention_layers == 3
 
 
 @pytest.mark.parametrize(

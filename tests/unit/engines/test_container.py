@@ -196,10 +196,10 @@ def test_words_of_the_hardware_and_of_the_deployment_stand_before_the_image(runt
     ("words", "sentence"),
     [
         (["/dev/x"], "would be read as the image"),
-        (["--name", "x"], "--name: this program says that itself"),
-        (["-a", "stdin"], "-a: this program says that itself"),
-        (["--ulimit=core=0", "--network=none"], "--network=none: this program says that itself"),
-        (["-dit"], "-dit: this program says that itself"),
+        (["--name", "x"], "--name: this program sets that itself"),
+        (["-a", "stdin"], "-a: this program sets that itself"),
+        (["--ulimit=core=0", "--network=none"], "--network=none: this program sets that itself"),
+        (["-dit"], "-dit: this program sets that itself"),
         (["--device", "/dev/x", "--ulimit"], "--ulimit needs a value"),
         (["--ulimit", "--device", "/dev/x"], "--ulimit needs a value"),
         (["-v"], "-v needs a value"),
@@ -254,4 +254,4 @@ def test_recorded_options_take_a_value_or_none(runtime: str) -> None:
 
 def test_words_for_a_container_need_an_image() -> None:
     settings = EngineSettings(engine="vllm", model="m", container_args=("--privileged",))
-    assert "container_args: they are for an image" in "\n".join(ENGINES["vllm"].problems(settings, H100))
+    assert "container_args: these are for an image" in "\n".join(ENGINES["vllm"].problems(settings, H100))

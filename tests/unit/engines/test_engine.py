@@ -82,7 +82,7 @@ def test_only_what_was_left_open_is_pinned() -> None:
         ({"url": "http://x"}, "url: is for the engine `endpoint`; this one is launched"),
         ({"dtype": "int4"}, "dtype: 'int4' is none of half, float; Acme has no other"),
         ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "env: CUDA_VISIBLE_DEVICES is set by this program"),
-        ({"nnodes": 2}, "nnodes: Acme runs on one node, so nnodes must be 1, not 2"),
+        ({"nnodes": 2}, "nnodes: Acme runs on one node"),
         ({"extra_args": {"--port": 1}}, "extra_args: --port is set by this program; Acme would get it twice"),
         ({"extra_args": {"--batch=3": True}}, "--batch=3 is set by the field max_num_seqs"),
         ({"extra_args": {"--no-ranks": True}}, "--no-ranks is set by the field tensor_parallel_size"),
@@ -95,7 +95,7 @@ def test_only_what_was_left_open_is_pinned() -> None:
             "no workload asks for LoRA adapters, guided output or images",
         ),
         ({"extra_args": {"-b": 1}}, "-b is set by the field max_num_seqs"),
-        ({"extra_args": {"more": 1}}, "'more' is no flag; write '--more'"),
+        ({"extra_args": {"more": 1}}, "'more' is not a flag; write '--more'"),
         ({"speculative": {"method": "mtp", "num_speculative_tokens": 1}}, "Acme has no method mtp; it has ngram"),
         (
             {"speculative": {"method": "ngram", "num_speculative_tokens": 1, "model": "/d"}},

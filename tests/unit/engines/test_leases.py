@@ -155,9 +155,9 @@ def test_a_lock_that_somebody_keeps_is_no_place_now_after_a_while(
     monkeypatch.setattr(leases, "LOCK_LIMIT_S", 0.05)
     with (tmp_path / LOCK).open() as file:
         leases.fcntl.flock(file, leases.fcntl.LOCK_EX)
-        with pytest.raises(Occupied, match="cannot be looked at"):
+        with pytest.raises(Occupied, match="cannot be read"):
             Lease("a", tmp_path).take("s", True)
-    with pytest.raises(PlacementError, match="cannot be looked at") as caught:
+    with pytest.raises(PlacementError, match="cannot be read") as caught:
         living(tmp_path / "missing")
     assert not isinstance(caught.value, Occupied)
 

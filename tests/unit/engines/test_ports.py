@@ -7,8 +7,8 @@ import socket
 import numpy as np
 import pytest
 
-from orchestrator.engines import ports
-from orchestrator.engines.ports import FIRST, LAST, free_ports, is_free
+from orchestrator.engines import leases
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, free_ports, is_free
 from orchestrator.errors import PlacementError
 
 
@@ -41,11 +41,11 @@ def test_the_search_wraps_around_at_the_end_of_the_range(monkeypatch: pytest.Mon
         def integers(self, low: int, high: int) -> int:
             return high - 1
 
-    monkeypatch.setattr(ports, "is_free", lambda port: True)
-    assert free_ports(2, (), Last()) == [LAST, FIRST]  # type: ignore[arg-type]
+    monkeypatch.setattr(leases, "is_free", lambda port: True)
+    assert free_ports(2, (), Last()) == [LAST_PORT, FIRST_PORT]  # type: ignore[arg-type]
 
 
 def test_too_few_free_ports_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "is_free", lambda port: False)
+    monkeypatch.setattr(leases, "is_free", lambda port: False)
     with pytest.raises(PlacementError, match="fewer than 2 free ports"):
         free_ports(2, (), rng())

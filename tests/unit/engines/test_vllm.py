@@ -174,7 +174,7 @@ def test_on_a_cpu_the_variable_that_wins_over_the_flag_is_no_pin_and_no_second_w
     assert "--kv-cache-memory-bytes" not in made.argv
     assert not [note for note in made.notes if "kv_cache_memory_bytes" in note]
     twice = settings(env={"VLLM_CPU_KVCACHE_SPACE": "4"}, kv_cache_memory_bytes="1GiB")
-    assert "wins over it" in "\n".join(VLLM.problems(twice, CPU))
+    assert "overrides it" in "\n".join(VLLM.problems(twice, CPU))
     assert VLLM.problems(twice, H100) == []
 
 
@@ -213,7 +213,7 @@ def test_the_users_environment_wins() -> None:
         ({"extra_args": {"-dpl": 2}}, "-dpl is set by this program"),
         ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "uni runs one rank"),
         ({"quantization": "gguf"}, "quantization: gguf is no longer part of vLLM"),
-        ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "give one of them"),
+        ({"kv_cache_tokens": 9, "kv_cache_memory_bytes": 9}, "leave one out"),
         ({"lora_modules": {"a": "b"}}, "lora_modules: no workload asks for LoRA adapters"),
         ({"scheduling_policy": "lpm"}, "scheduling_policy: 'lpm' is none of fcfs, priority"),
         ({"speculative": {"method": "eagle", "num_speculative_tokens": 1}}, "method eagle needs a model"),
@@ -227,7 +227,7 @@ def test_the_users_environment_wins() -> None:
         ({"extra_args": {"--no-enable-prefix-caching": True}}, "is set by the field enable_prefix_caching"),
         ({"extra_args": {"-tp": 2}}, "-tp is set by the field tensor_parallel_size"),
         ({"extra_args": {"--port": 2}}, "--port is set by this program"),
-        ({"extra_args": {"seed": 2}}, "extra_args: 'seed' is no flag; write '--seed'"),
+        ({"extra_args": {"seed": 2}}, "extra_args: 'seed' is not a flag; write '--seed'"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused_with_the_reason(given: dict[str, object], sentence: str) -> None:

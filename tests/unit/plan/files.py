@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.make import make_plan
-from orchestrator.plan.model import Plan
+from orchestrator.plan.model import Measurement, Plan
 from orchestrator.spec.experiment import Experiment, parse_experiment
 from tests.unit.spec.files import GOOD
 
@@ -27,3 +27,11 @@ def grid(**axes: list[Any]) -> dict[str, Any]:
 
 def statuses(plan: Plan) -> dict[str, str]:
     return {one.label: one.status for one in plan.deployments}
+
+
+def measurements(plan: Plan) -> list[Measurement]:
+    """All that are known beforehand: the first repeat of every point, then the second, and so on."""
+    counted = [(one.id, *known) for one in plan.deployments for known in plan.known_levels(one.id)]
+    known = [(plan.point(name, load, level), times) for name, load, level, times in counted]
+    most = max((times for _, times in known), default=0)
+    return [plan.measurement(point, repeat) for repeat in range(most) for point, times in known if repeat < times]

@@ -552,7 +552,7 @@ def test_methods_that_an_engine_dropped_or_never_had_are_said() -> None:
     assert judge(facts(quantization_config=torchao)).status == "fits"
     for engine, stored in (("sglang", torchao), ("sglang", fbgemm), ("vllm", {"quant_method": "bitsandbytes"})):
         verdict = judge(facts(quantization_config=stored), engine=engine)
-        assert (verdict.status, "none that this engine has" in verdict.reasons[0]) == ("risky", True), verdict.reasons
+        assert (verdict.status, "is not part of this engine" in verdict.reasons[0]) == ("risky", True), verdict.reasons
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from orchestrator.load.workloads.file import FileWorkload
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.experiment import parse_experiment
-from tests.unit.plan.files import grid, planned
+from tests.unit.plan.files import grid, measurements, planned
 
 pytestmark = pytest.mark.usefixtures("judged")
 
@@ -27,7 +27,7 @@ BASE: dict[str, Any] = {"deployments": {"engine": "vllm", "hardware": "h100"}, "
 
 def ids(plan: Plan) -> tuple[list[str], list[str], list[str]]:
     deployments = [one.id for one in plan.deployments]
-    return deployments, [point.point_id for point in plan.points], [one.measurement_id for one in plan.measurements()]
+    return deployments, [point.point_id for point in plan.points], [one.measurement_id for one in measurements(plan)]
 
 
 def model_folder(path: Path, layers: int = 2) -> Path:
@@ -152,7 +152,7 @@ def test_more_levels_and_deployments_keep_the_points_there_are() -> None:
 
 def test_deployments_see_the_same_requests_and_repeats_do_not() -> None:
     plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load={"levels": {"request_rate": [1, 2]}}, repeats=3)
-    found = plan.measurements()
+    found = measurements(plan)
     first, second = ([one.seed for one in found if one.deployment_id == made.id] for made in plan.deployments)
     assert first == second
     assert len(set(first)) == 6
@@ -359,9 +359,9 @@ def test_a_frozen_plan_keeps_its_ids_where_its_prompts_are_not(tmp_path: Path) -
     (tmp_path / "p.txt").write_text("one\n")
     workload = {"name": "w", "kind": "file", "prompts": "p.txt", "output_tokens": 1}
     plan = planned(tmp_path / "x.yaml", workloads=[workload])
-    before = [one.measurement_id for one in plan.measurements()]
+    before = [one.measurement_id for one in measurements(plan)]
     (tmp_path / "p.txt").unlink()
-    assert [one.measurement_id for one in Plan.from_json(plan.to_json()).measurements()] == before
+    assert [one.measurement_id for one in measurements(Plan.from_json(plan.to_json()))] == before
 
 
 def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path: Path) -> None:

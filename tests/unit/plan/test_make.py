@@ -18,7 +18,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
 from tests.unit.plan.conftest import verdict
-from tests.unit.plan.files import grid, planned, statuses
+from tests.unit.plan.files import grid, measurements, planned, statuses
 from tests.unit.spec.files import GOOD
 
 H100 = {"h100": {"accelerator": "H100-80GB", "gpus_per_node": 8, "usd_per_gpu_hour": 2.0}}
@@ -55,7 +55,7 @@ def test_an_infinite_rate_needs_a_number_of_requests_and_goes_through_a_plan() -
     plan = planned(load={"levels": {"request_rate": [2, "inf"]}, "requests": 50})
     again = Plan.from_json(plan.to_json())
     assert [point.level.value for point in again.points] == [2.0, float("inf")]
-    assert [one.measurement_id for one in again.measurements()] == [one.measurement_id for one in plan.measurements()]
+    assert [one.measurement_id for one in measurements(again)] == [one.measurement_id for one in measurements(plan)]
     assert plan.points[1].load.estimated_s(plan.points[1].level) == 0.0
     assert "all requests are due at once" in only_problem(load={"levels": {"request_rate": ["inf"]}})[1]
 
@@ -83,7 +83,7 @@ def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
 
 def test_measurements_go_through_all_points_once_before_any_again() -> None:
     plan = planned(repeats=3)
-    found = plan.measurements()
+    found = measurements(plan)
     assert [one.repeat for one in found] == [0, 0, 1, 1, 2, 2]
     assert [one.point_id for one in found] == [point.point_id for point in plan.points] * 3
     assert len({one.measurement_id for one in found}) == 6
@@ -129,7 +129,7 @@ def test_a_replica_larger_than_a_node_is_spread_by_itself_and_the_plan_says_so()
     sizes = {"engine": "vllm", "hardware": "h100", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
     (made,) = planned(hardware=H100, deployments=sizes).deployments
     assert (made.status, made.settings.nnodes) == ("planned", 2)
-    assert "spread over 2 nodes by itself: one of them has 8 devices" in made.reasons
+    assert "spread over 2 nodes automatically: a node has 8 devices" in made.reasons
     (asked,) = planned(hardware=H100, deployments=sizes | {"nnodes": 2}).deployments
     assert (asked.id, asked.reasons) == (made.id, ())
     (refused,) = planned(hardware=H100, deployments=sizes | {"nnodes": 1}).deployments
@@ -204,7 +204,7 @@ def test_an_api_that_the_engine_has_not_is_impossible() -> None:
     workloads = [{"name": "chat", "input_tokens": 10, "output_tokens": 5, "api": "tgi"}]
     vllm, tgi = planned(workloads=workloads, deployments=[{"engine": "vllm"}, {"engine": "tgi"}]).deployments
     assert (vllm.status, tgi.status) == ("impossible", "planned")
-    assert vllm.reasons == ("workload 'chat' asks for the API 'tgi'; vllm has chat, completions",)
+    assert vllm.reasons == ("workload 'chat' needs the API 'tgi'; vllm has chat, completions",)
 
 
 def test_an_api_that_no_deployment_has_is_a_problem_with_the_nearest_name() -> None:
@@ -318,7 +318,7 @@ def test_a_model_folder_without_a_tokenizer_is_found_before_an_engine_starts(tmp
     (one,) = planned(tmp_path / "x.yaml", model="./m").deployments
     assert one.status == "impossible"
     assert one.reasons == (
-        f"{tmp_path}/m holds no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'",
+        f"{tmp_path}/m has no tokenizer.json, and prompts are made with it; give the setting 'tokenizer'",
     )
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     assert planned(tmp_path / "x.yaml", model="./m").deployments[0].status == "planned"

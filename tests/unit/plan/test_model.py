@@ -14,9 +14,9 @@ from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
-from orchestrator.search.levels import LevelsInOrder
+from orchestrator.search.base import LevelsInOrder
 from orchestrator.spec.load import Level
-from tests.unit.plan.files import grid, planned
+from tests.unit.plan.files import grid, measurements, planned
 from tests.unit.spec.files import GOOD
 
 pytestmark = pytest.mark.usefixtures("judged")
@@ -54,7 +54,7 @@ def test_a_plan_survives_json_exactly() -> None:
     plan = planned(**RICH)
     again = Plan.from_json(plan.to_json())
     assert again == plan
-    assert again.measurements() == plan.measurements()
+    assert measurements(again) == measurements(plan)
     assert again.to_json() == plan.to_json()
 
 
@@ -150,15 +150,15 @@ def test_a_point_is_made_when_its_level_is_asked_for_and_is_always_the_same() ->
 
 
 def test_more_starts_ask_for_measurements_of_their_own_and_keep_those_on_the_first() -> None:
-    before = {one.measurement_id for one in planned(repeats=2).measurements()}
-    after = planned(repeats=2, starts=2).measurements()
+    before = {one.measurement_id for one in measurements(planned(repeats=2))}
+    after = measurements(planned(repeats=2, starts=2))
     assert {(one.start, one.measurement_id in before) for one in after} == {(0, True), (1, False)}
 
 
 def test_an_endpoint_is_measured_on_one_start_and_the_plan_says_so() -> None:
     endpoint = {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"}
     plan = planned(deployments=[endpoint, {"engine": "vllm"}], repeats=2, starts=2)
-    starts = {plan.deployment(one.deployment_id).settings.engine: one.start for one in plan.measurements()}
+    starts = {plan.deployment(one.deployment_id).settings.engine: one.start for one in measurements(plan)}
     assert starts == {"endpoint": 0, "vllm": 1}  # of the last repeat
     assert [note for note in plan.notes if note.startswith("starts: 2 does not apply to endpoints")]
     assert not planned(repeats=2, starts=2).notes

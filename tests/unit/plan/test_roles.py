@@ -67,7 +67,7 @@ def test_the_devices_of_all_roles_are_counted_together_and_a_router_has_none() -
         ({"roles": {"prefill": {}, "decode": {"model": "m"}}}, "unknown key 'roles.decode.model' ("),
         ({"roles": {"prefill": {}, "decode": 3}}, "'roles.decode' must be a mapping of settings"),
         ({"roles": 3, "router": None}, "'roles' must be a mapping of settings"),
-        ({"replicas": 2}, "'replicas' is said of each role"),
+        ({"replicas": 2}, "'replicas' belongs to each role"),
         ({"roles": {"prefill": {}, "decode": {"replicas": 0}}}, "'replicas' must be greater than or equal to 1, not 0"),
         ({"exclude": ["roles.prefil.replicas > 1"]}, "in 'roles.prefil.replicas > 1': unknown field 'roles.prefil."),
     ],

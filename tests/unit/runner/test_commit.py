@@ -15,6 +15,7 @@ from orchestrator.runner.commit import AttemptRecord, commit_attempt, launch_row
 from orchestrator.runner.measure import Attempt, Loaded
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.telemetry.engine_metrics import Sample
+from tests.unit.plan.files import measurements
 from tests.unit.results.builders import request, requests
 
 KEYS = {"measurement_id": "m" * 16, "attempt_id": "a" * 26}
@@ -31,7 +32,7 @@ load: {levels: {concurrency: [8]}, %s}
 def attempt(length: str, failure: Failure | None = None, *rows: object, warmup: str = ", warmup: 2s") -> AttemptRecord:
     plan = make_plan(parse_experiment(EXPERIMENT % (length + warmup), "x.yaml"))
     table = requests(*rows) if rows else None  # type: ignore[arg-type]
-    (measurement,) = plan.measurements()
+    (measurement,) = measurements(plan)
     loaded = Loaded(span_unix_ns=(1, 2), requests=table) if rows else None
     tried = Attempt(failure=failure, loaded=loaded)
     launch = replace(launch_row(plan.deployments[0], "x", 1), launch_id="L" * 26)

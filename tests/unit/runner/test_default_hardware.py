@@ -15,6 +15,7 @@ from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.measure import Attempt
 from orchestrator.spec.experiment import parse_experiment
+from tests.unit.plan.files import measurements
 
 CORES = Machine("c", "10.0.0.1", cpus=8)
 H100 = Machine("h", "10.0.0.2", gpus=8, labels={ACCELERATOR_LABEL: "H100"})
@@ -78,7 +79,7 @@ def test_what_was_measured_elsewhere_is_not_continued(
 ) -> None:
     made, store = plan(), Store.open(str(tmp_path), "x")
     check_same(store, [here(made, now)], store.commits())  # nothing is measured yet
-    (measurement,) = made.measurements()
+    (measurement,) = measurements(made)
     commit_attempt(store, AttemptRecord(here(made, before), made.points[0], measurement, Attempt()))
     if words is None:
         check_same(store, [here(made, now)], store.commits())

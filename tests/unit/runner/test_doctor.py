@@ -24,7 +24,7 @@ from orchestrator.cluster import node_checks, node_network
 from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, results_problem
-from orchestrator.engines.ports import FIRST, LAST
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment
 from orchestrator.runner import examine as asking
@@ -537,7 +537,7 @@ def test_a_listener_is_there_for_its_own_address_alone_and_answers_a_few_at_a_ti
 ) -> None:
     before = threading.active_count()
     port = node_network.listen(["127.0.0.1", "192.0.2.1"], 30.0)
-    assert FIRST <= port <= LAST, "what a firewall does elsewhere tells nothing"
+    assert FIRST_PORT <= port <= LAST_PORT, "what a firewall does elsewhere tells nothing"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 5.0)
     assert node_network._problem("127.0.0.1", port) == ""

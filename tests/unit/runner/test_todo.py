@@ -7,6 +7,7 @@ import pytest
 from orchestrator.errors import Failure, FailureClass, FailureKind
 from orchestrator.results.records import Committed
 from orchestrator.runner.todo import START, Todo
+from tests.unit.plan.files import measurements
 from tests.unit.runner.simulation import plan_of
 
 OK = Committed(measurement_id="m", attempt_id="a", created_unix_ns=1, status="ok", deployment_id="d")
@@ -86,12 +87,12 @@ def test_ids_are_those_of_the_plan() -> None:
     while (one := todo.next()) is not None:
         found.append(one[1])
         todo.close(OK)
-    assert found == plan.measurements()
+    assert found == measurements(plan)
 
 
 def test_what_is_committed_is_told_and_not_asked_for_again_wherever_it_stands() -> None:
     plan = plan_of(levels="1, 2, 4", more=TWICE)
-    names = [one.measurement_id for one in plan.measurements()]
+    names = [one.measurement_id for one in measurements(plan)]
     done = dict.fromkeys((names[0], names[2], names[4]), OK)
     todo = Todo(plan, plan.deployments[0], done)
     assert (todo.skipped, todo.left) == (3, 3)

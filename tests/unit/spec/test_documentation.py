@@ -10,11 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator.engines import ENGINES
-from orchestrator.load.arrivals import ARRIVALS
 from orchestrator.spec.combinations import FIELDS
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import Budget, ExperimentFile, Levels, Load, ModelRef
-from orchestrator.spec.load import WORKLOADS, Arrivals, LogNormal, Slo, Uniform, parse_duration
+from orchestrator.spec.load import ARRIVALS, WORKLOADS, Arrivals, LogNormal, Slo, Uniform, parse_duration
 from orchestrator.spec.settings import Environment, Hardware, Speculative
 from tests.unit.spec.files import parsed
 
