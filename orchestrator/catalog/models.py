@@ -73,31 +73,23 @@ def model_facts(
     return _facts_cached(model, revision, json.dumps(overrides or {}, sort_keys=True), online)
 
 
-def model_config(model: str, revision: str | None = None, overrides: Json | None = None) -> Json | None:
-    """What ``model_facts`` reads of a model that is no GGUF file, if it is at hand: the hub is not asked."""
-    found = _config(model, revision, online=False)
-    return None if found is None else found[0] | (overrides or {})
-
-
 @lru_cache(maxsize=256)
 def _facts_cached(model: str, revision: str | None, overrides: str, online: bool) -> ModelFacts | None:
-    found: tuple[Json, int | None] | None
-    if model.endswith(".gguf"):
+    if not model.endswith(".gguf"):
+        found = read_config(model, revision, online)
+    else:
         from orchestrator.catalog.gguf import read_header  # few need it
 
         found = read_header(Path(model).expanduser())
-    else:
-        found = _config(model, revision, online)
     return None if found is None else facts_from_config(model, found[0] | json.loads(overrides), found[1])
 
 
-def _config(model: str, revision: str | None, online: bool) -> tuple[Json, int | None] | None:
+def read_config(model: str, revision: str | None, online: bool) -> tuple[Json, int | None] | None:
     """A model's config.json, with what ModelOpt says beside it; the bytes of its checkpoint where they are known."""
-    folder = _folder(model, revision, online)
-    config = _read_json(folder / "config.json") if folder else known_config(model)
-    if config is None or folder is None:
-        return None if config is None else (config, None)
-    return with_modelopt(config, _read_json(folder / MODELOPT)), _checkpoint_bytes(folder)
+    if (folder := _folder(model, revision, online)) is None:
+        return None if (known := known_config(model)) is None else (known, None)
+    config = with_modelopt(_read_json(folder / "config.json") or {}, _read_json(folder / MODELOPT))
+    return (config, _checkpoint_bytes(folder)) if config else None
 
 
 def with_modelopt(config: Json, beside: Json | None) -> Json:

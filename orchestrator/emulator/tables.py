@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
-from orchestrator.catalog.models import ModelFacts, model_config
+from orchestrator.catalog.models import ModelFacts, read_config
 from orchestrator.emulator.profile import Constants
 from orchestrator.errors import InputError
 from orchestrator.spec.settings import EngineSettings
@@ -76,8 +76,8 @@ def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, 
 
     Raises NoRow where they have none for the engine, the device, the model, its precision or parallelism.
     """
-    config = model_config(facts.model, settings.revision, settings.hf_overrides)
-    if config is None:
+    found = read_config(facts.model, settings.revision, online=False)
+    if found is None:
         raise NoRow(f"no config.json of {facts.model} is at hand")
     for what, name, known in (("engine", settings.engine, _BACKENDS), ("device", device.name, _SYSTEMS)):
         if name not in known:
@@ -89,9 +89,8 @@ def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, 
         ranks, whole = memory.expert_ranks(settings), settings.enable_expert_parallel
         words |= {"attention_dp_size": settings.data_parallel_size}
         words |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
-    kernels = _compiled(
-        json.dumps(config), _SYSTEMS[device.name], _BACKENDS[settings.engine], tuple(sorted(words.items()))
-    )
+    config = json.dumps(found[0] | (settings.hf_overrides or {}))
+    kernels = _compiled(config, _SYSTEMS[device.name], _BACKENDS[settings.engine], tuple(sorted(words.items())))
     if isinstance(kernels, str):
         raise NoRow(kernels)
     prefill_s = facts.shape.num_hidden_layers * constants.prefill_layer_overhead_s
