@@ -48,11 +48,12 @@ def probe(
     level: float,
     rng: np.random.Generator,
     spent: Spent,
-    prior_effect: float,
-    cap_s: float = CAP_S,
+    tier: Tier,
+    cap_s: float,
 ) -> Probed:
     """One probe as a sweep runs it, and what is stored of it."""
-    run, test, told = server.probe(level, cap_s, rng), Probe([[TARGET]], prior_effect), 0
+    test, told = Probe([[TARGET]], tier.prior_effect, tier.known.expected(level)), 0
+    run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
     ends, end, verdict, now = run.done[by_end], cap_s, None, LOOK_S
     while now < cap_s:
@@ -62,28 +63,32 @@ def probe(
         waits = (run.due <= now) & (run.done > now)
         late = now - run.due[waits] > run.limit
         (verdict,) = test.look(now, run.due[waits], late[:, None])
-        if verdict:
+        if verdict or test.takes_longer:
             end = now
             break
         now = next_look_s(now)
     spent.add(end, int(np.searchsorted(run.due, end)))
-    return stored(run, level, end, verdict, test.diverging)
+    return stored(run, level, end, verdict, test.diverging, end == CAP_S)
 
 
-def stored(run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool) -> Probed:
+def stored(run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool) -> Probed:
     """What is kept of a probe that ended then."""
     asked = run.due < end
     begin = steady_from(run.due[asked], run.done[asked], end) or 0.0
     met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
     shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
-    return Probed(level, (met[asked & (run.due >= begin)],), shows, verdict is None)
+    return Probed(level, (met[asked & (run.due >= begin)],), shows, whole)
 
 
-def search(server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, cap_s: float = CAP_S) -> Claim:
-    """A whole search of one tier."""
+def search(
+    server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, budget_s: float = math.inf
+) -> Claim:
+    """A whole search of one tier, or as much of it as so many seconds of load allow."""
     tier = Tier(server.closed, SLO)
-    while spent.probes < MOST_PROBES and (level := tier.known.wanted(guess)) is not None:
-        tier.tell(probe(server, level, rng, spent, tier.prior_effect, cap_s))
+    while spent.probes < MOST_PROBES and (left_s := budget_s - spent.seconds) > 0:
+        if (level := tier.known.explored(guess, left_s=left_s) or tier.known.confirmed()) is None:
+            break
+        tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s)))
     spent.status = tier.claim.status
     return tier.claim
 
@@ -123,6 +128,12 @@ def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> floa
 Rule = Callable[[Server, np.random.Generator, Spent], float | None]
 RULES: dict[str, Rule] = {
     "this program": lambda server, rng, spent: search(server, rng, spent, None).claim,
+    **{
+        f"this program, {minutes} minutes": lambda server, rng, spent, minutes=minutes: (
+            search(server, rng, spent, None, 60.0 * minutes).claim
+        )
+        for minutes in (10, 20, 30)
+    },
     "this program, first guess off by sigma 0.4": lambda server, rng, spent: (
         search(server, rng, spent, server.capacity * float(rng.lognormal(0, 0.4))).claim
     ),

@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from benchmarks.search.claims import SLO, Spent, probe
+from benchmarks.search.claims import CAP_S, SLO, Spent, probe
 from benchmarks.search.servers import Server, curve
 from orchestrator.analysis.racing import beaten
 from orchestrator.search.capacity import MOST_PROBES, Tier
@@ -46,7 +46,7 @@ class Search:
             if self.tier.known.may_wait and gives_way():
                 self.waited = True
                 return
-            self.tier.tell(probe(self.server, level, rng, spent, self.tier.prior_effect))
+            self.tier.tell(probe(self.server, level, rng, spent, self.tier, CAP_S))
             self.probes += 1
             race.tell(self.name, "w", SLO.name, self.tier.claim, self.tier.known.reach)
         over = self.probes >= MOST_PROBES or self.tier.over()

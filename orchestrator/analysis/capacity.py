@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, shown_by
+from orchestrator.analysis.claim import Claim, Probed, at_levels, between_tokens, claim_of, shown_by
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
@@ -139,7 +139,8 @@ def claims(points: Sequence[Point], slo: Slo, searched: bool, at: int = 0) -> di
     probes: dict[str, list[tuple[int, Probed]]] = {}
     for one in (repeat for point in points for repeat in point.repeats):
         met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
-        probe = shown_by(one.point, one.point.level, met, searched, points[0].deployment.launched)
+        ours, between = points[0].deployment.launched, between_tokens(slo)
+        probe = shown_by(one.point, one.point.level, met, searched, ours, between)
         probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
     (shares,) = targets([slo])
     return {

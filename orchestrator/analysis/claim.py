@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
-from orchestrator.analysis.next_level import Known, falling
+from orchestrator.analysis.next_level import PRECISION, Known, falling
 from orchestrator.analysis.probe import (
     FEWEST,
     PRIOR_EFFECT,
@@ -36,8 +36,7 @@ from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.spec.load import Slo
 
-TOLERANCE = 1.2  # high over claim; half of that would take four times the load
-COLLAPSED = 0.5  # times the target: below it nothing is near; within that tolerance it is a cliff
+COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
 NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
 PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect
 MOST_INVALID = 2  # probes of a level, before it is given up
@@ -88,6 +87,11 @@ class AtLevel:
     usual_effect: float
     start: int = 0
 
+    def lean(self, holds: bool) -> float:
+        """Evidence so far (a logarithm) that it holds, or that it fails; 0 where a verdict says it."""
+        found = [one.holds if holds else one.fails for one in self.tests]
+        return max(min(found) if holds else max(found), 0.0) if found and self.verdict is None else 0.0
+
     @property
     def effective(self) -> float:
         """Independent requests that would say as much."""
@@ -99,11 +103,11 @@ class Claim:
     """``claim``: load that holds the tier, confirmed; None: nothing is. ``high`` is infinite where no level was shown
     to fail.
 
-    Statuses: ``converged``, ``high`` is at most 20 % above; ``cliff``, so it is and attainment is less than half the
-    target there; ``unresolved``, more probes would hardly tell which of the levels in between hold; ``nothing_holds``,
-    not even the lowest at which a probe has enough requests; ``client_bound``, the clients cannot load those in
-    between; ``non_monotonic``, a level holds above one that fails; ``outraced``, another deployment holds as much as
-    this one fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could.
+    Statuses: ``converged``, ``high`` is as near above it as was asked for; ``cliff``, so it is and attainment is less
+    than half the target there; ``unresolved``, more probes would hardly tell which of the levels in between hold;
+    ``nothing_holds``, not even the lowest at which a probe has enough requests; ``client_bound``, the clients cannot
+    load those in between; ``non_monotonic``, a level holds above one that fails; ``outraced``, another deployment
+    holds as much as this one fails at (``analysis/racing.py``); ``budget``, it ended before it knew what it could.
     """
 
     claim: float | None
@@ -120,32 +124,43 @@ def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True) ->
         return Probed(level, shows="nothing")
     met = tuple(one.met for one in tests(stored_values(attempt), slo)) if attempt.status == "ok" else ()
     ours = attempt.deployment is None or attempt.deployment.launched
-    return shown_by(attempt.point, level, met, searched, ours)
+    return shown_by(attempt.point, level, met, searched, ours, between_tokens(slo))
+
+
+def between_tokens(slo: Slo) -> bool:
+    """Whether it limits times between tokens, which nobody knows of a stream that came in lumps."""
+    return any(one.of in ("tpot", "itl_p99") for one in slo.limits)
 
 
 def shown_by(
-    point: PointHead, level: float, met: tuple[Bools, ...], searched: bool = True, ours: bool = True
+    point: PointHead,
+    level: float,
+    met: tuple[Bools, ...],
+    searched: bool = True,
+    ours: bool = True,
+    between: bool = True,
 ) -> Probed:
     """``probed``, of a row and what came of each test of the tier. ``ours``: the engine was started for it. Whether the
-    load killed the server behind an endpoint nobody knows."""
-    shows = _shows(point, searched, ours)
+    load killed the server behind an endpoint nobody knows. ``between``: see ``between_tokens``."""
+    valid = ("valid",) if between else ("valid", "stream_buffered")
+    shows = _shows(point, valid, searched, ours)
     met = met if shows in ("all", "misses", "diverged") else ()
     return Probed(level, met, shows, whole=point.ended_early is None, start=point.start)
 
 
-def _shows(point: PointHead, searched: bool, ours: bool) -> Shows:
+def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -> Shows:
     if point.validity == "client_bound" or point.failure_class == FailureClass.CLIENT_BOUND:
         return "client_bound"
     died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
     if point.validity == BROKEN or (died and ours and point.clients):  # under load, and not before
         return "fails"
     ended = point.ended_early
-    told = ("valid", BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
+    told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
     if point.status != "ok" or point.validity not in told or (ended == "fails" and not searched):
         return "nothing"
-    if point.validity == "valid" and ended != "fails" and (point.capped_share or 0.0) <= MOST_CAPPED:
+    if point.validity in valid and ended != "fails" and (point.capped_share or 0.0) <= MOST_CAPPED:
         return "all"
-    return "diverged" if ended and point.validity == BACKLOG else "misses"
+    return "diverged" if ended in ("fails", "mixed") and point.validity == BACKLOG else "misses"
 
 
 def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLevel]:
@@ -227,29 +242,33 @@ def _usual_effect(by_level: Mapping[float, Sequence[Probed]], test: int, target:
     return float(np.exp(np.interp(math.log(1 - target), np.log(shares), rising)))
 
 
-def known_of(levels: Sequence[AtLevel], target: float, whole_numbers: bool = False) -> Known:
-    """Where these levels, the lowest first, hold and fail. ``target``: of the first test of the tier."""
+def known_of(
+    levels: Sequence[AtLevel], target: float, whole_numbers: bool = False, precision: float = PRECISION
+) -> Known:
+    """Where these levels, the lowest first, hold and fail. ``target``: of the first test of the tier. ``precision``:
+    see ``Known``."""
     high = min((one.level for one in levels if one.verdict == "fails"), default=math.inf)
     low = max((one.level for one in levels if one.verdict == "holds" and one.level < high), default=0.0)
-    return Known(levels, low, high, target, whole_numbers)
+    return Known(levels, low, high, target, whole_numbers, precision)
 
 
-def claim_of(levels: Sequence[AtLevel], target: float, whole_numbers: bool = False) -> Claim:
+def claim_of(
+    levels: Sequence[AtLevel], target: float, whole_numbers: bool = False, precision: float = PRECISION
+) -> Claim:
     """What is claimed of these levels. Arguments as of ``known_of``."""
-    known = known_of(levels, target, whole_numbers)
-    claim = max((one.level for one in levels if one.confirmed and one.level <= known.low), default=None)
-    return Claim(claim, known.low, known.high, _status(claim, known), tuple(levels))
+    known = known_of(levels, target, whole_numbers, precision)
+    return Claim(known.claim or None, known.low, known.high, _status(known), tuple(levels))
 
 
-def _status(claim: float | None, known: Known) -> Status:
-    high, base = known.high, claim or 0.0
+def _status(known: Known) -> Status:
+    high = known.high
     if any(one.verdict == "holds" and one.level > high for one in known.levels):
         return "non_monotonic"
-    if claim is not None and (high <= claim * TOLERANCE or (known.whole_numbers and high <= claim + 1)):
+    if known.precise(known.claim):
         return "cliff" if any(one.level == high and one.collapsed for one in known.levels) else "converged"
     if known.wanted() is not None:
         return "budget"
-    between = [one for one in known.levels if base < one.level < high]
+    between = [one for one in known.levels if known.claim < one.level < high]
     if any(one.blocked and one.client_bound for one in between):
         return "client_bound"
     tells_nothing = all(one.verdict is None and one.requests < FEWEST and not one.blocked for one in between)

@@ -1,11 +1,15 @@
-"""Which level of a search another probe would tell most about; none where more probes would tell nothing.
+"""Which load level a capacity search probes next, and when more probes would tell nothing.
 
-A function of what all probes of a tier show (``analysis/claim.py``), in whatever order they came: a search goes on by
-it, and a claim says by it whether the search had ended (docs/search.md). Levels lie on a geometric grid, so that they
-repeat. Double or halve from the first guess until a level holds and one fails; then, on an isotonic fit of attainment
-over levels (pool adjacent violators: Ayer et al. 1955), the highest level that so many more probes could show to hold,
-then the lowest that they could show to fail; then the highest that holds again, with a seed of its own. Where it does
-not hold again, the next lower one.
+A function of what all probes of a tier have shown (``analysis/claim.py``), in whatever order they came, so that a
+search that was interrupted goes on by it, and a claim says by it whether its search had ended (docs/search.md).
+
+1. Screening: double or halve the load from the first guess until one level passes and a higher one fails.
+2. Attainment is fitted over the levels (isotonic regression, pool adjacent violators: Ayer et al. 1955). Of all levels
+   in between, the one is probed whose verdict is expected to narrow the bracket most for the load that it takes: first
+   levels well below the expected capacity, which are proved quickly, then levels nearer to it.
+3. A level that was shown to hold is probed again, with fresh seeds, until it is confirmed.
+
+Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, logit, rel_entr
+from scipy.special import expit, logit
 
-from orchestrator.analysis.probe import ALPHA, FEWEST, PRIOR_EFFECT
+from orchestrator.analysis.probe import FEWEST, PATIENT, PRIOR_EFFECT, requests_needed
 from orchestrator.spec.load import MOST_IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -27,23 +32,42 @@ if TYPE_CHECKING:
 STEPS = 24  # of the grid, from a level to twice that: 3 % each
 # where nothing is predicted: too high is known in seconds, too low takes as long as a hundred requests do
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
-WIDE = 1.12  # times as high is the next level that was probed: so wide a gap is halved, whatever is expected there
+PRECISION = 0.15  # a search ends when the lowest level that fails is at most so much above the claim
+WORTHLESS = 1.5  # a claim is of use from the expected capacity divided by this
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
-MOST_REPEATS = 3  # probes that are spent to decide one level, and as many to confirm it
+MOST_REPEATS = 3  # probes of full length that are spent to decide one level, and as many to confirm it
 SAME = 1.001  # times: levels are written with four digits
-NEEDED = -math.log(ALPHA) + 2.0  # evidence; what the mixture costs comes on top
+SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
+MOST_REQUESTS = 50_000.0  # that are spent on one verdict
+WIDE = 1.12  # times as high is the next level of which something is known: a gap that is looked into
+LEAST_POWER = 3.0  # of the load, with which misses are expected to rise from below the lowest level that was probed
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of one tier. ``levels``: what was probed, the lowest first; ``low``, ``high``: as of a claim; ``target``: of its
-    first test; ``whole_numbers``: there is no level between 8 and 9."""
+    """What is known of one tier.
+
+    ``levels``: what was probed, the lowest first. ``low``, ``high``: bounds as of a claim. ``target``: share of
+    requests, of the tier's first test. ``whole_numbers``: there is no level between 8 and 9. ``precision``: how far,
+    relative to the claim, ``high`` may lie above it when the search ends.
+    """
 
     levels: Sequence[AtLevel]
     low: float
     high: float
     target: float
     whole_numbers: bool
+    precision: float = PRECISION
+
+    @property
+    def claim(self) -> float:
+        """The highest level that was confirmed; 0: none was."""
+        return max((one.level for one in self.levels if one.confirmed and one.level <= self.low), default=0.0)
+
+    def precise(self, held: float) -> bool:
+        """Whether the level ``held`` is as near to one that fails as is asked for."""
+        near = self.high <= held * (1 + self.precision) or (self.whole_numbers and self.high <= held + 1)
+        return held > 0 and near
 
     @property
     def screening(self) -> bool:
@@ -69,7 +93,7 @@ class Known:
             return at
         if level is None or level >= at:
             return level
-        there = next((one for one in self.levels if one.level == at), None)
+        there = self._at(at)
         tells = there is None or (there.verdict is None and not spent(there))
         return at if tells and at < self._ceiling else None
 
@@ -85,29 +109,51 @@ class Known:
         some = [one for one in self.levels if one.level < self._ceiling]
         return [one.level for one in some if (one.share or 0.0) >= self.target or one.verdict == "holds"]
 
+    def _at(self, level: float) -> AtLevel | None:
+        return next((one for one in self.levels if one.level == level), None)
+
     def wanted(self, guess: float | None = None) -> float | None:
         """The level to be probed next; None: it is known what can be."""
         return self.explored(guess) or self.confirmed()
 
-    def explored(self, guess: float | None) -> float | None:
-        """One of which it is not known whether it holds. ``guess``: up to where it is expected to."""
+    def explored(self, guess: float | None, confirms_last: bool = False, left_s: float = math.inf) -> float | None:
+        """A level whose verdict is still open; None: there is none worth its load, or it is time to confirm one.
+
+        ``guess``: up to where the tier is expected to hold. ``confirms_last``: that is done on another start of the
+        engine, when nothing is left to explore on this one. ``left_s``: seconds of load.
+        """
         if not self.levels:
             return self.on_grid(guess or (FIRST_IN_FLIGHT if self.whole_numbers else FIRST_RATE))
         if invalid := [one.level for one in self.levels if not (one.requests or one.verdict or one.blocked)]:
             return invalid[0]
         if self.screening:
             return self._outside(guess)
-        return self._inside() or (None if self.low else self._outside(guess))
+        if self.precise(self.low if confirms_last else self.claim):
+            return None
+        best = self._inside(confirms_last, math.inf if self.whole_numbers else left_s)
+        if best is None:
+            return None if self.low else self._outside(guess)
+        there = self._at(best)
+        return None if there is not None and there.verdict == "holds" else best
 
     def confirmed(self, starts: int = 1) -> float | None:
         """The highest level that holds and was not found wanting when it was asked again; one that was confirmed ends
         it. ``starts``: of the engine, that a claim shall be confirmed on."""
+        if starts == 1 and self.precise(self.claim):
+            return None
         for one in reversed([at for at in self.levels if at.verdict == "holds" and at.level < self.high]):
             if one.confirmed and (starts == 1 or one.start):
                 return None
-            if one.whole < 2 * MOST_REPEATS and one.probes < 4 * MOST_REPEATS:
+            if not spent(one):
                 return one.level
         return None
+
+    def expected(self, level: float) -> float:
+        """Requests that a probe of it should take: to a verdict, or where that is out of reach to know its share."""
+        if self.screening:
+            return SCREENING
+        fit = Fit(self.levels, self.target)
+        return fit.requests(level) or PATIENT * FEWEST * fit.effect
 
     def on_grid(self, level: float) -> float:
         """The nearest level that may be probed."""
@@ -131,61 +177,82 @@ class Known:
             return None
         return further if further not in tried and LOWEST < further < HIGHEST else None
 
-    def _inside(self) -> float | None:
-        """What so many more probes of a level between one that holds and one that does not could show."""
-        low, high = self.low or self._passing[-1] / 2, self._ceiling
-        fit = Fit(self.levels, self.target, low)
-        done = {one.level for one in self.levels if spent(one)}
-        grid = [one for one in self._between(low, high) if one not in done]
-        if not grid:
-            return None
-        if fit.reach is None:  # nothing was undecided yet: where it is expected, but not too near to what is known
-            share = min(max(math.log(fit.level_of(self.target) / low) / math.log(high / low), 0.2), 0.8)
-            return min(grid, key=lambda one: abs(math.log(one / low) - share * math.log(high / low)))
-        undecided = min([high, *(one.level for one in self.levels if one.level > low and one.whole)])
-        if undecided > low * WIDE and (middle := self.on_grid(math.sqrt(low * undecided))) in grid:
-            return middle
-        higher = [one for one in grid if fit.shows(one, "holds")]
-        lower = [one for one in grid if fit.shows(one, "fails")]
-        if higher or lower:
-            return max(higher) if higher else min(lower)
-        return None if self.low else max((one for one in self._passing if one not in done), default=None)
+    def _inside(self, confirms_last: bool, left_s: float) -> float | None:
+        """The level, between what is held and what fails, whose verdict narrows that bracket most for its load.
+
+        How much a verdict narrows it is divided by the square root of the expected load: to decide a level at half the
+        distance from the capacity takes four times the load. To claim a level takes two proofs. Until there is a claim,
+        one far below the expected capacity counts for nothing. What ``left_s`` does not suffice for comes last.
+        """
+        fit = Fit(self.levels, self.target)
+        held = (self.low if confirms_last else self.claim) or fit.level_of(self.target) / WORTHLESS
+        worth = dict[float, tuple[bool, float]]()
+        for level in (one for one in self._between(held, self._ceiling) if one >= self.low):
+            there, requests = self._at(level), fit.requests(level)
+            shown = there is not None and there.verdict == "holds"
+            if requests is None or (there is not None and spent(there)) or (shown and confirms_last):
+                continue
+            if shown or fit.share(level) > self.target:
+                gain, proofs = level / held, 1 if shown or confirms_last else 2
+            else:
+                gain, proofs = self._ceiling / level, 1
+            worth[level] = proofs * requests <= left_s * level, math.log(gain) / math.sqrt(proofs * requests)
+        return max(worth, key=worth.__getitem__, default=None) or self._widest_gap(max(held, self.low))
+
+    def _widest_gap(self, held: float) -> float | None:
+        """The middle of the widest gap between levels of which something is known; None: all gaps are narrow."""
+        known = [one.level for one in self.levels if held < one.level < self._ceiling and one.effective >= FEWEST]
+        gaps = [(high / low, low * high) for low, high in pairwise([held, *known, self._ceiling])]
+        gap, square = max(gaps)
+        middle = self.on_grid(math.sqrt(square))
+        there = self._at(middle)
+        return middle if gap > WIDE and held < middle < self._ceiling and not (there and spent(there)) else None
 
     def _between(self, low: float, high: float) -> list[float]:
-        """Levels of the grid in between, apart enough to tell."""
+        """Levels of the grid in between, and those that were probed."""
         steps = range(math.ceil(math.log2(low) * STEPS), math.floor(math.log2(high) * STEPS) + 1)
-        return sorted({one for step in steps if low < (one := self.on_grid(2.0 ** (step / STEPS))) < high})
+        found = {self.on_grid(2.0 ** (step / STEPS)) for step in steps} | {one.level for one in self.levels}
+        return sorted(one for one in found if low < one < high)
 
 
 def spent(one: AtLevel) -> bool:
-    """Whether as much was done to decide it as is done."""
-    return one.whole >= MOST_REPEATS or one.probes >= 2 * MOST_REPEATS
+    """Whether as much was done as is done to decide it, or to confirm it once it was shown to hold."""
+    times = 2 if one.verdict == "holds" else 1
+    return one.whole >= times * MOST_REPEATS or one.probes >= 2 * times * MOST_REPEATS
 
 
 class Fit:
-    """Attainment over levels, falling: pooled where neighbours disagree, straight between them (logit over log2)."""
+    """Attainment over levels, falling: pooled where neighbours disagree, straight between them (logit over log).
 
-    def __init__(self, levels: Sequence[AtLevel], target: float, low: float) -> None:
+    Below the lowest level that was probed the odds of a miss fall with the third power of the load.
+    """
+
+    def __init__(self, levels: Sequence[AtLevel], target: float) -> None:
         known = [(one, one.share) for one in levels if one.share is not None]
         shares = [(share * one.requests + 0.5) / (one.requests + 1) for one, share in known]
         weights = [max(one.effective, one.requests / PRIOR_EFFECT, 1.0) for one, _ in known]
-        self._at, self._shares = np.log2([one.level for one, _ in known]), logit(falling(shares, weights))
-        self._target = target
-        undecided = [
-            one.effective / one.probes for one in levels if one.verdict is None and one.whole and one.level > low
-        ]
-        # independent requests that as many probes as are spent on a level are worth
-        self.reach = MOST_REPEATS * max(undecided) if undecided else None
+        at, logits = np.log([one.level for one, _ in known]), logit(falling(shares, weights))
+        self._at = np.concatenate([[at[0] - 1.0], at])
+        self._logits = np.concatenate([[logits[0] + LEAST_POWER], logits])
+        self._target, self.effect = target, levels[0].usual_effect
+        self._by_level = {one.level: one for one in levels}
+        undecided = [one.requests / one.probes for one in levels if one.verdict is None and one.whole]
+        self._most = min(MOST_REQUESTS, MOST_REPEATS * max(undecided, default=math.inf))
 
     def level_of(self, share: float) -> float:
         """Where attainment is expected to be that."""
-        return float(2 ** np.interp(-logit(share), -self._shares, self._at))
+        return float(np.exp(np.interp(-logit(share), -self._logits, self._at)))
 
-    def shows(self, level: float, outcome: str) -> bool:
-        """Whether that much more load would be expected to show it."""
-        share = float(expit(np.interp(math.log2(level), self._at, self._shares)))
-        divergence = rel_entr(share, self._target) + rel_entr(1 - share, 1 - self._target)
-        return (share > self._target) == (outcome == "holds") and divergence * (self.reach or 0.0) >= NEEDED
+    def share(self, level: float) -> float:
+        """Attainment that is expected there."""
+        return float(expit(np.interp(math.log(level), self._at, self._logits)))
+
+    def requests(self, level: float) -> float | None:
+        """How many are expected to show on which side of the target a level is; None: more than are spent on one."""
+        share, there = self.share(level), self._by_level.get(level)
+        shown = there.lean(share > self._target) if there is not None else 0.0
+        found = requests_needed(share, self._target, self.effect, shown)
+        return found if found <= self._most else None
 
 
 def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import betainc, betaln
+from scipy.special import betainc, betaln, rel_entr
 
 from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.steady import steady_from
@@ -39,6 +39,9 @@ MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
 FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
 LOOK_S, LOOK_SHARE = 0.5, 0.1  # between two looks at a running probe, or so much of how long it runs
+NEEDED = -np.log(ALPHA) + 2.0  # evidence that is expected at the end of a probe; what the mixture costs is in it
+PATIENT = 4.0  # parts of the expected requests after which a probe may be found to take far more than expected
+FAR_MORE = 2.0  # times the expected requests
 FEWEST_LATE = 8  # requests of the last quarter whose fate is known, before it is judged
 Outcome = Literal["holds", "fails"]
 
@@ -59,6 +62,13 @@ class Evidence:
         """None: undecided, more requests would tell."""
         enough = -np.log(alpha)
         return "holds" if self.holds >= enough else "fails" if self.fails >= enough else None
+
+
+def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
+    """How many requests are expected to show on which side of the target this share of them lies. ``shown``: evidence
+    that is there."""
+    divergence = rel_entr(share, target) + rel_entr(1 - share, 1 - target)
+    return float(effect * max(NEEDED - shown, 1.0) / max(divergence, 1e-9))
 
 
 def next_look_s(now_s: float) -> float:
@@ -117,13 +127,17 @@ class Probe:
     ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier after tier.
     Instants are seconds since the probe's start, in any order. With several tests each has its share of ``alpha``.
     ``prior_effect``: the least design effect; 1 makes it quick, to say whether to go up or down, and no proof.
+    ``expected``: requests that it should take to a verdict.
     """
 
-    def __init__(self, tiers: Sequence[Sequence[float]], prior_effect: float = PRIOR_EFFECT) -> None:
-        self._tiers, self._prior = tiers, prior_effect
+    def __init__(
+        self, tiers: Sequence[Sequence[float]], prior_effect: float = PRIOR_EFFECT, expected: float = np.inf
+    ) -> None:
+        self._tiers, self._prior, self._expected = tiers, prior_effect, expected
         self._alpha = LIVE_ALPHA / max(1, sum(len(tier) for tier in tiers))
         self._told: list[tuple[Floats, Floats, Bools]] = []
         self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)  # the first one of a tier stays
+        self.takes_longer = False  # at the last look: to a verdict it would take far more requests than expected
         self.diverging = False  # at the last look: requests come in faster than they are answered
 
     def tell(self, due_s: Floats, done_s: Floats, met: Bools) -> None:
@@ -152,16 +166,21 @@ class Probe:
         due, done, known, met = due[order], done[order], known[order], met[order]
         self.diverging = _diverging(due, done, now_s) and _late(due, done, known, met, now_s)
         begin = steady_from(due, done, now_s)
-        verdicts: list[Outcome | None] = []
+        verdicts, longest, least = list[Outcome | None](), 0.0, np.inf
         for column, target in enumerate(np.concatenate([np.asarray(tier, float) for tier in self._tiers])):
             # the first whose fate is unknown ends what may be judged: those that ended early are the fast ones
             unknown = np.flatnonzero(~known[:, column])
             until = due[unknown[0]] if unknown.size else np.inf
             judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
-            verdict = evidence([met[judged, column]], float(target), self._prior).verdict(self._alpha)
-            if begin is None or judged.sum() < FEWEST or (verdict == "holds" and saturated):
+            shown = evidence([met[judged, column]], float(target), self._prior)
+            verdict, least = shown.verdict(self._alpha), min(least, shown.effective)
+            if begin is None or shown.requests < FEWEST or (verdict == "holds" and saturated):
                 verdict = None  # cold starts and the burst that begins a closed loop are not the level
+            if verdict is None:
+                longest = max(longest, requests_needed(shown.share, float(target), shown.design_effect))
             verdicts.append("fails" if self.diverging else verdict)
+        far, enough = FAR_MORE * self._expected, least >= FEWEST and len(due) > self._expected / PATIENT
+        self.takes_longer = enough and max(longest, len(due)) > far
         ends = np.cumsum([len(tier) for tier in self._tiers])
         now = [together(verdicts[end - len(tier) : end]) for tier, end in zip(self._tiers, ends, strict=True)]
         stay = zip(self.verdicts, now, strict=True)

@@ -49,7 +49,9 @@ def show_capacity(
             )
             found = search.run()
         about = {"url": target.url, "model": target.model, "clients": clients, "emulated": probed.emulated}
-        document = {**about, **search_document(plan, found.claim, found.probes), "notes": [*notes], "results": results}
+        ahead = {"level": found.next.level.value, "seconds": found.next.seconds} if found.next is not None else None
+        document = {**about, **search_document(plan, found.claim, found.probes), "next": ahead}
+        document |= {"notes": [*notes], "results": results}
     if found.failure is not None:
         echo(f"note: the search ended: {found.failure.sentence}", err=True)
     if form == "json":

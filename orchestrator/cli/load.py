@@ -116,6 +116,13 @@ class Sectioned(click.Command):
     type=click.Choice(["request_rate", "concurrency"]),
     help="What --find-capacity searches. Default: request_rate.",
 )
+@click.option("--budget", metavar="TIME", help="How long --find-capacity may take in all. Default: 30m.")
+@click.option(
+    "--precision",
+    type=click.FloatRange(0.01, 1),
+    metavar="SHARE",
+    help="--find-capacity ends when the lowest level that fails is at most so much above the claim. Default: 0.15.",
+)
 @click.option("--trace", metavar="FILE", help="Open loop: send at the times of this file (see below).")
 @click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 if its times are milliseconds.")
 @click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
+SEARCH_BUDGET = "30m"  # of --find-capacity
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
     "prefix_count": "prefix_tokens",
     "think_time": "turns",
     "speed_up": "trace",
-    "control": "find_capacity",
+    **dict.fromkeys(("control", "budget", "precision"), "find_capacity"),
 }.items()
 
 
@@ -58,15 +59,20 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
         "slos": _slos(options["slo_text"], problems),
         "seed": secrets.randbits(32) if options["seed"] is None else options["seed"],
     }
+    if options["find_capacity"]:
+        found["budget"] = _given(wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems))
     keeps = options["find_capacity"] and options.get("results") is not None
     return found | _resumable(found, options["seed"]) if keeps else found
 
 
 def _resumable(found: dict[str, Any], seed: int | None) -> dict[str, Any]:
-    """The same options name the same search, which then goes on with the probes that are stored."""
+    """The same options name the same search, which then goes on with the probes that are stored: for how long, and how
+    near to what fails, are no other search."""
     from orchestrator.results.ids import digest
 
-    same = found | {"name": "", "seed": seed or 0}
+    load = {name: value for name, value in found["load"].items() if name != "precision"}
+    same = {name: value for name, value in found.items() if name != "budget"}
+    same |= {"load": load, "name": "", "seed": seed or 0}
     return {"name": f"capacity-{digest(same)[:12]}", "seed": seed or 0}
 
 
@@ -113,7 +119,7 @@ def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     if options["arrivals"] and control == "concurrency":
         problems.append(Problem("--arrivals is for --control request_rate"))
     arrivals = {"arrivals": _given(process=options["arrivals"], burstiness=options["burstiness"])}
-    rules = _given(max_in_flight=options["max_in_flight"])
+    rules = _given(max_in_flight=options["max_in_flight"], precision=options["precision"])
     return {"search": "capacity", "control": control} | rules | (arrivals if control == "request_rate" else {})
 
 

@@ -303,9 +303,10 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
         experiment.problems.add(place, f"unknown search {load.search!r}", nearest(load.search, STRATEGIES.names()))
     elif (problem := STRATEGIES[load.search].problem(question)) is not None:
         experiment.problems.add(place, f"search {load.search!r}: {problem}")
-    elif load.full_grid and not hasattr(STRATEGIES[load.search], "claims"):
-        said = f"search {load.search!r} leaves no deployment out: 'full_grid' is for capacity searches"
-        experiment.problems.add(("load", "full_grid"), said, "leave it out")
+    elif not hasattr(STRATEGIES[load.search], "claims"):
+        for name in (name for name in ("full_grid", "precision") if getattr(load, name)):
+            said = f"search {load.search!r} has no use for {name!r}, which is for capacity searches"
+            experiment.problems.add(("load", name), said, "leave it out")
     arrivals = _arrivals(experiment, load.arrivals, paths)
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():

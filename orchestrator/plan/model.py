@@ -190,7 +190,7 @@ class Plan(SweepRules):
         starts: int = 1,
         rivals: Rivals | None = None,
     ) -> Strategy:
-        question = Question(levels, load.control, self.slos, self.repeats, first_guess, starts, rivals)
+        question = Question(levels, load.control, self.slos, self.repeats, first_guess, starts, rivals, load.precision)
         return STRATEGIES[load.search](question)
 
     def _starts_of(self, deployment_id: str) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.analysis.claim import TOLERANCE
 from orchestrator.analysis.slo import format_slo, stored_values, tests
 from orchestrator.report.documents import Document
 from orchestrator.report.text import EMULATED, Column, plain, say, table
 from orchestrator.search.base import claim_document
-from orchestrator.spec.load import Slo, load_text
+from orchestrator.spec.load import Slo, hours, load_text
 
 if TYPE_CHECKING:
     from orchestrator.analysis.claim import Claim
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.results.records import AttemptData
 
 _STATUS = {
-    "converged": f"the claim and the lowest level that fails are within {TOLERANCE - 1:.0%}",
+    "converged": "the claim is as near to the lowest level that fails as was asked for (--precision)",
     "cliff": "just above the claim hardly any request holds the limits",
     "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
     "nothing_holds": "not even the lowest level does that gives a probe enough requests",
@@ -77,9 +76,21 @@ def search_text(found: Document) -> Iterator[str]:
     bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
     yield say(f"{said}, 95 % bounds {bounds} ({one['status']})", "green" if one["status"] == "converged" else "yellow")
     yield f"{one['status']}: {_STATUS[one['status']]}"
+    yield from _run_on(one)
     yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
     if one["emulated"]:
         yield say(EMULATED, "yellow")
+
+
+def _run_on(one: dict[str, Any]) -> Iterator[str]:
+    """What would be gained by running on."""
+    ahead, claim, high = one["next"], one["claim"], one["high"]
+    if ahead is not None:
+        level = load_text(one["control"], ahead["level"])
+        apart = f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
+        yield f"Running on, it would probe {level} next, for about {hours(ahead['seconds'])}{apart}."
+    elif claim and high and one["status"] == "converged":
+        yield f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision brings them nearer."
 
 
 def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:

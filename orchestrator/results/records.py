@@ -110,7 +110,7 @@ class PointHead(AttemptKey):
     clients: A[I32, "client processes"]
     window_start_ns: A[int, "steady window, ns since the point's start"]
     window_end_ns: A[int, "its end, exclusive"]
-    ended_early: A[str | None, "of a probe that knew before its time: holds | fails | mixed; null: it ran its time"] = (
+    ended_early: A[str | None, "of a probe that ended sooner: holds | fails | mixed | undecided; null: it did not"] = (
         None
     )
     capped_share: A[

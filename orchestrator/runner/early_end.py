@@ -14,15 +14,17 @@ from orchestrator.search.base import Watch
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun
 
+Outcome = Literal["holds", "fails", "mixed", "undecided"]
 LEAD_S = 0.3  # for the message to reach all clients
 
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs."""
+    """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs; ``undecided``: at
+    least one has no verdict."""
 
     at_s: float
-    outcome: Literal["holds", "fails", "mixed"]
+    outcome: Outcome
     says: str
 
 
@@ -30,16 +32,19 @@ class EarlyEnd:
     """Watches one probe."""
 
     def __init__(self, point: LoadPoint, watch: Watch) -> None:
-        self._point, self._slos = point, watch.slos
-        self._probe = Probe(targets(watch.slos), watch.prior_effect)
+        self._point, self._slos, self._over = point, watch.slos, watch.over
+        self._probe = Probe(targets(watch.slos), watch.prior_effect, watch.expected)
         self._next_s, self._capped = 0.0, False
         self.end: Early | None = None
 
     def look(self, run: ClientRun, progress: Progress, elapsed_s: float) -> Early | None:
-        """End the run once every SLO has its verdict; returns that end.
+        """End the run once every SLO has its verdict, a verdict would take too long, or the search is over; returns
+        that end.
 
         Open requests are waited for, unless requests come in faster than they are answered: then they are aborted.
         """
+        if self.end is None and self._over():
+            return self._end(run, elapsed_s, "undecided", "the search is over")
         if self.end is not None or elapsed_s < self._next_s or not (parts := run.so_far()):
             return self.end
         self._next_s = next_look_s(elapsed_s)
@@ -48,12 +53,17 @@ class EarlyEnd:
         self._probe.tell(found.due_s, found.done_s, found.met(self._slos))
         self._capped |= progress.sent < progress.scheduled  # max_in_flight keeps the load below the level
         verdicts = self._probe.look(found.now_s, found.open_due_s, found.open_missed(self._slos), self._capped)
+        now_s = max(part.now_ns for part in parts) / 1e9
         if None in verdicts:
-            return None
+            longer = self._probe.takes_longer
+            return self._end(run, now_s, "undecided", "a verdict would take too long") if longer else None
         outcome = verdicts[0] if len(set(verdicts)) == 1 else "mixed"
         said = ", ".join(f"{slo.name} {verdict}" for slo, verdict in zip(self._slos, verdicts, strict=True))
         why = " (requests come in faster than they are answered)" if self._probe.diverging else ""
-        at_s = max(part.now_ns for part in parts) / 1e9 + LEAD_S
-        self.end = Early(at_s, outcome or "mixed", f"ended after {at_s:.1f} s: {said}{why}")
+        return self._end(run, now_s, outcome or "mixed", f"{said}{why}")
+
+    def _end(self, run: ClientRun, now_s: float, outcome: Outcome, why: str) -> Early:
+        at_s = now_s + LEAD_S
+        self.end = Early(at_s, outcome, f"ended after {at_s:.1f} s: {why}")
         run.finish(at_s, drain=not self._probe.diverging)
         return self.end

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.claim import Claim
@@ -15,30 +16,50 @@ from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, first_ok
+from orchestrator.runner.clock import Clock
 from orchestrator.runner.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.runner.measure import Attempt, Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.todo import Todo
 from orchestrator.runner.words import claim_words, level_words, measured_words
+from orchestrator.spec.load import Level, hours, load_text
+
+GRACE_S = 5.0  # for requests in flight when the user ends a probe: without their answers it shows nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NextProbe:
+    """``seconds``: how long it is expected to take."""
+
+    level: Level
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """``11.3 req/s, about 6 min``."""
+        return f"{load_text(self.level.control, self.level.value)}, about {hours(self.seconds)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search. ``probes``: all committed ones, oldest first. ``failure``: of the probe that ended it;
-    ``interrupted``: the user ended it."""
+    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would probe if it ran on.
+    ``failure``: of the probe that ended it; ``interrupted``: the user ended it."""
 
     claim: Claim
     probes: list[AttemptData]
+    next: NextProbe | None = None
     failure: Failure | None = None
     interrupted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class CapacitySearch:
     """Makes probe after probe until the plan's strategy knows enough; probes that ``store`` has are not repeated.
 
     After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell`` hears the progress.
+    When the plan's budget of wall time is used up, or ``stopped`` says so, the running probe ends and counts as far
+    as it came.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
@@ -48,6 +69,11 @@ class CapacitySearch:
     clients: int = 1
     tell: Listener = lambda item: None
     stopped: Callable[[], bool] = lambda: False
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._ends_s = self.clock.now_s() + ((self.plan.budget and self.plan.budget.wall) or math.inf)
+        self._stopped_s = math.inf
 
     def run(self) -> Found:
         """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
@@ -62,11 +88,15 @@ class CapacitySearch:
         attempt: Attempt | None = None
         try:
             measurer = self._measurer(cluster, self.clients)
-            while not self.stopped() and (found := todo.next()) is not None:
+            while not self._over():
+                todo.hurry(self._ends_s - self.clock.now_s())
+                if (found := todo.next()) is None:
+                    break
                 asked = found[1].tried(tries[found[1].measurement_id])
                 run = EndpointRun(self.plan, found[0], self.target, self.probed, asked)
                 few = len(measurer.clients.addresses) == self.clients
-                attempt = measurer.measure(run.load, few, todo.watch)
+                watch = todo.watch
+                attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
                 if attempt.interrupted or attempt.loaded is None:
                     break
                 outcome = run.commit(self.store, attempt)
@@ -82,13 +112,36 @@ class CapacitySearch:
                 todo.close(outcome)
                 known = claim_words(found[0].level.control, todo.claims(load.workload.name))
                 said = measured_words(outcome, self.plan.slos)
-                self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}"))
+                ahead = f"; next {ahead.words}" if (ahead := _ahead(todo)) is not None else ""
+                left = {"left": todo.left, "left_s": self._ends_s - self.clock.now_s()}
+                self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left))
         finally:
             cluster.close()
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
         failure = attempt.failure if attempt is not None and not attempt.interrupted else None
-        return Found(todo.claims(load.workload.name)[slo.name], probes, failure, self.stopped())
+        return Found(todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped())
+
+    def _over(self) -> bool:
+        """Whether the user ended it, or its time did."""
+        return self.stopped() or self.clock.now_s() >= self._ends_s
+
+    def _impatient(self) -> bool:
+        """Whether the user ended it, and requests in flight then were waited for."""
+        if self.stopped():
+            self._stopped_s = min(self._stopped_s, self.clock.now_s())
+        return self.clock.now_s() >= self._stopped_s + GRACE_S
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
-        return Measurer(replicas, borrowed, stopped=self.stopped, tell=self.tell, lead_s=START_LEAD_S)
+        return Measurer(replicas, borrowed, stopped=self._impatient, tell=self.tell, lead_s=START_LEAD_S)
+
+
+def _ahead(todo: Todo) -> NextProbe | None:
+    """What it would probe next."""
+    found, watch = todo.next(), todo.watch
+    if found is None or watch is None:
+        return None
+    level, length_s = found[0].level, found[0].load.duration_s or math.inf
+    if level.control != "request_rate":  # how fast a closed loop is answered nobody knows
+        return NextProbe(level, length_s)
+    return NextProbe(level, min(watch.expected / level.value, length_s))

@@ -91,6 +91,13 @@ class Todo:
         """What ``next`` returned last. It stays the same, whatever others find, until it is closed."""
         return self._next[1:] if self._next is not None else None
 
+    def hurry(self, left_s: float) -> None:
+        """So many seconds are left for its searches."""
+        for one in self._searches:
+            if isinstance(one.strategy, FindsCapacity):
+                one.strategy.hurry(left_s)
+        self._go_on()
+
     def close(self, attempt: Committed) -> None:
         """Tell the outcome of the measurement that ``next`` returned."""
         assert self._next is not None
@@ -109,7 +116,9 @@ class Todo:
     def watch(self) -> Watch | None:
         """If the next measurement is a probe: what it must find out, after which it may end early."""
         strategy = self._next[0].strategy if self._next is not None else None
-        return Watch(self._plan.slos, strategy.prior_effect) if isinstance(strategy, FindsCapacity) else None
+        if not isinstance(strategy, FindsCapacity):
+            return None
+        return Watch(self._plan.slos, strategy.prior_effect, strategy.expected)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does not search for one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ class Question:
     first_guess: float | None = None  # level up to which the first of the limits is predicted to hold; None: unknown
     starts: int = 1  # of the engine
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
+    precision: float | None = None  # of a search for capacities; None: its own
 
 
 class Strategy(Protocol):
@@ -91,6 +92,11 @@ class FindsCapacity(Protocol):
         ...
 
     @property
+    def expected(self) -> float:
+        """Requests that the next probe should take (``analysis/probe.py: Probe``)."""
+        ...
+
+    @property
     def start(self) -> int:
         """Which start of the deployment the next probe belongs to."""
         ...
@@ -107,6 +113,10 @@ class FindsCapacity(Protocol):
         """See what rivals hold now; whether that is anything else. Until then all answers follow from the same."""
         ...
 
+    def hurry(self, left_s: float) -> None:
+        """So many seconds are left: ask for what they suffice to show, if anything."""
+        ...
+
     @property
     def may_wait(self) -> bool:
         """Whether enough is known to ask other deployments first."""
@@ -115,10 +125,13 @@ class FindsCapacity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a probe is watched for. ``prior_effect``: see ``analysis/probe.py: Probe``."""
+    """What a probe is watched for. ``prior_effect``, ``expected``: see ``analysis/probe.py: Probe``. ``over``: whether
+    its search ends now, whatever is known."""
 
     slos: tuple[Slo, ...]
     prior_effect: float
+    expected: float = math.inf
+    over: Callable[[], bool] = lambda: False
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:

@@ -8,11 +8,12 @@ searched on one start and what it found is confirmed on the second one, on which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, known_of, probed
-from orchestrator.analysis.next_level import LOWEST
+from orchestrator.analysis.next_level import LOWEST, PRECISION
 from orchestrator.analysis.outcomes import targets
 from orchestrator.analysis.racing import against, beaten
 from orchestrator.errors import FailureClass
@@ -36,7 +37,9 @@ class Capacity:
         assert question.control is not None
         self._control, self._guess, self._starts = question.control, question.first_guess, question.starts
         self._rivals = question.rivals
-        self._tiers = [Tier(question.control == "concurrency", slo) for slo in question.slos]
+        precision, whole = question.precision or PRECISION, question.control == "concurrency"
+        self._tiers = [Tier(whole, slo, precision) for slo in question.slos]
+        self._left_s = math.inf
         self._told, self._before = 0, -1  # probes, and how many of them earlier runs made; -1: nothing was asked yet
         self._refused, self._confirms = False, False
         self._wants: tuple[list[tuple[float, float]], list[tuple[float, float]]] | None = None  # until it hears more
@@ -67,13 +70,18 @@ class Capacity:
         self._wants = None
         return True
 
+    def hurry(self, left_s: float) -> None:
+        """So many seconds are left: ask for what they suffice to show, if anything."""
+        self._left_s, self._wants = left_s, None
+
     @property
     def _ended(self) -> bool:
         """Whether nothing is asked any more in this run, whatever is known."""
         return self._refused or (self._before >= 0 and self._told - self._before >= MOST_PROBES)
 
     def _wanted(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """How little tiers know and what they would have probed next: to learn more, and to confirm what they know."""
+        """How little tiers know and what they would have probed next. What the second start of the engine is to confirm
+        comes last, and apart."""
         if self._wants is None:
             self._wants = self._by_tier()
         return self._wants
@@ -86,11 +94,16 @@ class Capacity:
                 if beaten(tier.claim, self._lead(tier)):
                     continue
                 front, guess = self._rivals.front(tier.slo.name), guess or self._rivals.neighbour(tier.slo.name)
-            levels = known.explored(guess or front or None), known.confirmed(self._starts)
-            for level, wanted in zip(levels, (explored, confirmed), strict=True):
-                asked = known.from_front(front, level) if front else level
-                if asked is not None:
-                    wanted.append((tier.width, asked))
+            levels = (
+                known.explored(guess or front or None, self._starts > 1, self._left_s),
+                known.confirmed(self._starts),
+            )
+            asked = [known.from_front(front, level) if front else level for level in levels]
+            if self._starts == 1:
+                asked = [asked[0] or asked[1], None]
+            for level, wanted in zip(asked, (explored, confirmed), strict=True):
+                if level is not None:
+                    wanted.append((tier.width, level))
         return explored, confirmed
 
     def tell(self, level: Level, attempt: Committed) -> None:
@@ -110,6 +123,12 @@ class Capacity:
     def prior_effect(self) -> float:
         """Of the next probe (``analysis/probe.py: Probe``)."""
         return max(tier.prior_effect for tier in self._tiers)
+
+    @property
+    def expected(self) -> float:
+        """Requests that the next probe should take, for the tier that needs most (``analysis/probe.py: Probe``)."""
+        level = self.ask()
+        return max(tier.known.expected(level.value) for tier in self._tiers) if level is not None else math.inf
 
     @property
     def start(self) -> int:
@@ -137,8 +156,8 @@ class Capacity:
 class Tier:
     """What is known of one tier."""
 
-    def __init__(self, whole_numbers: bool, slo: Slo) -> None:
-        self.slo, self._whole = slo, whole_numbers
+    def __init__(self, whole_numbers: bool, slo: Slo, precision: float = PRECISION) -> None:
+        self.slo, self._whole, self._precision = slo, whole_numbers, precision
         (self._targets,) = targets([slo])
         self._probes: list[Probed] = []
         self._claim: Claim | None = None
@@ -152,13 +171,14 @@ class Tier:
     def claim(self) -> Claim:
         """As far as it is known."""
         if self._claim is None:
-            self._claim = claim_of(at_levels(self._probes, self._targets), self._targets[0], self._whole)
+            levels = at_levels(self._probes, self._targets)
+            self._claim = claim_of(levels, self._targets[0], self._whole, self._precision)
         return self._claim
 
     @property
     def known(self) -> Known:
         """What says which level is probed next."""
-        return known_of(self.claim.levels, self._targets[0], self._whole)
+        return known_of(self.claim.levels, self._targets[0], self._whole, self._precision)
 
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""

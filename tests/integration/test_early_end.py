@@ -6,6 +6,8 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,12 @@ def slots(service_s: float) -> Behaviour:
 
 
 def probe(
-    value: float, service_s: float, control: Control = "request_rate", slos: tuple[Slo, ...] = (SLO,), **given: Any
+    value: float,
+    service_s: float,
+    control: Control = "request_rate",
+    slos: tuple[Slo, ...] = (SLO,),
+    over: Callable[[], bool] = lambda: False,
+    **given: Any,
 ) -> Attempt:
     with serving(slots(service_s)) as server:
         point = LoadPoint(
@@ -52,7 +59,7 @@ def probe(
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
         )
-        return measure_here(point, watch=Watch(slos, PRIOR_EFFECT))
+        return measure_here(point, watch=Watch(slos, PRIOR_EFFECT, over=over))
 
 
 def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row() -> None:
@@ -75,6 +82,16 @@ def test_a_probe_that_holds_waits_for_what_is_open() -> None:
     assert loaded.early.outcome == "holds"
     assert set(loaded.requests["status"].to_pylist()) == {"ok"}
     assert loaded.lasted_s(None, LENGTH_S) == pytest.approx(loaded.early.at_s, abs=0.01)
+
+
+def test_a_probe_whose_search_is_over_counts_as_far_as_it_came() -> None:
+    began_s = time.monotonic()
+    attempt = probe(15, 0.4, over=lambda: time.monotonic() > began_s + 6.0)
+    loaded = attempt.loaded
+    assert loaded is not None and loaded.early is not None
+    assert (loaded.early.outcome, loaded.interrupted, attempt.failure) == ("undecided", False, None)
+    assert loaded.early.at_s < LENGTH_S / 2
+    assert set(loaded.requests["status"].to_pylist()) == {"ok"}, "what was open is waited for"
 
 
 def test_of_two_limits_of_which_one_holds_nothing_is_aborted() -> None:

@@ -157,3 +157,17 @@ def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
     ttft = np.concatenate([first, np.full(200 * 15, wait_s)])
     _, verdicts, _ = watched(due, due + ttft, [[(0.5, TARGET)]], 300.0)
     assert verdicts == ("holds",)
+
+
+@pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
+def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(share: float, longer: bool) -> None:
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]], prior_effect=1.0, expected=300.0)
+    due = np.cumsum(rng.exponential(0.1, 2000))
+    probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
+    now, verdict = 0.0, None
+    while verdict is None and not probe.takes_longer and now < due[-1]:
+        now += 1.0
+        (verdict,) = probe.look(now, np.zeros(0), np.zeros((0, 1), bool))
+    assert probe.takes_longer == longer
+    assert (verdict is None) == longer
+    assert now < 100.0, "a thousand requests"

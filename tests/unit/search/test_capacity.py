@@ -70,6 +70,39 @@ def test_the_claim_is_below_the_truth_and_near_it(server: Server, guess: float |
     assert found.status in ("converged", "unresolved", "cliff")
 
 
+def test_half_an_hour_of_eight_slots_is_enough_for_a_claim_that_is_of_use() -> None:
+    server, claims = Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)), list[float]()
+    for seed in range(5):
+        spent = Spent()
+        claims.append(search(server, np.random.default_rng(seed), spent, None, 1800.0).claim or 0.0)
+        assert spent.seconds <= 1800.0
+    assert max(claims) <= 1.005 * server.capacity
+    assert np.median(claims) >= 0.85 * server.capacity
+
+
+def test_where_less_time_is_left_a_lower_level_is_to_be_shown() -> None:
+    told = [Probed(8.0, flags(0.995)), Probed(11.31, flags(0.955)), Probed(11.65, flags(0.9))]
+    known = known_of(at_levels(told, [TARGET]), TARGET)
+    long, short = (known.explored(None, left_s=left_s) for left_s in (math.inf, 100.0))
+    assert long is not None
+    assert short is not None
+    assert 8.0 < short < long < 11.31
+
+
+def test_a_search_ends_at_the_precision_that_was_asked_for() -> None:
+    probes = list[int]()
+    for precision in (0.5, 0.1):
+        tier = Tier(False, SLO, precision)
+        probes.append(0)
+        while (level := tier.known.wanted()) is not None:
+            tier.tell(Probed(level, flags(0.99 if level < 10 else 0.85)))
+            probes[-1] += 1
+        assert tier.claim.status == "converged"
+        assert tier.claim.claim is not None
+        assert tier.claim.high / tier.claim.claim <= 1 + precision
+    assert probes[0] < probes[1]
+
+
 def ended(answer: Callable[[float], Probed], whole_numbers: bool = False) -> Tier:
     tier = Tier(whole_numbers, SLO)
     for _ in range(MOST_PROBES):
@@ -188,6 +221,9 @@ def test_stored_attempts_are_judged_by_any_limits() -> None:
     assert probed(attempt(4.0, [0.1], "client_bound"), 4.0, SLO).shows == "client_bound"
     assert probed(attempt(4.0, [], status="failed", failure_class="engine_crash"), 4.0, SLO).shows == "fails"
     assert probed(attempt(4.0, [], status="failed", failure_class="infra"), 4.0, SLO).shows == "nothing"
+    between = Slo.model_validate({"ttft": 0.5, "tpot": 0.5, "attainment": TARGET})
+    lumps = [probed(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows for slo in (SLO, between)]
+    assert lumps == ["all", "nothing"], "when the first token came is known"
     died = attempt(4.0, [], status="failed", failure_class="engine_crash")
     assert shown_by(died.point, 4.0, (), ours=False).shows == "nothing", "nobody knows why an endpoint answers nothing"
     assert [probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)] == ["all", "misses"]
