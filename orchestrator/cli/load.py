@@ -193,9 +193,8 @@ def _measure_levels(
     from orchestrator.report.text import echo
     from orchestrator.results.store import Store
 
-    store = None
-    if results is not None:
-        store = Store.open(results, runs[0].plan.name)
+    store = None if results is None else Store.open(results, runs[0].plan.name)
+    if store is not None:
         store.check_writable()
     show = click.echo if form == "json" else echo
     repeats = Repeats(runs[0].point.workload)  # now: a file may be gone afterwards
@@ -216,9 +215,10 @@ def _measure_levels(
                 click.echo(f"note: interrupted before level {len(documents) + 1} of {len(runs)}", err=True)
                 break
             attempt, failures = _measured(run, clients, stop, options["max_errors"])
+            failed += failures
             assert attempt.loaded
             after = repeats.add(attempt.loaded.requests.num_rows)
-            if attempt.interrupted and stop.is_set():
+            if interrupted := attempt.interrupted and stop.is_set():
                 after = [*after, "interrupted: run again for all of it"]
             for note in after if form == "json" else ():  # the table has them
                 click.echo(f"note: {note}", err=True)
@@ -231,8 +231,6 @@ def _measure_levels(
                     run.commit(store, attempt)
             except OrchestratorError as error:
                 unsaved = error
-            failed += failures
-            interrupted = attempt.interrupted and stop.is_set()
             if failures >= (options["max_errors"] or math.inf):
                 if left := len(runs) - len(documents):
                     click.echo(f"note: {left} more levels are not measured (--max-errors)", err=True)

@@ -98,10 +98,9 @@ def run(
     from orchestrator.results.store import Store
 
     plan = load_plan(experiment)
-    plan = plan.allowing() if allow_impossible else plan
     if unset := plan.unset_keys():
         raise InputError(f"set the environment variables that api_key_env names: {', '.join(unset)}")
-    plan = predicted(plan)
+    plan = predicted(plan.allowing() if allow_impossible else plan)
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
@@ -134,9 +133,8 @@ def run(
                     cluster.close()
         live.say(_summary(report, store))
     _say_answer(store)
-    if report.interrupted:
-        return INTERRUPTED
-    return 3 if report.counts.failed or report.counts.left_out or report.counts.refused else 0
+    counts = report.counts
+    return INTERRUPTED if report.interrupted else 3 if counts.failed or counts.left_out or counts.refused else 0
 
 
 def _say_answer(store: Store) -> None:
