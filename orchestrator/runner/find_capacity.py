@@ -25,6 +25,7 @@ from orchestrator.runner.todo import Todo
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.spec.load import Level, hours, load_text
 
+DRAIN_S = 60.0  # for requests in flight when the budget ends
 GRACE_S = 5.0  # for requests in flight when the user ends a probe: without their answers it shows nothing
 
 
@@ -73,7 +74,7 @@ class CapacitySearch:
 
     def __post_init__(self) -> None:
         self._ends_s = self.clock.now_s() + ((self.plan.budget and self.plan.budget.wall) or math.inf)
-        self._stopped_s = math.inf
+        self._over_s = math.inf
 
     def run(self) -> Found:
         """Search to the end. Raises InputError if the endpoint cannot serve such requests."""
@@ -126,10 +127,10 @@ class CapacitySearch:
         return self.stopped() or self.clock.now_s() >= self._ends_s
 
     def _impatient(self) -> bool:
-        """Whether the user ended it, and requests in flight then were waited for."""
-        if self.stopped():
-            self._stopped_s = min(self._stopped_s, self.clock.now_s())
-        return self.clock.now_s() >= self._stopped_s + GRACE_S
+        """Whether the search is over and requests in flight then were waited for long enough."""
+        if self._over():
+            self._over_s = min(self._over_s, self.clock.now_s())
+        return self.clock.now_s() >= self._over_s + (GRACE_S if self.stopped() else DRAIN_S)
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
