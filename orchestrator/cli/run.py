@@ -14,6 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 
 if TYPE_CHECKING:
+    from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
     from orchestrator.runner.sweep import SweepReport
 
@@ -93,14 +94,9 @@ def run(
 
     leave_pandas_out()
     from orchestrator.plan.cost import Estimate
-    from orchestrator.plan.make import load_plan
-    from orchestrator.plan.predict import predicted
     from orchestrator.results.store import Store
 
-    plan = load_plan(experiment)
-    if unset := plan.unset_keys():
-        raise InputError(f"set the environment variables that api_key_env names: {', '.join(unset)}")
-    plan = predicted(plan.allowing() if allow_impossible else plan)
+    plan = _plan(experiment, allow_impossible)
     store = Store.open(results_uri, plan.name)
 
     from orchestrator.cli.signals import INTERRUPTED, stops
@@ -135,6 +131,17 @@ def run(
     _say_answer(store)
     counts = report.counts
     return INTERRUPTED if report.interrupted else 3 if counts.failed or counts.left_out or counts.refused else 0
+
+
+def _plan(experiment: Path, allow_impossible: bool) -> Plan:
+    """What the file or the stored plan asks for, with predictions."""
+    from orchestrator.plan.make import load_plan
+    from orchestrator.plan.predict import predicted
+
+    plan = load_plan(experiment)
+    if unset := plan.unset_keys():
+        raise InputError(f"set the environment variables that api_key_env names: {', '.join(unset)}")
+    return predicted(plan.allowing() if allow_impossible else plan)
 
 
 def _say_answer(store: Store) -> None:
