@@ -38,6 +38,7 @@ class Spent:
     requests: int = 0
     probes: int = 0
     status: str = "-"
+    high: float = math.inf
 
     def add(self, seconds: float, requests: int) -> None:
         self.seconds, self.requests, self.probes = self.seconds + seconds, self.requests + requests, self.probes + 1
@@ -52,7 +53,7 @@ def probe(
     cap_s: float,
 ) -> Probed:
     """One probe as a sweep runs it, and what is stored of it."""
-    test, told = Probe([[TARGET]], tier.prior_effect, tier.known.expected(level)), 0
+    test, told = Probe([[TARGET]], tier.prior_effect, tier.known.expected(level), tier.holds(level)), 0
     run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
     ends, end, verdict, now = run.done[by_end], cap_s, None, LOOK_S
@@ -89,7 +90,7 @@ def search(
         if (level := tier.known.explored(guess, left_s=left_s) or tier.known.confirmed()) is None:
             break
         tier.tell(probe(server, level, rng, spent, tier, min(CAP_S, left_s)))
-    spent.status = tier.claim.status
+    spent.status, spent.high = tier.claim.status, tier.claim.high
     return tier.claim
 
 
@@ -161,10 +162,10 @@ def main() -> None:
     parser.add_argument("--rule", default="", help="part of a rule's name")
     options = parser.parse_args()
     print(
-        "| server | capacity | rule | false claims | no claim | claim / capacity p5, median, p95, most | requests "
+        "| server | capacity | rule | false claims | high below capacity | no claim | claim / capacity p5, median, p95, most | requests "
         "| load s | statuses |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for server in SERVERS:
         for name, rule in RULES.items():
             if options.only not in server.name or options.rule not in name:
@@ -179,12 +180,13 @@ def main() -> None:
             at = np.quantile(shares, [0.05, 0.5, 0.95, 1.0]) if shares.size else ()
             quantiles = " ".join(f"{one:.3f}" for one in at) or "-"
             requests, seconds = (np.mean([getattr(one, of) for one in spents]) for of in ("requests", "seconds"))
+            low = np.mean([one.high * KNOWN < server.capacity for one in spents])  # such a level was "shown to fail"
             none = np.mean([one is None for one in claims])
             statuses = ", ".join(
                 f"{number} {status}" for status, number in Counter(one.status for one in spents).items()
             )
             print(
-                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {none:.1%} | {quantiles} "
+                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {low:.1%} | {none:.1%} | {quantiles} "
                 f"| {requests:,.0f} | {seconds:,.0f} | {statuses} |",
                 flush=True,
             )

@@ -21,6 +21,8 @@ import numpy as np
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
 from orchestrator.analysis.next_level import PRECISION, Known, falling
 from orchestrator.analysis.probe import (
+    ALPHA,
+    CONFIRM_ALPHA,
     FEWEST,
     PRIOR_EFFECT,
     Evidence,
@@ -184,15 +186,16 @@ def _at_level(
     def shown(of: Sequence[Probed]) -> tuple[Evidence, ...]:
         return tuple(evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked)
 
-    def verdict_of(of: Sequence[Probed]) -> Outcome | None:
-        return together([one.verdict() for one in shown(of)])
+    def verdict_of(of: Sequence[Probed], to_hold: float = ALPHA) -> Outcome | None:
+        return together([one.verdict(ALPHA, to_hold) for one in shown(of)])
 
     found, misses, verdict = shown(full), shown(some), verdict_of(full)
-    ended = [one for one in some if not one.whole]
+    ended = [one for one in some if not one.whole and one.shows != "all"]  # that may have ended undecided
     hopeless = any(_collapsed(one, asked) for one in ended) or sum(one.shows == "diverged" for one in ended) > 1
     if hopeless or any(one.shows == "fails" for one in probes) or "fails" in [one.verdict() for one in misses]:
         verdict = "fails"
     first = next((end for end in range(1, len(full)) if verdict_of(full[:end]) == "holds"), len(full))
+    later = [one for one in full[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
     flags = [[one.met[test] for one in probes if one.met] for test, _, _ in asked]
     met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
@@ -202,7 +205,7 @@ def _at_level(
         level=level,
         probes=len(probes),
         verdict=verdict,
-        confirmed=verdict == "holds" and verdict_of([one for one in full[first:] if one.start or not again]) == "holds",
+        confirmed=verdict == "holds" and verdict_of(later, CONFIRM_ALPHA) == "holds",
         share=max(1 - (1 - targets[0]) * most / requests, 0.0) if requests else None,
         requests=requests,
         tests=found,

@@ -35,12 +35,23 @@ FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
 PRECISION = 0.15  # a search ends when the lowest level that fails is at most so much above the claim
 WORTHLESS = 1.5  # a claim is of use from the expected capacity divided by this
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
-MOST_REPEATS = 3  # probes of full length that are spent to decide one level, and as many to confirm it
 SAME = 1.001  # times: levels are written with four digits
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
-MOST_REQUESTS = 50_000.0  # that are spent on one verdict
 WIDE = 1.12  # times as high is the next level of which something is known: a gap that is looked into
 LEAST_POWER = 3.0  # of the load, with which misses are expected to rise from below the lowest level that was probed
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What is spent at most to decide one level, and as much again to confirm it: ``repeats``, probes of full length;
+    ``requests``, that a verdict may be expected to take."""
+
+    repeats: int
+    requests: float
+
+
+FIRST_EFFORT = Effort(3, 50_000.0)
+EFFORTS = (FIRST_EFFORT, Effort(8, 130_000.0))  # the second once the first tells nothing more of any level
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,8 @@ class Known:
         return max(self._passing, default=0.0)
 
     def from_front(self, front: float, level: float | None) -> float | None:
-        """``level``, that would be asked for, unless it lies below ``front``: then that one, until it is decided or as
-        much was done for it as is done. Whoever races does not hold less in order to win."""
+        """``level``, that would be asked for, unless it lies below ``front``: then that one, until it is confirmed or
+        fails, or as much was done for it as is done. Whoever races does not hold less in order to win."""
         at = self.on_grid(front)
         at = at if at <= front * SAME else self.on_grid(front * 2.0 ** (-1 / STEPS))
         if not self.levels:
@@ -94,8 +105,8 @@ class Known:
         if level is None or level >= at:
             return level
         there = self._at(at)
-        tells = there is None or (there.verdict is None and not spent(there))
-        return at if tells and at < self._ceiling else None
+        known = there is not None and (there.confirmed or there.verdict == "fails" or spent(there, EFFORTS[-1]))
+        return None if known or at >= self._ceiling else at
 
     @property
     def _ceiling(self) -> float:
@@ -130,21 +141,30 @@ class Known:
             return self._outside(guess)
         if self.precise(self.low if confirms_last else self.claim):
             return None
-        best = self._inside(confirms_last, math.inf if self.whole_numbers else left_s)
-        if best is None:
-            return None if self.low else self._outside(guess)
-        there = self._at(best)
-        return None if there is not None and there.verdict == "holds" else best
+        left_s = math.inf if self.whole_numbers else left_s
+        for effort in EFFORTS:
+            best = self._inside(confirms_last, left_s, effort)
+            if best is not None:
+                there = self._at(best)
+                return None if there is not None and there.verdict == "holds" else best
+            if not confirms_last and self._unconfirmed(1, effort) is not None:
+                return None
+        return None if self.low else self._outside(guess)
 
     def confirmed(self, starts: int = 1) -> float | None:
         """The highest level that holds and was not found wanting when it was asked again; one that was confirmed ends
         it. ``starts``: of the engine, that a claim shall be confirmed on."""
         if starts == 1 and self.precise(self.claim):
             return None
+        found = (self._unconfirmed(starts, effort) for effort in EFFORTS)
+        return next((one for one in found if one is not None), None)
+
+    def _unconfirmed(self, starts: int, effort: Effort) -> float | None:
+        """``confirmed``, with so much effort."""
         for one in reversed([at for at in self.levels if at.verdict == "holds" and at.level < self.high]):
             if one.confirmed and (starts == 1 or one.start):
                 return None
-            if not spent(one):
+            if not spent(one, effort):
                 return one.level
         return None
 
@@ -153,7 +173,8 @@ class Known:
         if self.screening:
             return SCREENING
         fit = Fit(self.levels, self.target)
-        return fit.requests(level) or PATIENT * FEWEST * fit.effect
+        found = (fit.requests(level, effort) for effort in EFFORTS)
+        return next((one for one in found if one is not None), PATIENT * FEWEST * fit.effect)
 
     def on_grid(self, level: float) -> float:
         """The nearest level that may be probed."""
@@ -165,7 +186,7 @@ class Known:
         """The bracket is open at one end: further out. From a guess in steps that grow, else by two."""
         tried, up = [one.level for one in self.levels], math.isinf(self._ceiling)
         top = self.levels[-1]
-        if up and (top.share or 0.0) < self.target and top.requests and top.probes < MOST_REPEATS:
+        if up and (top.share or 0.0) < self.target and top.requests and top.probes < FIRST_EFFORT.repeats:
             return top.level  # it misses, and not clearly
         step = 2.0 if guess is None else 2.0 ** min(1.0, 0.25 * len(tried))
         further = self.on_grid(max(tried) * step if up else min(tried) / step)
@@ -177,7 +198,7 @@ class Known:
             return None
         return further if further not in tried and LOWEST < further < HIGHEST else None
 
-    def _inside(self, confirms_last: bool, left_s: float) -> float | None:
+    def _inside(self, confirms_last: bool, left_s: float, effort: Effort) -> float | None:
         """The level, between what is held and what fails, whose verdict narrows that bracket most for its load.
 
         How much a verdict narrows it is divided by the square root of the expected load: to decide a level at half the
@@ -188,25 +209,25 @@ class Known:
         held = (self.low if confirms_last else self.claim) or fit.level_of(self.target) / WORTHLESS
         worth = dict[float, tuple[bool, float]]()
         for level in (one for one in self._between(held, self._ceiling) if one >= self.low):
-            there, requests = self._at(level), fit.requests(level)
+            there, requests = self._at(level), fit.requests(level, effort)
             shown = there is not None and there.verdict == "holds"
-            if requests is None or (there is not None and spent(there)) or (shown and confirms_last):
+            if requests is None or (there is not None and spent(there, effort)) or (shown and confirms_last):
                 continue
             if shown or fit.share(level) > self.target:
                 gain, proofs = level / held, 1 if shown or confirms_last else 2
             else:
                 gain, proofs = self._ceiling / level, 1
             worth[level] = proofs * requests <= left_s * level, math.log(gain) / math.sqrt(proofs * requests)
-        return max(worth, key=worth.__getitem__, default=None) or self._widest_gap(max(held, self.low))
+        return max(worth, key=worth.__getitem__, default=None) or self._widest_gap(max(held, self.low), effort)
 
-    def _widest_gap(self, held: float) -> float | None:
+    def _widest_gap(self, held: float, effort: Effort) -> float | None:
         """The middle of the widest gap between levels of which something is known; None: all gaps are narrow."""
         known = [one.level for one in self.levels if held < one.level < self._ceiling and one.effective >= FEWEST]
         gaps = [(high / low, low * high) for low, high in pairwise([held, *known, self._ceiling])]
         gap, square = max(gaps)
         middle = self.on_grid(math.sqrt(square))
         there = self._at(middle)
-        return middle if gap > WIDE and held < middle < self._ceiling and not (there and spent(there)) else None
+        return middle if gap > WIDE and held < middle < self._ceiling and not (there and spent(there, effort)) else None
 
     def _between(self, low: float, high: float) -> list[float]:
         """Levels of the grid in between, and those that were probed."""
@@ -215,10 +236,10 @@ class Known:
         return sorted(one for one in found if low < one < high)
 
 
-def spent(one: AtLevel) -> bool:
-    """Whether as much was done as is done to decide it, or to confirm it once it was shown to hold."""
-    times = 2 if one.verdict == "holds" else 1
-    return one.whole >= times * MOST_REPEATS or one.probes >= 2 * times * MOST_REPEATS
+def spent(one: AtLevel, effort: Effort) -> bool:
+    """Whether so much was done to decide it, or to confirm it once it was shown to hold."""
+    most = effort.repeats * (2 if one.verdict == "holds" else 1)
+    return one.whole >= most or one.probes >= 2 * most
 
 
 class Fit:
@@ -237,7 +258,7 @@ class Fit:
         self._target, self.effect = target, levels[0].usual_effect
         self._by_level = {one.level: one for one in levels}
         undecided = [one.requests / one.probes for one in levels if one.verdict is None and one.whole]
-        self._most = min(MOST_REQUESTS, MOST_REPEATS * max(undecided, default=math.inf))
+        self._longest = max(undecided, default=math.inf)  # requests of a probe of full length, as far as is known
 
     def level_of(self, share: float) -> float:
         """Where attainment is expected to be that."""
@@ -247,12 +268,12 @@ class Fit:
         """Attainment that is expected there."""
         return float(expit(np.interp(math.log(level), self._at, self._logits)))
 
-    def requests(self, level: float) -> float | None:
+    def requests(self, level: float, effort: Effort) -> float | None:
         """How many are expected to show on which side of the target a level is; None: more than are spent on one."""
         share, there = self.share(level), self._by_level.get(level)
         shown = there.lean(share > self._target) if there is not None else 0.0
         found = requests_needed(share, self._target, self.effect, shown)
-        return found if found <= self._most else None
+        return found if found <= min(effort.requests, effort.repeats * self._longest) else None
 
 
 def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:

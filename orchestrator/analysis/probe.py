@@ -30,7 +30,9 @@ from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.steady import steady_from
 
 ALPHA = 0.05  # of one verdict: how often it may be wrong
-LIVE_ALPHA = 0.03  # of a running probe: what is stored of it, cut a little differently, shall say the same
+# of the probes that confirm a level: that it was shown to hold has been seen, and they say that this was no luck
+CONFIRM_ALPHA = 0.2
+LIVE = 0.6  # part of it, for a running probe: what is stored of it, cut a little differently, shall say the same
 PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_MISSES = 6  # independent ones, that weigh as much as what was assumed
 FEWEST_BATCHES = 10
@@ -58,10 +60,11 @@ class Evidence:
     holds: float
     fails: float
 
-    def verdict(self, alpha: float = ALPHA) -> Outcome | None:
-        """None: undecided, more requests would tell."""
-        enough = -np.log(alpha)
-        return "holds" if self.holds >= enough else "fails" if self.fails >= enough else None
+    def verdict(self, alpha: float = ALPHA, to_hold: float | None = None) -> Outcome | None:
+        """None: undecided, more requests would tell. ``to_hold``: ``alpha`` of "holds", where it is another."""
+        if self.holds >= -np.log(alpha if to_hold is None else to_hold):
+            return "holds"
+        return "fails" if self.fails >= -np.log(alpha) else None
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
@@ -127,14 +130,19 @@ class Probe:
     ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier after tier.
     Instants are seconds since the probe's start, in any order. With several tests each has its share of ``alpha``.
     ``prior_effect``: the least design effect; 1 makes it quick, to say whether to go up or down, and no proof.
-    ``expected``: requests that it should take to a verdict.
+    ``expected``: requests that it should take to a verdict. ``confirms``: earlier probes showed that its level holds.
     """
 
     def __init__(
-        self, tiers: Sequence[Sequence[float]], prior_effect: float = PRIOR_EFFECT, expected: float = np.inf
+        self,
+        tiers: Sequence[Sequence[float]],
+        prior_effect: float = PRIOR_EFFECT,
+        expected: float = np.inf,
+        confirms: bool = False,
     ) -> None:
         self._tiers, self._prior, self._expected = tiers, prior_effect, expected
-        self._alpha = LIVE_ALPHA / max(1, sum(len(tier) for tier in tiers))
+        part = LIVE / max(1, sum(len(tier) for tier in tiers))
+        self._alpha, self._to_hold = part * ALPHA, part * (CONFIRM_ALPHA if confirms else ALPHA)
         self._told: list[tuple[Floats, Floats, Bools]] = []
         self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)  # the first one of a tier stays
         self.takes_longer = False  # at the last look: to a verdict it would take far more requests than expected
@@ -173,7 +181,7 @@ class Probe:
             until = due[unknown[0]] if unknown.size else np.inf
             judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
             shown = evidence([met[judged, column]], float(target), self._prior)
-            verdict, least = shown.verdict(self._alpha), min(least, shown.effective)
+            verdict, least = shown.verdict(self._alpha, self._to_hold), min(least, shown.effective)
             if begin is None or shown.requests < FEWEST or (verdict == "holds" and saturated):
                 verdict = None  # cold starts and the burst that begins a closed loop are not the level
             if verdict is None:

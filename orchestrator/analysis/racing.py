@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.analysis.claim import Claim
-from orchestrator.analysis.next_level import SAME, STEPS, spent
+from orchestrator.analysis.next_level import EFFORTS, SAME, STEPS, spent
 
 SETTLED = ("converged", "cliff")
 
@@ -41,10 +41,12 @@ def against(claim: Claim, lead: float) -> Claim:
         return claim
     if beaten(claim, lead):
         return replace(claim, status="outraced")
-    above = [one for one in claim.levels if claim.low < one.level <= lead * SAME and not one.verdict]
-    if claim.status != "budget" or not above:
+    below = [one for one in claim.levels if one.level <= lead * SAME and one.verdict != "fails" and not one.confirmed]
+    open_ones = [one for one in below if one.level > claim.low or one.verdict == "holds"]
+    if claim.status != "budget" or not open_ones:
         return claim
-    if any(one.blocked and one.client_bound for one in above):
+    if any(one.blocked and one.client_bound for one in open_ones):
         return replace(claim, status="client_bound")
-    tied = any(one.blocked or (spent(one) and one.level > lead / 2 ** (1.5 / STEPS)) for one in above)
+    near = lead / 2 ** (1.5 / STEPS)
+    tied = any(one.blocked or (spent(one, EFFORTS[-1]) and one.level > near) for one in open_ones)
     return replace(claim, status="unresolved") if tied else claim

@@ -118,7 +118,7 @@ class Todo:
         strategy = self._next[0].strategy if self._next is not None else None
         if not isinstance(strategy, FindsCapacity):
             return None
-        return Watch(self._plan.slos, strategy.prior_effect, strategy.expected)
+        return Watch(self._plan.slos, strategy.prior_effect, strategy.expected, strategy.confirms)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does not search for one."""

@@ -97,6 +97,11 @@ class FindsCapacity(Protocol):
         ...
 
     @property
+    def confirms(self) -> bool:
+        """Whether the level of the next probe was shown to hold already (``analysis/probe.py: Probe``)."""
+        ...
+
+    @property
     def start(self) -> int:
         """Which start of the deployment the next probe belongs to."""
         ...
@@ -125,12 +130,13 @@ class FindsCapacity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a probe is watched for. ``prior_effect``, ``expected``: see ``analysis/probe.py: Probe``. ``over``: whether
-    its search ends now, whatever is known."""
+    """What a probe is watched for. ``prior_effect``, ``expected``, ``confirms``: see ``analysis/probe.py: Probe``.
+    ``over``: whether its search ends now, whatever is known."""
 
     slos: tuple[Slo, ...]
     prior_effect: float
     expected: float = math.inf
+    confirms: bool = False
     over: Callable[[], bool] = lambda: False
 
 

@@ -131,6 +131,12 @@ class Capacity:
         return max(tier.known.expected(level.value) for tier in self._tiers) if level is not None else math.inf
 
     @property
+    def confirms(self) -> bool:
+        """Of the next probe (``analysis/probe.py: Probe``)."""
+        level = self.ask()
+        return level is not None and all(tier.holds(level.value) for tier in self._tiers)
+
+    @property
     def start(self) -> int:
         """Of the deployment, that the next probe belongs to: once turned to, the second one stays."""
         return int(self._starts > 1 and (self._confirms or not self._wanted()[0]))
@@ -179,6 +185,10 @@ class Tier:
     def known(self) -> Known:
         """What says which level is probed next."""
         return known_of(self.claim.levels, self._targets[0], self._whole, self._precision)
+
+    def holds(self, level: float) -> bool:
+        """Whether it was shown to, with or without having been confirmed."""
+        return any(one.level == level and one.verdict == "holds" for one in self.claim.levels)
 
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""

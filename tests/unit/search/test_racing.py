@@ -227,7 +227,7 @@ def test_who_cannot_be_measured_at_the_lead_is_asked_nothing_more_and_says_so(
 
 
 def test_who_is_too_near_to_the_leader_to_tell_is_unresolved() -> None:
-    tied = claim(4.0, 11.0, "budget", at(10.0, whole=3))
+    tied = claim(4.0, 11.0, "budget", at(10.0, whole=8))
     assert against(tied, 10.0).status == "unresolved"
     assert against(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
 
@@ -242,4 +242,4 @@ def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None
     undecided = Known((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
     assert undecided.from_front(8.0, 4.0) == 8.0
     assert undecided.from_front(8.0, 9.0) == 9.0
-    assert Known((at(8.0, whole=3),), 0.0, math.inf, 0.95, False).from_front(8.0, 4.0) is None
+    assert Known((at(8.0, whole=8),), 0.0, math.inf, 0.95, False).from_front(8.0, 4.0) is None
