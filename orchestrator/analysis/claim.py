@@ -173,13 +173,16 @@ def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLeve
     priors = [_usual_effect(by_level, test, target) for test, target in enumerate(targets)]
     asked = list(zip(range(len(targets)), targets, priors, strict=True))
     again = any(one.start for some in by_level.values() for one in some)
-    return [_at_level(level, by_level[level], asked, again) for level in sorted(by_level)]
+    slow = sorted(level for level, some in by_level.items() for one in some if one.shows == "client_bound")
+    too_slow = slow[-MOST_INVALID] if len(slow) >= MOST_INVALID else 0.0
+    return [_at_level(level, by_level[level], asked, again, level <= too_slow) for level in sorted(by_level)]
 
 
 def _at_level(
-    level: float, probes: Sequence[Probed], asked: Sequence[tuple[int, float, float]], again: bool
+    level: float, probes: Sequence[Probed], asked: Sequence[tuple[int, float, float]], again: bool, slow: bool
 ) -> AtLevel:
-    """``again``: a second start of the engine was probed, at whatever level."""
+    """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this level or above it, as
+    many probes were slowed down by clients as give a level up; one of them is then enough here."""
     full = [one for one in probes if one.shows == "all"]
     some = [one for one in probes if one.shows in ("all", "misses", "diverged")]
 
@@ -197,6 +200,7 @@ def _at_level(
     first = next((end for end in range(1, len(full)) if verdict_of(full[:end]) == "holds"), len(full))
     later = [one for one in full[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
+    invalid = sum(one.shows in ("client_bound", "nothing") for one in probes)
     flags = [[one.met[test] for one in probes if one.met] for test, _, _ in asked]
     met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
     targets = [target for _, target, _ in asked]
@@ -210,7 +214,7 @@ def _at_level(
         requests=requests,
         tests=found,
         whole=sum(one.whole for one in full),
-        blocked=verdict is None and (client_bound or sum(one.shows == "nothing" for one in probes) >= MOST_INVALID),
+        blocked=verdict is None and (invalid >= MOST_INVALID or (client_bound and slow)),
         client_bound=client_bound,
         usual_effect=max(prior for _, _, prior in asked),
         start=max((one.start for one in full), default=0),

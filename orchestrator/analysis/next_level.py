@@ -125,7 +125,8 @@ class Known:
 
     def wanted(self, guess: float | None = None) -> float | None:
         """The level to be probed next; None: it is known what can be."""
-        return self.explored(guess) or self.confirmed()
+        starts = 1 + any(one.start for one in self.levels)
+        return self.explored(guess, starts > 1) or self.confirmed(starts)
 
     def explored(self, guess: float | None, confirms_last: bool = False, left_s: float = math.inf) -> float | None:
         """A level whose verdict is still open; None: there is none worth its load, or it is time to confirm one.
@@ -245,12 +246,13 @@ def spent(one: AtLevel, effort: Effort) -> bool:
 class Fit:
     """Attainment over levels, falling: pooled where neighbours disagree, straight between them (logit over log).
 
-    Below the lowest level that was probed the odds of a miss fall with the third power of the load.
+    Below the lowest level that was probed the odds of a miss fall with the third power of the load. A level that failed,
+    or could not be measured, without figures counts as one where ``FEWEST`` requests missed.
     """
 
     def __init__(self, levels: Sequence[AtLevel], target: float) -> None:
-        known = [(one, one.share) for one in levels if one.share is not None]
-        shares = [(share * one.requests + 0.5) / (one.requests + 1) for one, share in known]
+        known = [(one, one.share or 0.0) for one in levels if one.requests or one.verdict == "fails" or one.blocked]
+        shares = [(share * one.requests + 0.5) / ((one.requests or FEWEST) + 1) for one, share in known]
         weights = [max(one.effective, one.requests / PRIOR_EFFECT, 1.0) for one, _ in known]
         at, logits = np.log([one.level for one, _ in known]), logit(falling(shares, weights))
         self._at = np.concatenate([[at[0] - 1.0], at])

@@ -193,7 +193,7 @@ class Tier:
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""
         if self._over is None:
-            self._over = self.known.explored(None) is None and self.known.confirmed(starts) is None
+            self._over = self.known.explored(None, starts > 1) is None and self.known.confirmed(starts) is None
         return self._over
 
     @property

@@ -146,6 +146,32 @@ def test_client_bound_where_clients_can_do_no_more() -> None:
     assert math.isinf(claim.high)
 
 
+@pytest.mark.parametrize("shows", ["fails", "client_bound", "nothing"])
+@pytest.mark.parametrize(("edge", "whole_numbers"), [(17.0, False), (30.0, False), (200.0, True)])
+def test_levels_without_figures_are_closed_in_on_from_both_sides(shows: Any, edge: float, whole_numbers: bool) -> None:
+    """The engine dies there, the clients are too slow, or nothing that is measured there is valid."""
+    claim = ended(
+        lambda level: Probed(level, flags(0.999)) if level < edge else Probed(level, (), shows), whole_numbers
+    ).claim
+    assert sum(one.probes for one in claim.levels) <= 18
+    assert claim.claim is not None
+    assert claim.claim >= edge / 1.2
+
+
+def test_a_level_is_not_given_up_for_one_probe_that_a_client_slowed_down() -> None:
+    slowed = [True]
+
+    def answer(level: float) -> Probed:
+        if level >= 9 and slowed and slowed.pop():
+            return Probed(level, (), "client_bound")
+        return Probed(level, flags(0.99 if level < 20 else 0.5))
+
+    claim = ended(answer).claim
+    assert claim.status in ("converged", "cliff")
+    assert claim.claim is not None
+    assert 17 < claim.claim < 20
+
+
 def test_non_monotonic_where_a_level_holds_above_one_that_fails() -> None:
     levels = at_levels([Probed(level, flags(share)) for level, share in ((4, 0.99), (8, 0.8), (16, 0.99))], [TARGET])
     claim = claim_of(levels, TARGET)
@@ -156,6 +182,20 @@ def test_budget_where_it_ended_before_it_knew() -> None:
     levels = at_levels([Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET])
     claim = claim_of(levels, TARGET)
     assert (claim.status, claim.claim, claim.low, claim.high) == ("budget", 4, 4, 16)
+
+
+def test_a_search_of_two_starts_is_over_where_the_second_one_cannot_confirm_the_highest() -> None:
+    """A level that holds on the first start is not looked for again between what the second one confirmed and that."""
+    tier = Tier(False, SLO)
+    for level, share, requests, start in (
+        *((8.0, 0.99, 4000, 0), (8.0, 0.991, 4000, 1), (10.08, 0.98, 4000, 0), (11.31, 0.5, 4000, 0)),
+        *[(10.08, 0.95, 200, 1)] * 5,
+    ):
+        tier.tell(Probed(level, flags(share, requests), start=start))
+    assert (tier.claim.claim, tier.claim.low, tier.claim.high) == (8.0, 10.08, 11.31)
+    assert (tier.known.explored(None, confirms_last=True), tier.known.confirmed(2)) == (None, None)
+    assert tier.over(2)
+    assert tier.claim.status == "unresolved"
 
 
 def test_a_tier_of_several_tests_holds_where_all_of_them_do() -> None:
