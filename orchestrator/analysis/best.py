@@ -18,6 +18,7 @@ from orchestrator.analysis.capacity import (
     Group,
     LeftOut,
     Missing,
+    Searched,
     claims,
     contender,
     holds,
@@ -63,7 +64,7 @@ def best(
     slo: Slo,
     per: Per | None = None,
     missing: Sequence[Missing] = (),
-    searched: Mapping[str, bool] = MappingProxyType({}),
+    searched: Mapping[str, Searched] = MappingProxyType({}),
     full_grid: bool = False,
 ) -> list[Comparison]:
     """One comparison per experiment, workload, model and hardware; per dollar all hardware is compared. Emulated points
@@ -71,7 +72,7 @@ def best(
 
     ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the same content.
     ``per`` None: per GPU, or per deployment where a comparison has an endpoint, whose GPUs are not known. ``searched``:
-    workloads whose capacity was searched, and whether under this SLO. ``full_grid``: the deployments did not race.
+    workloads whose capacity was searched, and how. ``full_grid``: the deployments did not race.
     """
     groups: dict[Group, tuple[list[Point], list[Missing]]] = {}
     for point in points:
@@ -104,7 +105,7 @@ def _comparison(
     points: Sequence[Point],
     missing: Sequence[Missing],
     slo: Slo,
-    how: tuple[Per | None, bool | None, bool],
+    how: tuple[Per | None, Searched | None, bool],
 ) -> Comparison:
     asked, searched, full_grid = how
     per = per_of(asked, [point.deployment for point in points])
@@ -137,7 +138,7 @@ def _comparison(
 
 
 def _claimed(
-    of_each: Mapping[str, tuple[Sequence[Point], object]], slo: Slo, searched: bool | None, race: Per | None
+    of_each: Mapping[str, tuple[Sequence[Point], object]], slo: Slo, searched: Searched | None, race: Per | None
 ) -> dict[str, dict[str, Claim]]:
     """The claims of searches, by deployment id. ``race``: the unit they race in; None: they do not race."""
     found = {name: claims(some, slo, searched) for name, (some, _) in of_each.items() if some and searched is not None}

@@ -20,6 +20,7 @@ from orchestrator.analysis.claim import Claim, Probed, at_levels, between_tokens
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
+from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.outcomes import targets
 from orchestrator.analysis.racing import SETTLED, against, lead_of
 from orchestrator.analysis.slo import JOINT
@@ -38,6 +39,14 @@ class Group(NamedTuple):
     model: str
     hardware: str
     emulated: bool
+
+
+class Searched(NamedTuple):
+    """How the capacity under a workload was searched. ``these``: for the limits that are asked about, or for others.
+    ``precision``: see ``Known``."""
+
+    these: bool
+    precision: float = PRECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +142,14 @@ def contender(
     )
 
 
-def claims(points: Sequence[Point], slo: Slo, searched: bool, at: int = 0) -> dict[str, Claim]:
+def claims(points: Sequence[Point], slo: Slo, searched: Searched, at: int = 0) -> dict[str, Claim]:
     """What probes of one workload on one deployment show, by control. ``at``: which of the SLOs that the points are
-    held against it is. ``searched``: see ``contender``."""
+    held against it is."""
     probes: dict[str, list[tuple[int, Probed]]] = {}
     for one in (repeat for point in points for repeat in point.repeats):
         met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
         ours, between = points[0].deployment.launched, between_tokens(slo)
-        probe = shown_by(one.point, one.point.level, met, searched, ours, between)
+        probe = shown_by(one.point, one.point.level, met, searched.these, ours, between)
         probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
     (shares,) = targets([slo])
     return {
@@ -148,6 +157,7 @@ def claims(points: Sequence[Point], slo: Slo, searched: bool, at: int = 0) -> di
             at_levels([probe for _, probe in sorted(some, key=lambda one: one[0])], shares),
             shares[0],
             control == "concurrency",
+            searched.precision,
         )
         for control, some in probes.items()
     }

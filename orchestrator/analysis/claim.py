@@ -46,9 +46,10 @@ MOST_CAPPED = 0.01  # of the requests of a probe that shows that a level holds, 
 Status = Literal[
     "converged", "cliff", "unresolved", "nothing_holds", "client_bound", "non_monotonic", "outraced", "budget"
 ]
-# what a probe can show: anything, only that its level fails, that requests came in faster than they were answered, that
-# the level fails, that the client is too slow, nothing
-Shows = Literal["all", "misses", "diverged", "fails", "client_bound", "nothing"]
+# what a probe can show: anything, only that its level fails, that requests came in faster than they were answered, only
+# that its level fails and no share (the slowest answers were not waited for), that the level fails, that the client is
+# too slow, nothing
+Shows = Literal["all", "misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def shown_by(
     load killed the server behind an endpoint nobody knows. ``between``: see ``between_tokens``."""
     valid = ("valid",) if between else ("valid", "stream_buffered")
     shows = _shows(point, valid, searched, ours)
-    met = met if shows in ("all", "misses", "diverged") else ()
+    met = met if shows in ("all", "misses", "diverged", "interrupted") else ()
     return Probed(level, met, shows, whole=point.ended_early is None, start=point.start)
 
 
@@ -160,6 +161,8 @@ def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -
     told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
     if point.status != "ok" or point.validity not in told or (ended == "fails" and not searched):
         return "nothing"
+    if point.validity == "interrupted":
+        return "interrupted"
     if point.validity in valid and ended != "fails" and (point.capped_share or 0.0) <= MOST_CAPPED:
         return "all"
     return "diverged" if ended in ("fails", "mixed") and point.validity == BACKLOG else "misses"
@@ -184,7 +187,7 @@ def _at_level(
     """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this level or above it, as
     many probes were slowed down by clients as give a level up; one of them is then enough here."""
     full = [one for one in probes if one.shows == "all"]
-    some = [one for one in probes if one.shows in ("all", "misses", "diverged")]
+    some = [one for one in probes if one.shows in ("all", "misses", "diverged", "interrupted")]
 
     def shown(of: Sequence[Probed]) -> tuple[Evidence, ...]:
         return tuple(evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked)
@@ -201,7 +204,7 @@ def _at_level(
     later = [one for one in full[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
     invalid = sum(one.shows in ("client_bound", "nothing") for one in probes)
-    flags = [[one.met[test] for one in probes if one.met] for test, _, _ in asked]
+    flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
     met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
     targets = [target for _, target, _ in asked]
     most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))  # over what may be

@@ -246,8 +246,8 @@ def spent(one: AtLevel, effort: Effort) -> bool:
 class Fit:
     """Attainment over levels, falling: pooled where neighbours disagree, straight between them (logit over log).
 
-    Below the lowest level that was probed the odds of a miss fall with the third power of the load. A level that failed,
-    or could not be measured, without figures counts as one where ``FEWEST`` requests missed.
+    Below the lowest level that was probed the odds of a miss fall with the third power of the load. A level without
+    figures that failed, or could not be measured, counts as one where ``FEWEST`` requests missed.
     """
 
     def __init__(self, levels: Sequence[AtLevel], target: float) -> None:

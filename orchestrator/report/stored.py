@@ -10,9 +10,10 @@ from functools import cached_property
 from orchestrator import __version__
 from orchestrator.analysis.answers import MADE_UP, UNKNOWN, Agreement, agreements
 from orchestrator.analysis.best import Comparison, best
-from orchestrator.analysis.capacity import Group, Missing
+from orchestrator.analysis.capacity import Group, Missing, Searched
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Point, load_points
+from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.engines import ENGINES
 from orchestrator.errors import InputError
@@ -112,11 +113,12 @@ class Experiment:
         groups = self.alike(points)
         return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
 
-    def searched(self, slo: Slo) -> dict[str, bool]:
-        """Workloads whose capacity the plan searches (``FindsCapacity``), and whether it does so under this SLO."""
+    def searched(self, slo: Slo) -> dict[str, Searched]:
+        """Workloads whose capacity the plan searches (``FindsCapacity``), and how, for questions about this SLO."""
         loads, known = (self.plan.loads, self.plan.slos) if self.plan is not None else ((), ())
         these = any((one.limits, one.attainment) == (slo.limits, slo.attainment) for one in known)
-        return {load.workload.name: these for load in loads if hasattr(STRATEGIES[load.search], "claims")}
+        found = [one for one in loads if hasattr(STRATEGIES[one.search], "claims")]
+        return {one.workload.name: Searched(these, one.precision or PRECISION) for one in found}
 
     @property
     def objective(self) -> Per | None:

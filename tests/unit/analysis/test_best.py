@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from orchestrator.analysis.best import best
-from orchestrator.analysis.capacity import Group, Missing, Per
+from orchestrator.analysis.capacity import Group, Missing, Per, Searched
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
@@ -591,9 +591,11 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     assert "attainment" not in profile
 
 
-def searched(sweep: Sweep, slo: str | None = None, these: bool = True, per: Per = "gpu") -> dict[str, Any]:
+def searched(
+    sweep: Sweep, slo: str | None = None, these: bool = True, per: Per = "gpu", precision: float = 0.15
+) -> dict[str, Any]:
     limits = parse_slo(slo) if slo else SLO
-    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": these})
+    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(these, precision)})
     (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
     return comparison  # type: ignore[no-any-return]
 
@@ -610,6 +612,20 @@ def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep
     assert answer["why"] == "not certain: one start: spread unknown"
     sweep.level("d1", 60, 1.0)
     assert searched(sweep)["ranking"][0]["capacity"]["status"] == "non_monotonic"
+
+
+def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(sweep: Sweep) -> None:
+    """What was shown once leads while the search is not over, and then what is claimed."""
+    for name, levels in (
+        ("d0", [(20, 1.0)] * 6 + [(22, 1.0)] * 2 + [(22.9, 0.5)]),
+        ("d1", [(10, 1.0)] * 12 + [(21, 0.5)]),
+    ):
+        sweep.deployment(name)
+        for level, good in levels:
+            sweep.level(name, level, good, repeat=sweep.count)
+    for precision, said in ((0.05, ["budget", "outraced"]), (0.15, ["converged", "budget"])):
+        ranking = searched(sweep, precision=precision)["ranking"]
+        assert [(one["level"], one["capacity"]["status"]) for one in ranking] == list(zip((20, 10), said, strict=True))
 
 
 def test_a_search_that_ended_before_it_knew_says_between_what_and_a_probe_never_shown_to_hold_is_no_answer(

@@ -17,6 +17,8 @@ from orchestrator.load.point import ClientStats, LoadPoint, SoFar, Target
 from orchestrator.load.validity import Verdict
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.report.capacities import capacity_documents
+from orchestrator.report.stored import Experiment
 from orchestrator.results.events import Event
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.results.spool import Part
@@ -145,6 +147,19 @@ def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it
     early = {row["level"]: row["ended_early"] for row in store.read("points").to_pylist()}
     assert early[max(early)] == "fails"
     assert "holds" in early.values()
+
+
+@pytest.mark.parametrize("precision", [0.5, 0.02])
+def test_what_is_stored_is_judged_at_the_precision_of_the_search(tmp_path: Path, precision: float) -> None:
+    world, store = world_of(), Store.open(str(tmp_path), "x")
+    text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
+    text = text.replace("duration: 60s", f"duration: 60s, precision: {precision}")
+    sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
+    told, experiment = last_claims(world)["fast"], Experiment(store)
+    assert told["status"] == ("unresolved" if precision < 0.1 else "converged")
+    assert (told["high"] / told["claim"] > 1.15) == (precision == 0.5)
+    (found,) = capacity_documents(experiment, experiment.points(*experiment.slos).current, experiment.slos)
+    assert [found[name] for name in ("claim", "high", "status")] == [told[name] for name in ("claim", "high", "status")]
 
 
 @pytest.mark.long

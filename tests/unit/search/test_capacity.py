@@ -243,13 +243,22 @@ def test_unresolved_is_said_by_a_search_that_ended_alone() -> None:
     assert ended(answer).claim.status == "unresolved"
 
 
-@pytest.mark.parametrize("shows", ["misses", "diverged", "fails", "client_bound", "nothing"])
+@pytest.mark.parametrize("shows", ["misses", "diverged", "interrupted", "fails", "client_bound", "nothing"])
 def test_what_was_saturated_aborted_or_slowed_down_never_holds(shows: Any) -> None:
     assert at_levels([Probed(4.0, flags(0.999), shows)] * 9, [TARGET])[0].verdict in (None, "fails")
 
 
 def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
     assert at_levels([Probed(4.0, flags(0.5), "misses")], [TARGET])[0].verdict == "fails"
+
+
+def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fails_or_nothing() -> None:
+    good, bad = ([0.1] * (400 - many) + [6.0] * many for many in (4, 200))
+    told = [probed(attempt(level, ttft_s, "interrupted"), level, SLO) for level, ttft_s in ((4.0, good), (8.0, bad))]
+    held, failed = at_levels(told, [TARGET])
+    assert (held.verdict, held.share, held.requests) == (None, None, 0)
+    assert (failed.verdict, failed.share) == ("fails", None)
+    assert known_of([held, failed], TARGET).wanted() == 4.0, "it is asked again"
 
 
 def test_a_search_ends_where_nothing_can_be_measured() -> None:
