@@ -18,7 +18,7 @@ from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, first_ok
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.endpoint import START_LEAD_S, EndpointRun
-from orchestrator.runner.measure import Attempt, Measurer
+from orchestrator.runner.measure import Measurer
 from orchestrator.runner.probe import Probed
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.todo import Todo
@@ -26,7 +26,7 @@ from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.spec.load import Level, hours, load_text
 
 DRAIN_S = 60.0  # for requests in flight when the budget ends
-GRACE_S = 5.0  # for requests in flight when the user ends a probe: without their answers it shows nothing
+GRACE_S = 5.0  # for them when the user ends a probe: without their answers it shows that a level fails, or nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class CapacitySearch:
 
     After a probe that ``clients`` clients slowed down, all are made with twice as many. ``tell`` hears the progress.
     When the plan's budget of wall time is used up, or ``stopped`` says so, the running probe ends and counts as far
-    as it came.
+    as it came. If answers to its requests are waited for in vain then (``DRAIN_S``, ``GRACE_S``), it can only show that
+    its level fails. One that came to nothing until then is left out.
     """
 
     plan: Plan  # of one endpoint, one workload and one SLO
@@ -86,7 +87,7 @@ class CapacitySearch:
         done = {one.measurement_id: one for one in attempt_data(self.store, committed.values())}
         todo = Todo(self.plan, deployment, done)
         cluster = LocalCluster(self.store, 2 * self.clients)
-        attempt: Attempt | None = None
+        failure: Failure | None = None
         try:
             measurer = self._measurer(cluster, self.clients)
             while not self._over():
@@ -98,17 +99,22 @@ class CapacitySearch:
                 few = len(measurer.clients.addresses) == self.clients
                 watch = todo.watch
                 attempt = measurer.measure(run.load, few, watch and replace(watch, over=self._over))
-                if attempt.interrupted or attempt.loaded is None:
+                failure = attempt.failure
+                if failure is not None and self._over():  # it might not have failed, had it gone on
+                    self.tell(Event("stopping", f"{level_words(found[0])}: left out: {failure.sentence}"))
+                    failure = None
+                    break
+                if attempt.loaded is None:
                     break
                 outcome = run.commit(self.store, attempt)
-                tries[asked.measurement_id] += attempt.failure is not None
-                if attempt.failure is not None and attempt.failure.kind is FailureKind.CLIENT_BOUND:
-                    self.tell(Event("retry", attempt.failure.sentence))
+                tries[asked.measurement_id] += failure is not None
+                if failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
+                    self.tell(Event("retry", failure.sentence))
                     measurer.clients.release()
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue
                 done |= {one.measurement_id: one for one in (outcome,) if isinstance(one, AttemptData)}
-                if attempt.failure is not None:  # the load may have caused it, or the server may be gone
+                if failure is not None:  # the load may have caused it, or the server may be gone
                     break
                 todo.close(outcome)
                 known = claim_words(found[0].level.control, todo.claims(load.workload.name))
@@ -119,7 +125,6 @@ class CapacitySearch:
         finally:
             cluster.close()
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
-        failure = attempt.failure if attempt is not None and not attempt.interrupted else None
         return Found(todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped())
 
     def _over(self) -> bool:
@@ -134,7 +139,7 @@ class CapacitySearch:
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         replicas, borrowed = Replicas((), (self.target,)), cluster.clients(clients, {})
-        return Measurer(replicas, borrowed, stopped=self._impatient, tell=self.tell, lead_s=START_LEAD_S)
+        return Measurer(replicas, borrowed, stopped=self._impatient, tell=self.tell, lead_s=START_LEAD_S, keeps=True)
 
 
 def _ahead(todo: Todo) -> NextProbe | None:

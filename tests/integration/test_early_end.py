@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import subprocess
 import sys
@@ -16,8 +17,11 @@ import pytest
 from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads.random import RandomWorkload
-from orchestrator.runner.endpoint import measure_here
+from orchestrator.results.store import Store
+from orchestrator.runner import find_capacity
+from orchestrator.runner.endpoint import measure_here, plan_of
 from orchestrator.runner.measure import Attempt
+from orchestrator.runner.probe import Probed
 from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
@@ -107,6 +111,45 @@ def test_what_holds_only_because_less_is_sent_than_is_due_never_holds() -> None:
     loaded = probe(200, 0.1, slos=(late,), max_in_flight=SLOTS, duration_s=4.0).loaded
     assert loaded is not None
     assert loaded.early is None or loaded.early.outcome == "fails"
+
+
+def test_a_search_that_the_user_ends_keeps_a_probe_with_requests_that_never_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are left out: its rows are stored, and show neither that its level holds nor a share."""
+    answer, sent = slots(0.04), itertools.count()
+
+    async def answer_most(request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if request.body and next(sent) % 12 == 5:
+            await asyncio.sleep(3600)
+        await answer(request, reader, writer)
+
+    monkeypatch.setattr(find_capacity, "GRACE_S", 0.5)
+    with serving(answer_most) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        plan = plan_of(
+            {
+                "version": 1, "name": "x", "model": "m1", "deployments": {"engine": "endpoint", "url": url},
+                "workloads": [{"name": "w", "input_tokens": 1, "output_tokens": 2}],
+                "load": {"search": "capacity", "control": "request_rate", "duration": "30s"},
+                "slos": {"fast": {"ttft": "500ms", "attainment": 0.9}},
+            }
+        )  # fmt: skip
+        ends_s = time.monotonic() + 4.0
+        search = find_capacity.CapacitySearch(
+            plan=plan,
+            target=Target(url, "m1"),
+            probed=Probed(Dialect("openai_completions", "/v1/completions", True), None),
+            store=Store.open(str(tmp_path), "x"),
+            stopped=lambda: time.monotonic() > ends_s,
+        )
+        found = search.run()
+    (probe,) = found.probes
+    (level,) = found.claim.levels
+    assert (probe.status, probe.point.validity, probe.point.ended_early) == ("ok", "interrupted", "undecided")
+    assert len(probe.request_ok) > 20
+    assert probe.request_ok.all(), "those that never end have no rows"
+    assert (found.failure, found.interrupted, level.verdict, level.share) == (None, True, None, None)
 
 
 SEARCH = "--find-capacity --control concurrency --slo ttft<=80ms,attainment>=0.9 --duration 20s --input-tokens 1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -288,26 +289,54 @@ class SlowMeasurer(BoundMeasurer):
         return Attempt(verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows))
 
 
+def of_endpoint(tmp_path: Path, clock: Clock, told: list[Any], more: str = "", **given: Any) -> CapacitySearch:
+    return CapacitySearch(
+        plan=endpoint_plan(more),
+        target=Target("http://127.0.0.1:9", "m"),
+        probed=Probed(Dialect("openai_completions", "/v1/completions"), None),
+        store=Store.open(str(tmp_path), "x"),
+        tell=told.append,
+        clock=clock,
+        **given,
+    )
+
+
 @pytest.mark.parametrize("by_user", [False, True])
 def test_a_search_of_an_endpoint_ends_by_its_budget_or_by_the_user_and_says_what_it_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_user: bool
 ) -> None:
-    clock, told = Hours(), list[Event]()
+    clock, told = Hours(), list[Any]()
     measurer = SlowMeasurer(clock)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
-    found = CapacitySearch(
-        plan=endpoint_plan("" if by_user else "budget: {wall: 250s}"),
-        target=Target("http://127.0.0.1:9", "m"),
-        probed=Probed(Dialect("openai_completions", "/v1/completions"), None),
-        store=Store.open(str(tmp_path), "x"),
-        tell=lambda item: told.append(item) if isinstance(item, Event) else None,
-        stopped=lambda: by_user and clock.seconds > 250,
-        clock=clock,
-    ).run()
+    more = "" if by_user else "budget: {wall: 250s}"
+    found = of_endpoint(tmp_path, clock, told, more, stopped=lambda: by_user and clock.seconds > 250).run()
     assert measurer.over == [False, False, True]
     assert (len(found.probes), found.claim.status, found.interrupted) == (3, "budget", by_user)
     assert found.next is not None
     assert found.next.words in told[-1].text
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CLIENT_BOUND, FailureKind.NO_REQUEST_OK])
+@pytest.mark.parametrize("by_user", [False, True])
+def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_user: bool, kind: FailureKind
+) -> None:
+    clock, told = Hours(), list[Any]()
+    measurer = SlowMeasurer(clock)
+    whole = measurer.measure
+
+    def measure(load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+        attempt = whole(load, more_clients, watch)
+        return attempt if clock.seconds < 150 else replace(attempt, failure=Failure(kind, "Too young."))
+
+    monkeypatch.setattr(measurer, "measure", measure)
+    monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
+    stopped = {"stopped": lambda: clock.seconds > 150} if by_user else {}
+    search = of_endpoint(tmp_path, clock, told, "" if by_user else "budget: {wall: 150s}", **stopped)
+    found = search.run()
+    assert (len(found.probes), found.failure, found.interrupted) == (1, None, by_user)
+    assert [one.status for one in search.store.commits()] == ["ok"]
+    assert "left out: Too young." in told[-1].text
 
 
 class DeadlyRun(QueueRun):
