@@ -21,7 +21,7 @@ _STATUS = {
     "cliff": "just above the claim hardly any request holds the limits",
     "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
     "nothing_holds": "not even the lowest level does that gives a probe enough requests",
-    "budget": "the search ended before it knew what it could: the same again goes on",
+    "budget": "the search ended before it knew what it could",
     "non_monotonic": "a level holds above one that fails: the engine is not the same all the time",
     "client_bound": "the client was too slow to tell: try more --clients",
 }
@@ -75,7 +75,8 @@ def search_text(found: Document) -> Iterator[str]:
     said = f"holds {load_text(one['control'], claim)}" if claim is not None else once
     bounds = f"between {low:g} and {'more' if high is None else f'{high:g}'}"
     yield say(f"{said}, 95 % bounds {bounds} ({one['status']})", "green" if one["status"] == "converged" else "yellow")
-    yield f"{one['status']}: {_STATUS[one['status']]}"
+    goes_on = one["results"] and one["status"] == "budget"
+    yield f"{one['status']}: {_STATUS[one['status']]}" + (": the same command goes on" if goes_on else "")
     yield from _run_on(one)
     yield from (say(f"note: {plain(note)}", "yellow") for note in one["notes"])
     if one["emulated"]:
@@ -88,7 +89,7 @@ def _run_on(one: dict[str, Any]) -> Iterator[str]:
     if ahead is not None:
         level = load_text(one["control"], ahead["level"])
         apart = f"; what fails lies {high / claim - 1:.0%} above the claim" if claim and high else ""
-        yield f"Running on, it would probe {level} next, for about {hours(ahead['seconds'])}{apart}."
+        yield f"With as much time again it would probe {level} next, for about {hours(ahead['seconds'])}{apart}."
     elif claim and high and one["status"] == "converged":
         yield f"What fails lies {high / claim - 1:.0%} above the claim: a smaller --precision brings them nearer."
 

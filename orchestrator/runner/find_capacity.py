@@ -44,8 +44,8 @@ class NextProbe:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would probe if it ran on.
-    ``failure``: of the probe that ended it; ``interrupted``: the user ended it."""
+    """The result of a search. ``probes``: all committed ones, oldest first. ``next``: what it would probe with as much
+    time again. ``failure``: of the probe that ended it; ``interrupted``: the user ended it."""
 
     claim: Claim
     probes: list[AttemptData]
@@ -74,7 +74,8 @@ class CapacitySearch:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self._ends_s = self.clock.now_s() + ((self.plan.budget and self.plan.budget.wall) or math.inf)
+        self._budget_s = (self.plan.budget and self.plan.budget.wall) or math.inf
+        self._ends_s = self.clock.now_s() + self._budget_s
         self._over_s = math.inf
 
     def run(self) -> Found:
@@ -124,6 +125,7 @@ class CapacitySearch:
                 self.tell(Event("measured", f"{level_words(found[0])}: {said}; {known}{ahead}", data=left))
         finally:
             cluster.close()
+        todo.hurry(self._budget_s)
         probes = sorted(done.values(), key=lambda one: one.created_unix_ns)
         return Found(todo.claims(load.workload.name)[slo.name], probes, _ahead(todo), failure, self.stopped())
 

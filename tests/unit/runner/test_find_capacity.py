@@ -316,6 +316,28 @@ def test_a_search_of_an_endpoint_ends_by_its_budget_or_by_the_user_and_says_what
     assert found.next.words in told[-1].text
 
 
+def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, levels = Hours(), list[float]()
+    measurer = SlowMeasurer(clock)
+
+    def measure(load: LoadPoint, more_clients: bool, watch: Watch | None) -> Attempt:
+        clock.seconds += 100.0
+        levels.append(load.level.value)
+        late = np.random.default_rng(load.seed).random(2000) < 0.2 * (levels[-1] / 20) ** 3
+        rows = (request(at, 10.0 * at, first_ms=10.0 * at + (900 if one else 5)) for at, one in enumerate(late))
+        return Attempt(verdict=Verdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=requests(*rows)))
+
+    monkeypatch.setattr(measurer, "measure", measure)
+    monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
+    found = of_endpoint(tmp_path, clock, [], "budget: {wall: 450s}").run()
+    before = len(levels)
+    of_endpoint(tmp_path, clock, [], "budget: {wall: 450s}").run()
+    assert found.next is not None
+    assert found.next.level.value == levels[before]
+
+
 @pytest.mark.parametrize("kind", [FailureKind.CLIENT_BOUND, FailureKind.NO_REQUEST_OK])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
