@@ -196,7 +196,8 @@ class Known:
         lowest = self.levels[0]
         pointless = (lowest.blocked and not lowest.client_bound) or 0 < lowest.requests < FEWEST
         if not up and lowest.verdict is None and pointless:
-            return None
+            young = not lowest.blocked and not lowest.whole and lowest.probes < MOST_REPEATS  # its search was over
+            return lowest.level if young else None
         return further if further not in tried and LOWEST < further < HIGHEST else None
 
     def _inside(self, confirms_last: bool, left_s: float, effort: Effort) -> float | None:

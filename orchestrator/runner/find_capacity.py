@@ -111,6 +111,7 @@ class CapacitySearch:
                 tries[asked.measurement_id] += failure is not None
                 if failure is not None and failure.kind is FailureKind.CLIENT_BOUND:
                     self.tell(Event("retry", failure.sentence))
+                    failure = None
                     measurer.clients.release()
                     measurer = self._measurer(cluster, 2 * self.clients)
                     continue

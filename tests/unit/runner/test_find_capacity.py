@@ -338,6 +338,20 @@ def test_what_it_would_probe_next_is_what_another_run_with_that_budget_probes_fi
     assert found.next.level.value == levels[before]
 
 
+def test_a_budget_that_ends_before_what_a_slow_client_spoiled_is_repeated_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, measurer = Hours(), BoundMeasurer()
+
+    def release() -> None:
+        clock.seconds += 10.0
+
+    measurer.clients.release = release
+    monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
+    found = of_endpoint(tmp_path, clock, [], "budget: {wall: 5s}").run()
+    assert (len(measurer.seeds), found.failure) == (1, None)
+
+
 @pytest.mark.parametrize("kind", [FailureKind.CLIENT_BOUND, FailureKind.NO_REQUEST_OK])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(

@@ -231,6 +231,15 @@ def test_nothing_holds_down_to_a_rate_that_gives_a_probe_too_few_requests() -> N
     assert lowest * 600 < 150
 
 
+def test_a_probe_that_was_too_young_when_its_search_ended_does_not_say_that_nothing_holds() -> None:
+    tier = Tier(False, SLO)
+    for one in (Probed(16.0, flags(0.01, 60), whole=False), Probed(8.0, flags(0.01, 4), whole=False)):
+        tier.tell(one)
+    assert (tier.claim.status, tier.known.wanted()) == ("budget", 8.0)
+    tier.tell(Probed(8.0, flags(0.01, 4), whole=True))
+    assert (tier.claim.status, tier.known.wanted()) == ("nothing_holds", None)
+
+
 def test_unresolved_is_said_by_a_search_that_ended_alone() -> None:
     told: list[Probed] = []
 
