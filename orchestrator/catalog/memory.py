@@ -74,7 +74,7 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     If the checkpoint's size is known, the parts are scaled to it: it includes scales, zero points, unquantized modules
     and encoders that no formula counts.
     """
-    computed = _computed(facts, dtype_bytes(dtype), _loaded(facts.quantization, online_quantization(quantization)))
+    computed = _computed(facts, dtype_bytes(dtype), loaded(facts.quantization, quantization))
     if not facts.checkpoint_bytes:
         return computed
     if facts.quantization is not None and facts.quantization.method == "gguf":  # all parts alike
@@ -90,8 +90,10 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     return _times(computed, max(0.0, factor), "layers", "kv_projection", "experts")
 
 
-def _loaded(stored: Quantization | None, online: Quantization | None) -> Quantization | None:
-    """The quantization in memory: ``online`` for 16-bit checkpoints; those in FP8 may be quantized further."""
+def loaded(stored: Quantization | None, asked: str | None) -> Quantization | None:
+    """The quantization in memory: the one ``asked`` for where a 16-bit checkpoint is quantized while it loads; those in
+    FP8 may be quantized further."""
+    online = online_quantization(asked)
     if stored is None or online is None or stored.method != "fp8" or online.bits >= stored.bits:
         return stored or online
     parts = ("experts",) if online.experts_only else ("attention", "mlp", "experts")

@@ -29,6 +29,7 @@ _SYSTEMS = {
     "GB200-186GB": "gb200", "B300-288GB": "b300_sxm", "A100-80GB": "a100_sxm", "A100-PCIe-80GB": "a100_pcie",
     "L4-24GB": "l4", "L40S-48GB": "l40s", "RTX-PRO-6000-96GB": "rtx_pro_6000_server",
 }  # fmt: skip
+_KV_TYPES = dict.fromkeys(("auto", "bfloat16", "bf16", "float16"), "bfloat16")  # those of FP8 begin with fp8
 _ONLINE = {"fp8 per tensor": "fp8", "fp8 per channel": "fp8", "fp8 per block": "fp8_block"}
 _AHEAD = 512  # tokens over which the growth of a decode step with its context is taken
 _PROBE = 1024  # tokens of the prompt and of the context that a deployment is tried with
@@ -99,12 +100,17 @@ def tables_of(settings: EngineSettings, facts: ModelFacts, device: Accelerator, 
 
 def _precision(settings: EngineSettings, facts: ModelFacts) -> dict[str, str]:
     """Of the KV cache and attention; of products where the engine quantizes while it loads. Else the config says it."""
-    cache_type = "fp8" if (settings.kv_cache_dtype or "").startswith("fp8") else "bfloat16"
-    words = {"kvcache_quant_mode": cache_type, "fmha_quant_mode": "bfloat16"}
-    if settings.quantization and facts.quantization is None:
+    cache_type, asked, stored = memory.kv_cache_dtype(facts, settings), settings.quantization, facts.quantization
+    mode = "fp8" if cache_type.startswith("fp8") else _KV_TYPES.get(cache_type)
+    if mode is None:
+        raise NoRow(f"the tables have no KV cache in {cache_type}")
+    if settings.dtype in memory.FLOAT32:
+        raise NoRow(f"the tables have no dtype {settings.dtype}")
+    words = {"kvcache_quant_mode": mode, "fmha_quant_mode": "bfloat16"}
+    if asked and (stored is None or memory.loaded(stored, asked) != stored):
         scheme = memory.kernel_scheme(facts, settings)
-        if scheme not in _ONLINE:
-            raise NoRow(f"the tables have no quantization {settings.quantization}")
+        if stored is not None or scheme not in _ONLINE:
+            raise NoRow(f"the tables have no quantization {asked}" + (f" of {stored.method}" if stored else ""))
         words |= dict.fromkeys(("gemm_quant_mode", "moe_quant_mode"), _ONLINE[scheme])
     return words
 
@@ -116,9 +122,7 @@ def _compiled(config: str, system: str, backend: str, words: tuple[tuple[str, An
     try:
         from aiconfigurator_core.sdk import EngineHandle
     except ImportError as error:
-        raise InputError(
-            f"predictions from tables need the extra: llm-serving-orchestrator[tables] ({error})"
-        ) from error
+        return f"tables of kernels need the extra: llm-serving-orchestrator[tables] ({error})"
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_named(json.loads(config))), encoding="utf-8")
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
+from orchestrator.catalog.quantization import quantization_from_config
 from orchestrator.emulator import tables
 from orchestrator.emulator.model import Replica, replica
 from orchestrator.emulator.profile import Constants
@@ -20,6 +23,7 @@ MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 HOST = Constants(
     tables=True, step_overhead_s=1e-3, sequence_overhead_s=1e-5, prefill_layer_overhead_s=0.0, request_overhead_s=0.02
 )
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 
 
 class Kernels:
@@ -40,10 +44,14 @@ class Kernels:
         return sum(parts), *parts
 
 
-def a_replica(constants: Constants = HOST, device: str = "H100", **changes: Any) -> Replica:
-    """Of Llama-3.1-8B in vLLM."""
-    settings, facts, found = EngineSettings(engine="vllm", model=MODEL, **changes), model_facts(MODEL), find(device)
+def a_replica(
+    constants: Constants = HOST, device: str = "H100", stored: dict[str, Any] | None = None, **changes: Any
+) -> Replica:
+    """Of Llama-3.1-8B in vLLM. ``stored``: the quantization_config of its checkpoint."""
+    settings = EngineSettings(**{"engine": "vllm", "model": MODEL} | changes)
+    facts, found = model_facts(MODEL), find(device)
     assert facts and found
+    facts = replace(facts, quantization=quantization_from_config(stored))
     return replica(settings, facts, found, constants)
 
 
@@ -87,11 +95,50 @@ def test_constants_that_are_not_given_are_those_fitted_on_the_tables(in_the_tabl
         ({"pipeline_parallel_size": 2}, "without pipeline stages"),
         ({"enforce_eager": True}, "with CUDA graphs"),
         ({"quantization": "bitsandbytes"}, "no quantization bitsandbytes"),
+        ({"quantization": "quark_mxfp4", "engine": "sglang", "stored": FP8}, "no quantization quark_mxfp4 of fp8"),
+        ({"dtype": "float32"}, "no dtype float32"),
+        ({"kv_cache_dtype": "int8"}, "no KV cache in int8"),
+        ({"kv_cache_dtype": "mxfp8", "engine": "sglang"}, "no KV cache in mxfp8"),
+        ({"stored": FP8 | {"kv_cache_quant_algo": "nvfp4"}}, "no KV cache in nvfp4"),
     ],
 )
 def test_what_the_tables_have_no_row_for_is_said(in_the_tables: None, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(NoRow, match=why):
         a_replica(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cache", "products"),
+    [
+        ({}, "bfloat16", None),
+        ({"kv_cache_dtype": "bf16", "engine": "sglang"}, "bfloat16", None),
+        ({"kv_cache_dtype": "fp8_e4m3", "quantization": "fp8"}, "fp8", "fp8"),
+        ({"stored": FP8 | {"kv_cache_quant_algo": "FP8"}}, "fp8", None),
+        ({"stored": FP8 | {"kv_cache_quant_algo": "FP8"}, "kv_cache_dtype": "bfloat16"}, "bfloat16", None),
+        ({"stored": FP8, "quantization": "fp8"}, "bfloat16", None),
+    ],
+)
+def test_kernels_are_those_of_the_kv_cache_and_of_what_is_quantized_while_loading(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], cache: str, products: str | None
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def compiled(config: str, system: str, backend: str, words: tuple[tuple[str, Any], ...]) -> Any:
+        asked.append(dict(words))
+        return Kernels()
+
+    monkeypatch.setattr(tables, "_compiled", compiled)
+    a_replica(**changes)
+    assert [(one["kvcache_quant_mode"], one.get("gemm_quant_mode")) for one in asked] == [(cache, products)]
+
+
+def test_without_the_package_the_tables_have_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core", None)
+    monkeypatch.setitem(sys.modules, "aiconfigurator_core.sdk", None)
+    tables._compiled.cache_clear()
+    with pytest.raises(NoRow, match=r"need the extra: llm-serving-orchestrator\[tables\]"):
+        a_replica()
+    tables._compiled.cache_clear()
 
 
 def test_a_shape_beyond_the_tables_is_said_in_one_line(in_the_tables: None) -> None:
