@@ -144,6 +144,7 @@ class ModelRules:
     whole_replicas: bool = False  # without expert parallelism every data-parallel rank has all experts
     # Whether it accepts (``quantization`` asked for, method of the checkpoint); None: not known.
     takes: Callable[[str, str], bool] | None = None
+    own_wins: frozenset[str] = frozenset()  # methods of checkpoints that stay in effect, whatever is asked for
     allowed_by: Mapping[str, str] = field(default_factory=dict)  # method that it refuses -> flag that allows it
     not_on_amd: frozenset[str] = frozenset()  # methods that it has for NVIDIA's GPUs only
     unknown_methods: frozenset[str] = frozenset()  # methods of other engines that it does not have
@@ -158,6 +159,11 @@ class ModelRules:
     min_capability: Mapping[str, int] = field(default_factory=dict)  # quantization -> compute capability times ten
     float32_methods: frozenset[str] | None = None  # methods of min_capability with float32 kernels; None: not known
     cpu: CpuKernels | None = None  # None: not known
+
+    def method(self, asked: str | None, stored: Quantization | None) -> str:
+        """The quantization in effect: the one asked for, else or where it wins the checkpoint's; empty without any."""
+        own = stored.method if stored else ""
+        return own if own in self.own_wins else asked or own
 
     def cut_group(
         self, stored: Quantization, width: int, hardware: Hardware, name: str
@@ -177,7 +183,7 @@ class ModelRules:
     ) -> Iterator[tuple[Literal["risky", "impossible"], str]]:
         """What the engine has no kernel for, as far as is known: float32 with most methods, on CPUs most schemes."""
         stored, scheme, kind = facts.quantization, kernel_scheme(facts, settings), kv_cache_dtype(facts, settings)
-        method, wide = settings.quantization or (stored.method if stored else ""), settings.dtype in FLOAT32
+        method, wide = self.method(settings.quantization, stored), settings.dtype in FLOAT32
         sixteen_bits = self.float32_methods is not None and method in self.min_capability.keys() - self.float32_methods
         cpu = self.cpu if hardware.is_cpu else None
         if wide and (sixteen_bits or (cpu and not cpu.schemes.get(scheme, True))):

@@ -68,6 +68,7 @@ PREFILL_GRAPHS = (
 )
 ATTENTION_RANKS = (0, 5, 23)  # first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
 BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
+OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})  # with these --quantization has no effect
 # Of a checkpoint's method -> what else --quantization may say of it.
 KERNELS = {
     "awq": ("awq_marlin", "moe_wna16"),
@@ -189,7 +190,7 @@ def _verified(spec: Speculative, settings: EngineSettings) -> int:
 def _takes(asked: str, stored: str) -> bool:
     """``configs/model_config.py: _verify_quantization``: of ModelOpt's checkpoints it goes on with their own method,
     whatever is asked; these two quantize what is quantized already."""
-    if stored in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
+    if stored in OWN_WINS:
         return (asked, stored) != ("nvfp4_online", "modelopt_fp4")
     return asked in (stored, "quark_mxfp4", *KERNELS.get(stored, ())) or (asked == "humming" and stored != "mxfp4")
 
@@ -342,6 +343,7 @@ ENGINE = Engine(
         whole_replicas=True,
         moves_memory=ATTENTION_FLAGS,
         takes=_takes,
+        own_wins=OWN_WINS,
         experts_while_loading=frozenset({"modelopt_fp4"}),
         unknown_methods=frozenset({"fbgemm_fp8", "torchao"}),
         not_on_amd=frozenset(  # configs/model_config.py: rocm_supported_quantization

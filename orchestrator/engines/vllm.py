@@ -26,7 +26,7 @@ CPU_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; overrides --kv-cache-memory-b
 CPU_KV_BYTES = 1 << 30  # per rank; by default every rank takes 92 % of the node's memory
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 # Checkpoints whose own method overrides --quantization, and further values that it may have for others.
-OWN_WINS = ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4")
+OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "auto-round", "mxfp4"})
 KERNELS = {name: (f"auto_{name}", f"{name}_marlin", "marlin", "moe_wna16") for name in ("awq", "gptq")} | {
     "fp8": ("deepseek_v4_fp8",)
 }
@@ -241,6 +241,7 @@ ENGINE = Engine(
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,
         takes=_takes,
+        own_wins=OWN_WINS,
         unknown_methods=frozenset({"bitsandbytes", "gguf"}),
         not_on_amd=frozenset(  # platforms/rocm.py: supported_quantization
             ("moe_wna16", "experts_int8", "humming", "int8_per_channel_weight_only", "nvfp4_per_token")

@@ -189,13 +189,13 @@ def _experts(case: Case) -> Found:
 
 def _quantization(case: Case) -> Found:
     asked, stored, rules = case.settings.quantization, case.facts.quantization, case.rules
-    method = asked or (stored.method if stored else "")
-    if (flag := rules.allowed_by.get(method)) and not command.among(case.settings, (flag,)):
-        yield "impossible", f"quantization {method} is deprecated, and refused without extra_args: {{{flag}: true}}"
+    method, named = rules.method(asked, stored), asked or (stored.method if stored else "")
+    if (flag := rules.allowed_by.get(named)) and not command.among(case.settings, (flag,)):
+        yield "impossible", f"quantization {named} is deprecated, and refused without extra_args: {{{flag}: true}}"
     if case.hardware.is_amd and method in rules.not_on_amd:
         yield "impossible", f"quantization {method} is one that this engine has on NVIDIA's GPUs only"
-    if method in rules.unknown_methods:
-        yield "risky", f"quantization {method} is not part of this engine, unless a plugin adds it"
+    if named in rules.unknown_methods:
+        yield "risky", f"quantization {named} is not part of this engine, unless a plugin adds it"
     if asked is None:
         return
     needed = f"quantization {asked} needs a checkpoint made for it, {case.facts.model} "
@@ -203,9 +203,9 @@ def _quantization(case: Case) -> Found:
         unnamed = asked in rules.stored_methods and not _is_unquantized(case.facts)
         said = "may be one: its config names no quantization" if unnamed else f"is {case.facts.dtype}"
         yield "risky" if unnamed else "impossible", needed + said
-    of_experts = asked in quantization.MOE_ONLY | rules.experts_while_loading
-    if of_experts and not case.facts.shape.num_experts and (stored is None or stored.method != asked):
-        yield "risky", f"quantization {asked} is for experts, the model has none"
+    of_experts = method in quantization.MOE_ONLY | rules.experts_while_loading
+    if of_experts and not case.facts.shape.num_experts and (stored is None or stored.method != method):
+        yield "risky", f"quantization {method} is for experts, the model has none"
     if stored is None or stored.method == "unknown" or rules.takes is None:
         return
     if not rules.takes(asked, stored.method):
@@ -252,14 +252,14 @@ def _capability(case: Case) -> Found:
         return
     major, minor = case.device.capability
     has, settings, name = major * 10 + minor, case.settings, case.device.name
-    method = settings.quantization or (case.facts.quantization.method if case.facts.quantization else None)
-    needs = case.rules.min_capability.get(method or "", 0)
+    method = case.rules.method(settings.quantization, case.facts.quantization)
+    needs = case.rules.min_capability.get(method, 0)
     if has < needs:
         yield "impossible", f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
     if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
         refused = case.rules.min_capability.get("bfloat16", 0) > has
         yield "impossible" if refused else "risky", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}"
-    if method is not None and "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
+    if "fp8" in method and needs <= has < NATIVE_FP8_CAPABILITY:
         yield "risky", f"{name} has no FP8 units: {method} runs as weights only, if at all"
     if "fp8" in (settings.kv_cache_dtype or "") and has < NATIVE_FP8_CAPABILITY:
         yield "risky", f"kv_cache_dtype {settings.kv_cache_dtype} on {name}, which has no FP8 units"

@@ -27,3 +27,20 @@ def test_what_an_engine_takes_beside_a_checkpoints_own_method_is_what_is_judged(
     on_gpus = set(checkpoint.get("on_gpus", {}).get(engine, ()))  # with kernels that a CPU does not have
     assert judged - on_gpus == set(asked if taken == "all" else taken)
     assert on_gpus <= judged
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "asked", "effective"),
+    [
+        ("vllm", "mxfp4", "nvfp4_per_token", "mxfp4"),
+        ("vllm", "awq", "awq_marlin", "awq_marlin"),
+        ("sglang", "modelopt-fp8", "mxfp8", "modelopt"),
+        ("sglang", "fp8", "nvfp4_online", "nvfp4_online"),
+        ("sglang", "fp8", None, "fp8"),
+    ],
+)
+def test_the_method_in_effect_is_the_checkpoints_where_the_engine_keeps_it(
+    engine: str, name: str, asked: str | None, effective: str
+) -> None:
+    stored = quantization_from_config(RECORDED["checkpoints"][name]["config"])
+    assert ENGINES[engine].rules.method(asked, stored) == effective

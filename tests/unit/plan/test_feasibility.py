@@ -74,6 +74,7 @@ def test_what_cannot_work_is_impossible_with_the_sentence_why(model: str, change
     ("model", "changes"),
     [
         (LLAMA_8B, {"tensor_parallel_size": 8}),
+        (GPT_OSS, {"quantization": "nvfp4_per_token"}),  # the checkpoint's mxfp4 wins
         (LLAMA_8B, {"tensor_parallel_size": 16, "nnodes": 2}),  # 8 KV heads repeated over 16 ranks
         (LLAMA_8B, {"pipeline_parallel_size": 5}),
         (LLAMA_8B, {"max_model_len": 131072}),
