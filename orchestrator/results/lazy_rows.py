@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from orchestrator.errors import DamagedError
 from orchestrator.results.schemas import schema_of
 from orchestrator.results.spool import Part
 
@@ -17,7 +19,7 @@ class LazyRows:
 
     ``sources``: Parquet files, of any schema version, which hold so many ``rows``. ``by``: the column that orders them;
     else they come as they were written. Texts of a column are dictionaries: many rows say the same. Raises OSError or
-    ValueError for what is not Parquet or holds other rows.
+    ValueError for what is not Parquet or holds other rows, and when rows cannot be read later DamagedError.
     """
 
     def __init__(self, table: str, sources: Sequence[pa.NativeFile], rows: int, by: str | None = None) -> None:
@@ -50,16 +52,26 @@ class LazyRows:
         """All columns, as they were written, at most so many rows at a time."""
         for file in self._files:
             absent = [field for field in self._schema if field.name not in file.schema_arrow.names]
-            for batch in file.iter_batches(max_chunksize, use_threads=False):
-                for field in absent:
-                    batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
-                yield batch
+            with _reading("rows"):
+                for batch in file.iter_batches(max_chunksize, use_threads=False):
+                    for field in absent:
+                        batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+                    yield batch
 
     @staticmethod
     def _read(file: pq.ParquetFile, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         if name not in file.schema_arrow.names:  # an older version wrote it
             return pa.chunked_array([pa.nulls(file.metadata.num_rows, kind)])
-        return file.read([name], use_threads=False).column(0)
+        with _reading(name):
+            return file.read([name], use_threads=False).column(0)
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # its storage fails, or it was changed since it was opened
+        raise DamagedError(f"{what} cannot be read: {error}") from error
 
 
 Rows = pa.Table | LazyRows  # in the schema of their table

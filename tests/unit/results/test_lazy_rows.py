@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orchestrator.errors import DamagedError
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.schemas import TOKEN_EVENTS
 from orchestrator.results.spool import Part
@@ -44,3 +47,14 @@ def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> 
         LazyRows("requests", [pa.BufferReader(part.content)], rows=2)
     with pytest.raises((OSError, ValueError)):
         LazyRows("requests", [pa.BufferReader(b"no Parquet")], rows=1)
+
+
+def test_a_file_that_is_cut_off_after_it_was_opened_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+    path.write_bytes(Part.of("token_events", events({0: [20]})).content)
+    found = LazyRows("token_events", [pa.OSFile(str(path))], rows=1)
+    path.write_bytes(b"")
+    with pytest.raises(DamagedError, match="gaps_us cannot be read"):
+        found["gaps_us"]
+    with pytest.raises(DamagedError, match="rows cannot be read"):
+        list(found.to_batches(max_chunksize=8))
