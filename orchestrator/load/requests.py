@@ -186,8 +186,12 @@ def parse_url(url: str) -> Origin:
         raise InputError(f"{url!r} is not a URL of a server: give http://HOST:PORT or https://HOST")
     if parts.query or parts.fragment or parts.username:
         raise InputError(f"the URL of {host!r} may hold no user, query or fragment; keys go into --api-key-env")
-    if port == 0 or not re.fullmatch("[!-~]*", host + parts.path):
-        raise InputError(f"{url!r} may hold neither port 0 nor spaces nor letters beyond ASCII: percent-encode them")
+    if port == 0:
+        raise InputError(f"{url!r} names port 0, which no server has")
+    if not re.fullmatch("[!-~]+", host):
+        raise InputError(f"the host of {url!r} holds spaces or letters beyond ASCII: give its punycode (xn--…)")
+    if not re.fullmatch("[!-~]*", parts.path):
+        raise InputError(f"the path of {url!r} holds spaces or letters beyond ASCII: percent-encode them")
     tls = parts.scheme == "https"
     return Origin(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import InputError
 from orchestrator.load import requests as module
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
@@ -120,3 +121,16 @@ def test_chat_keeps_the_answer_as_text_and_forgets_a_session_after_its_last_turn
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
     made.answered(entry(0, 1, 2), second, Parsed(texts=[]), 3)
     assert len(content(made.take(entry(0, 1, 2)))["messages"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://münchen.example:8000", r"host .* punycode \(xn--…\)"),
+        ("http://a:8000/größe", "path .* percent-encode"),
+        ("http://a:0/v1", "port 0"),
+    ],
+)
+def test_what_no_request_can_be_sent_to_is_refused_with_what_to_write(url: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        parse_url(url)
