@@ -123,7 +123,7 @@ class Sectioned(click.Command):
     metavar="SHARE",
     help="--find-capacity ends when the lowest level that fails is at most so much above the claim. Default: 0.15.",
 )
-@click.option("--trace", metavar="FILE", help="Open loop: send at the times of this file (see below).")
+@click.option("--trace", metavar="FILE", help="Open loop: send at the times of this file, in seconds (see below).")
 @click.option("--speed-up", type=_FACTOR, metavar="FACTOR", help="Of --trace; 1000 if its times are milliseconds.")
 @click.option("--arrivals", help="Of --rate: constant, poisson or gamma. Default: poisson.")
 @click.option("--burstiness", type=_FACTOR, metavar="SHAPE", help="Of gamma arrivals. Default: 1, which is Poisson.")
@@ -136,7 +136,12 @@ class Sectioned(click.Command):
 )
 @click.option("--warmup", metavar="TIME", help="Requests due in it do not count. Default: until the run is steady.")
 @click.option("--warmup-requests", type=_REQUESTS, metavar="N", help="Send this many before each level, not measured.")
-@click.option("--max-errors", type=_COUNT, metavar="N", help="Stop when this many requests of a level failed.")
+@click.option(
+    "--max-errors",
+    type=_COUNT,
+    metavar="N",
+    help="Stop when this many requests of a level failed; with several clients, about so many.",
+)
 @click.option(
     "--clients", type=_CLIENTS, metavar="N", default=1, show_default=True, help="Client processes on this machine."
 )
@@ -146,7 +151,11 @@ class Sectioned(click.Command):
 @click.option("--turns", type=_COUNT, metavar="N", help="Hold conversations of this many requests.")
 @click.option("--think-time", metavar="TIME", help="Pause between an answer and the next turn.")
 @click.option("--prompt-file", metavar="FILE", help="Take prompts from this file (see below).")
-@click.option("--output-tokens", metavar="LENGTH", help="Length of answers, written like --input-tokens.")
+@click.option(
+    "--output-tokens",
+    metavar="LENGTH",
+    help="Length of answers, written like --input-tokens; of a prompt file, for requests that name none.",
+)
 @click.option("--natural-lengths", is_flag=True, help="Let the model end its answers, at --output-tokens at most.")
 @click.option("--tokenizer", metavar="PATH", help="Folder or tokenizer.json: text prompts of exact length.")
 @click.option(

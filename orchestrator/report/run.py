@@ -106,7 +106,7 @@ def run_text(found: Document) -> Iterator[str]:
     lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources})"
     yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
     cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from it"
-    yield f"prefix cache: {one.get('cache_state', 'unknown')} at the start{cached}"
+    yield f"prefix cache at the start: {one.get('cache_state', 'unknown')}{cached}"
     yield from _errors(one, "  ")
     if "slo" in one:
         yield _limits(one["slo"])
@@ -124,7 +124,7 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
     titles += ["E2E ms\np50, p99", *(["attainment"] if "slo" in first else [])]
     yield from table([Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every])
     yield ""
-    yield f"prefix cache at their begin: {', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
+    yield f"prefix cache at the start: {', '.join(dict.fromkeys(one.get('cache_state', 'unknown') for one in every))}"
     if "slo" in first:
         yield f"limits: {first['slo']['text']}"
     for one in every:

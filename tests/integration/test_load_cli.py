@@ -266,7 +266,7 @@ def test_the_table_says_window_lengths_counts_and_what_failed_requests_were_told
     for said in (
         "window: from 0.0 s",
         "tokens a request: 8 in, 4 out (counted by: ",
-        "prefix cache: unknown at the start",
+        "prefix cache at the start: unknown",
         "on average",
         "95 % interval",
         "(n=",
