@@ -6,6 +6,7 @@ No weights are loaded, and a model's own code is never run.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import re
@@ -26,6 +27,8 @@ Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
 INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
 MOST_LAYERS = 10_000
+# Only its configs are read, which need no PyTorch.
+logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
 
 
 @dataclass(frozen=True, slots=True)
