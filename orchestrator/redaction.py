@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
@@ -44,6 +45,15 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern in _BEHIND:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+def all_redacted(value: Any) -> Any:
+    """A document whose texts are ``redacted``, but for the names of its fields."""
+    if isinstance(value, Mapping):
+        return {name: all_redacted(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [all_redacted(inner) for inner in value]
+    return redacted(value) if isinstance(value, str) else value
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.redaction import redacted
+from orchestrator.redaction import all_redacted, redacted
 
 if TYPE_CHECKING:
     from orchestrator.runner.examine import Finding
@@ -69,7 +70,8 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     levels = {one.level for one in found}
     if form == "json":
         said = [dict(one.facts) | {"node_id": one.machine.node_id, "address": one.machine.address} for one in nodes]
-        click.echo(json_text({"nodes": said, "clients": client_figures, "findings": found}))
+        document = {"nodes": said, "clients": client_figures, "findings": [asdict(one) for one in found]}
+        click.echo(json_text(all_redacted(document)))
     else:
         click.echo(redacted(_text(found, len(nodes))))
     return 2 if "fail" in levels else 3 if levels else 0

@@ -187,6 +187,11 @@ class NoAnswer:
     why: str
     wrong: bool = False
 
+    @classmethod
+    def of(cls, error: BaseException) -> NoAnswer:
+        """That of a check which raised."""
+        return cls(f"cannot run this program: {type(error).__name__}: {error}", wrong=True)
+
 
 class Cluster(Protocol):
     """A cluster that can place replicas and clients. Every wait has a limit.

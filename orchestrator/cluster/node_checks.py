@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from orchestrator import __version__
-from orchestrator.cluster.base import ASK_LIMIT_S, Machine
+from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.node_network import mtus, unknown_interfaces
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
@@ -49,7 +49,11 @@ class LocalProbes:
     def ask(
         self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()
     ) -> dict[str, Any]:
-        return {self.machines[0].node_id: function(*arguments)}
+        try:
+            answer = function(*arguments)
+        except Exception as error:  # of whatever a check met
+            answer = NoAnswer.of(error)
+        return {self.machines[0].node_id: answer}
 
     def close(self) -> None:
         return

@@ -74,7 +74,7 @@ def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         except GetTimeoutError:
             found[key] = NoAnswer(f"gave no answer within {limit_s:g} s: nobody knows whether it can work")
         except RayTaskError as error:
-            found[key] = NoAnswer(f"cannot run this program: {type(error.cause).__name__}: {error.cause}", wrong=True)
+            found[key] = NoAnswer.of(error.cause)
         except RayError as error:
             found[key] = NoAnswer(f"could not be asked: {first_line(error)}")
     return found

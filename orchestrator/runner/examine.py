@@ -135,15 +135,18 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
     wrong, slow = dict[str, str](), dict[str, float]()
     written, names = [f".doctor-{nonce}-driver"], {one.machine.node_id: one.name for one in nodes}
     try:
-        blobs.put(written[0], b"seen")
-        for node, one in probes.ask(results_problem, uri, nonce, nodes=list(names)).items():
-            problem, key, bytes_s = (one.why, "", 0.0) if isinstance(one, NoAnswer) else one
-            written += [key] * (not problem)
-            seen = problem or any(blobs.exist([key]))
-            wrong |= {} if seen is True else {node: problem or "the driver does not see what it wrote"}
-            slow |= {node: bytes_s} if seen is True and bytes_s < GOOD_WRITE_BYTES_S else {}
-        for key in written:
-            blobs.delete(key)
+        try:
+            blobs.put(written[0], b"seen")
+            said = probes.ask(results_problem, uri, nonce, nodes=list(names))
+            written += [one[1] for one in said.values() if not isinstance(one, NoAnswer)]
+            for node, one in said.items():
+                problem, key, bytes_s = (one.why, "", 0.0) if isinstance(one, NoAnswer) else one
+                seen = problem or any(blobs.exist([key]))
+                wrong |= {} if seen is True else {node: problem or "the driver does not see what it wrote"}
+                slow |= {node: bytes_s} if seen is True and bytes_s < GOOD_WRITE_BYTES_S else {}
+        finally:
+            for key in written:
+                blobs.delete(key)
     except (OSError, OrchestratorError) as error:
         wrong[""] = redacted(str(error))
     why = "clients write their rows there, from any node"

@@ -487,6 +487,23 @@ def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_pat
     assert [one.check for one in examine(own, {}, str(tmp_path / "file"))[1]] == ["results"]
 
 
+def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> list[bool]:
+        raise OSError("the share is gone")
+
+    monkeypatch.setattr(asking.Blobs, "exist", lost)
+    _, (found,) = examine(FakeProbes(lambda function, *given: function(*given)), {}, str(tmp_path))
+    assert (found.check, found.what) == ("results", "the share is gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_that_raises_on_this_machine_is_no_answer() -> None:
+    said = LocalProbes([Machine("one", "10.0.0.1")]).ask(lambda: [][0])
+    assert said == {"one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)}
+
+
 def test_a_node_that_writes_slowly_to_the_results_is_named(tmp_path: Path) -> None:
     def slow(function: Any, *given: Any) -> Any:
         said = function(*given)
@@ -599,3 +616,5 @@ def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
     document = json.loads(text)
     assert (status, [one["check"] for one in document["findings"]]) == (2, ["ports"])
     assert document["nodes"][0]["address"] == "127.0.0.1"
+    _, text = run("--format", "json", said={"hostname": "https://user:pass@host/"})
+    assert json.loads(text)["nodes"][0]["hostname"] == "https://***@host/"
