@@ -102,7 +102,7 @@ class LiveSweep:
             self._total = max(self._total, self._ended + int(event.data.get("left", 0)))  # a search asks for more
         if "left_s" in event.data:
             self._end_s = time.monotonic() + float(event.data["left_s"])
-        if event.kind in QUIET_KINDS:
+        if event.kind in QUIET_KINDS or "told" in event.data:
             return None
         line = Text(f"{_clock()} ")
         line.append(f"{event.deployment}: " if event.deployment else "", style="bold")

@@ -96,7 +96,7 @@ class Launch:
         except Occupied:
             raise
         except PlacementError as error:
-            failure = Failure(FailureKind.NO_PLACE, f"The cluster gave no place: {error}.")
+            failure = Failure(FailureKind.NO_PLACE, f"No room: {error}.")
         except HostLost as error:
             failure = agent_lost("was lost at start", error, agents_of(self._placements))
         except InputError as error:

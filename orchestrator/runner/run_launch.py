@@ -238,8 +238,8 @@ class LaunchRun:
 
 
 def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
-    """Commit every open measurement of a deployment whose engine cannot be started as failed; of a search only the one
-    it asks for. If that cannot be stored, leave them out."""
+    """Commit every open measurement of a deployment whose engine cannot be started, which was told, as failed; of a
+    search only the one it asks for. If that cannot be stored, leave them out."""
     try:
         for _ in range(todo.left):
             found = todo.next()
@@ -247,7 +247,7 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
                 break
             point, measurement = found
             record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
-            close(context, todo, commit_attempt(context.store, record), failure)
+            close(context, todo, commit_attempt(context.store, record), failure, told=True)
         todo.drop()
     except ResultsError as error:
         left_out(context, todo, f"rows that say why cannot be stored ({error})", "row_lost")
@@ -261,8 +261,8 @@ def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") 
     todo.drop()
 
 
-def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None) -> None:
-    """Close the measurement that was asked for with this attempt, and report it."""
+def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None, told: bool = False) -> None:
+    """Close the measurement that was asked for with this attempt, and report it. ``told``: why it failed was told."""
     found = todo.asked
     assert found is not None
     todo.close(committed)
@@ -271,7 +271,7 @@ def close(context: SweepContext, todo: Todo, committed: Committed, failure: Fail
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
     point, label = found[0], todo.deployment.label
-    data = {"left_s": round(context.left_s()), "left": todo.left}
+    data = {"left_s": round(context.left_s()), "left": todo.left} | ({"told": True} if told else {})
     context.tell(Event(kind, text, label, measurement_id=committed.measurement_id, data=data))
     if claims := todo.claims(point.workload.name):
         text = f"{point.workload.name}: {claim_words(point.level.control, claims)}"

@@ -54,6 +54,17 @@ def test_without_a_terminal_each_change_is_one_line() -> None:
     ]
 
 
+def test_why_a_launch_failed_is_said_once_and_all_its_measurements_are_counted() -> None:
+    why = "No room: the cluster's 1 node(s) cannot hold it."
+    assert logged(
+        Event("sweep", "3 measurements to do", data={"total": 3}),
+        Event("gave_up", why, "one"),
+        Event("failed", f"failed chat 4 req/s: {why}", "one", data={"told": True}),
+        Event("failed", f"failed chat 8 req/s: {why}", "one", data={"told": True}),
+        Event("measured", "measured chat 4 req/s", "two"),
+    ) == ["3 measurements to do", f"one: {why}", "two: measured chat 4 req/s  [3/3]"]
+
+
 def test_what_goes_on_for_long_is_said_again_with_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.report.live.STILL_S", 0.05)
     out = io.StringIO()

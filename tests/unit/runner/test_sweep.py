@@ -538,6 +538,8 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
+    failed = [event for event in world.told if isinstance(event, Event) and event.kind == "failed"]
+    assert [event.data["told"] for event in failed] == [True, True], "the launch said why"
 
 
 def growing(up: int, can_add: int, **given: Any) -> World:
