@@ -162,8 +162,8 @@ def main() -> None:
     parser.add_argument("--rule", default="", help="part of a rule's name")
     options = parser.parse_args()
     print(
-        "| server | capacity | rule | false claims | high below capacity | no claim | claim / capacity p5, median, p95, most | requests "
-        "| load s | statuses |"
+        "| server | capacity | rule | false claims | high below capacity | no claim "
+        "| claim / capacity p5, median, p95, most | requests | load s | statuses |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for server in SERVERS:
@@ -186,8 +186,8 @@ def main() -> None:
                 f"{number} {status}" for status, number in Counter(one.status for one in spents).items()
             )
             print(
-                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {low:.1%} | {none:.1%} | {quantiles} "
-                f"| {requests:,.0f} | {seconds:,.0f} | {statuses} |",
+                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {low:.1%} | {none:.1%} "
+                f"| {quantiles} | {requests:,.0f} | {seconds:,.0f} | {statuses} |",
                 flush=True,
             )
             print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
