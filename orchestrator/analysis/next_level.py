@@ -196,7 +196,9 @@ class Known:
         lowest = self.levels[0]
         pointless = (lowest.blocked and not lowest.client_bound) or 0 < lowest.requests < FEWEST
         if not up and lowest.verdict is None and pointless:
-            young = not lowest.blocked and not lowest.whole and lowest.probes < MOST_REPEATS  # its search was over
+            young = (
+                not lowest.blocked and not lowest.whole and lowest.probes < FIRST_EFFORT.repeats
+            )  # its search was over
             return lowest.level if young else None
         return further if further not in tried and LOWEST < further < HIGHEST else None
 

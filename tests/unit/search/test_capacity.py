@@ -188,8 +188,8 @@ def test_a_search_of_two_starts_is_over_where_the_second_one_cannot_confirm_the_
     """A level that holds on the first start is not looked for again between what the second one confirmed and that."""
     tier = Tier(False, SLO)
     for level, share, requests, start in (
-        *((8.0, 0.99, 4000, 0), (8.0, 0.991, 4000, 1), (10.08, 0.98, 4000, 0), (11.31, 0.5, 4000, 0)),
-        *[(10.08, 0.95, 200, 1)] * 5,
+        *((8.0, 0.99, 4000, 0), (8.0, 0.991, 4000, 1), (10.08, 0.98, 16_000, 0), (11.31, 0.5, 4000, 0)),
+        *[(10.08, 0.95, 200, 1)] * 15,
     ):
         tier.tell(Probed(level, flags(share, requests), start=start))
     assert (tier.claim.claim, tier.claim.low, tier.claim.high) == (8.0, 10.08, 11.31)
