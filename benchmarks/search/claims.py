@@ -22,6 +22,7 @@ from benchmarks.search.servers import SERVERS, TARGET, Run, Server
 from orchestrator.analysis.claim import Claim, Probed, Shows
 from orchestrator.analysis.probe import LOOK_S, Outcome, Probe, next_look_s
 from orchestrator.analysis.steady import steady_from
+from orchestrator.cli.load_options import SEARCH_PRECISION
 from orchestrator.search.capacity import MOST_PROBES, Tier
 from orchestrator.spec.load import Slo
 
@@ -85,7 +86,7 @@ def search(
     server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, budget_s: float = math.inf
 ) -> Claim:
     """A whole search of one tier, or as much of it as so many seconds of load allow."""
-    tier = Tier(server.closed, SLO)
+    tier = Tier(server.closed, SLO, SEARCH_PRECISION)
     while spent.probes < MOST_PROBES and (left_s := budget_s - spent.seconds) > 0:
         if (level := tier.known.explored(guess, left_s=left_s) or tier.known.confirmed()) is None:
             break

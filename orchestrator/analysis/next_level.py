@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 STEPS = 24  # of the grid, from a level to twice that: 3 % each
 # where nothing is predicted: too high is known in seconds, too low takes as long as a hundred requests do
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
-PRECISION = 0.15  # a search ends when the lowest level that fails is at most so much above the claim
+# where a file says none: who is within it of the best of a race cannot be told from the best
+PRECISION = 0.05  # a search ends when the lowest level that fails is at most so much above the claim
 WORTHLESS = 1.5  # a claim is of use from the expected capacity divided by this
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
 SAME = 1.001  # times: levels are written with four digits

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
-SEARCH_BUDGET = "30m"  # of --find-capacity
+SEARCH_BUDGET, SEARCH_PRECISION = "30m", 0.15  # of --find-capacity, where somebody waits for the answer
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
@@ -119,7 +119,7 @@ def _search(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     if options["arrivals"] and control == "concurrency":
         problems.append(Problem("--arrivals is for --control request_rate"))
     arrivals = {"arrivals": _given(process=options["arrivals"], burstiness=options["burstiness"])}
-    rules = _given(max_in_flight=options["max_in_flight"], precision=options["precision"])
+    rules = _given(max_in_flight=options["max_in_flight"], precision=options["precision"] or SEARCH_PRECISION)
     return {"search": "capacity", "control": control} | rules | (arrivals if control == "request_rate" else {})
 
 

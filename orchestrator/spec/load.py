@@ -306,7 +306,7 @@ class LoadRules(Strict):
 
     search: str = "levels"  # a name of the registry of search strategies
     full_grid: bool = False  # search every deployment to its end, also those that cannot be the best
-    precision: Annotated[float, Field(ge=0.01, le=1)] | None = None  # at the end, high over claim less 1; None: 0.15
+    precision: Annotated[float, Field(ge=0.01, le=1)] | None = None  # at the end, high over claim less 1; None: 0.05
     objective: Per | None = None  # what capacity is divided by to find the best; None: the default of ``best``
     control: Control | None = None
     arrivals: Arrivals = Arrivals()

@@ -186,7 +186,7 @@ def test_budget_where_it_ended_before_it_knew() -> None:
 
 def test_a_search_of_two_starts_is_over_where_the_second_one_cannot_confirm_the_highest() -> None:
     """A level that holds on the first start is not looked for again between what the second one confirmed and that."""
-    tier = Tier(False, SLO)
+    tier = Tier(False, SLO, precision=0.15)
     for level, share, requests, start in (
         *((8.0, 0.99, 4000, 0), (8.0, 0.991, 4000, 1), (10.08, 0.98, 16_000, 0), (11.31, 0.5, 4000, 0)),
         *[(10.08, 0.95, 200, 1)] * 15,
