@@ -299,7 +299,8 @@ def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_se
     made, problems = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert problems == []
     assert made["load"] == {"duration": "60.0s", "request_timeout": "600.0s", "search": "capacity"} | {
-        "control": "concurrency"
+        "control": "concurrency",
+        "precision": 0.15,
     }
     again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
     assert again == made, "with --results it goes on where it was"
