@@ -125,6 +125,23 @@ def test_converged_where_a_little_more_fails() -> None:
     assert (claim.status, claim.claim and round(claim.claim)) == ("converged", 10)
 
 
+def test_a_probe_that_ended_undecided_is_no_collapse_and_one_that_ended_since_it_failed_is() -> None:
+    """Half of the few requests that a burst spoils are no evidence: they came one after the other."""
+    burst = np.arange(40) > 24
+    for shows, verdict in (("all", None), ("misses", "fails")):
+        (level,) = at_levels([Probed(8.0, (burst,), shows, whole=False)], [TARGET])  # type: ignore[arg-type]
+        assert level.verdict == verdict
+
+
+def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() -> None:
+    shown = Probed(8.0, flags(0.99))
+    count = next(
+        n for n in range(100, 4000, 50) if at_levels([shown, Probed(8.0, flags(0.99, n))], [TARGET])[0].confirmed
+    )
+    (alone,) = at_levels([Probed(8.0, flags(0.99, count))], [TARGET])
+    assert alone.verdict is None
+
+
 def test_cliff_where_a_little_more_is_a_collapse() -> None:
     assert ended(lambda level: Probed(level, flags(0.99 if level < 10 else 0.1))).claim.status == "cliff"
 

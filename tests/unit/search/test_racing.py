@@ -232,6 +232,12 @@ def test_who_is_too_near_to_the_leader_to_tell_is_unresolved() -> None:
     assert against(claim(4.0, 11.0, "budget", at(10.0)), 10.0).status == "budget"
 
 
+def test_who_held_the_lead_once_and_could_not_confirm_it_is_unresolved() -> None:
+    held = claim(10.0, 11.0, "budget", at(10.0, "holds", whole=16))
+    assert against(held, 10.0).status == "unresolved"
+    assert against(claim(10.0, 11.0, "budget", at(10.0, "holds", whole=6)), 10.0).status == "budget"
+
+
 def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None:
     nothing = Known((), 0.0, math.inf, 0.95, False)
     assert nothing.from_front(8.0, None) == 8.0
