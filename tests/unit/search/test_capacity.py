@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.search.claims import Spent, search
 from benchmarks.search.servers import TARGET, Server, curve, exponential_slots, slots
 from orchestrator.analysis.claim import Probed, at_levels, claim_of, known_of, probed, shown_by
+from orchestrator.analysis.probe import evidence
 from orchestrator.analysis.requests import Bools
 from orchestrator.results.records import AttemptData, PointHead
 from orchestrator.search import capacity
@@ -135,11 +136,12 @@ def test_a_probe_that_ended_undecided_is_no_collapse_and_one_that_ended_since_it
 
 def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() -> None:
     shown = Probed(8.0, flags(0.99))
-    count = next(
-        n for n in range(100, 4000, 50) if at_levels([shown, Probed(8.0, flags(0.99, n))], [TARGET])[0].confirmed
-    )
-    (alone,) = at_levels([Probed(8.0, flags(0.99, count))], [TARGET])
-    assert alone.verdict is None
+    for count in range(100, 4000, 50):
+        (level,) = at_levels([shown, Probed(8.0, flags(0.99, count))], [TARGET])
+        if level.confirmed:
+            break
+    assert level.confirmed
+    assert evidence([flags(0.99, count)[0]], TARGET, level.usual_effect).verdict() is None
 
 
 def test_cliff_where_a_little_more_is_a_collapse() -> None:
