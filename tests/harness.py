@@ -14,12 +14,15 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+import pytest
 
 from orchestrator.results.root import open_results
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".demo" / "model"
 TEST_RUN = "TEST_RUN"  # the variable with this run's name, which engines inherit
+# Tests of what the clock says: others may stop the machine for a moment. Each try begins anew and is in the summary.
+AGAINST_THE_CLOCK = pytest.mark.flaky(reruns=2)
 
 
 def environment(**more: str) -> dict[str, str]:

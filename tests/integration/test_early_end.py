@@ -25,7 +25,10 @@ from orchestrator.runner.probe import Probed
 from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Control, Lengths, Level, Slo
+from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import END, HEAD, Behaviour, Request, chunk, serving, stream
+
+pytestmark = AGAINST_THE_CLOCK
 
 SLOTS, LENGTH_S = 8, 30.0
 SLO = Slo(name="fast", ttft=0.5, attainment=0.9)

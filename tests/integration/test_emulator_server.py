@@ -22,7 +22,9 @@ import psutil
 import pytest
 import ray
 
-from tests.harness import orchestrator, rows, write_experiment
+from tests.harness import AGAINST_THE_CLOCK, orchestrator, rows, write_experiment
+
+pytestmark = AGAINST_THE_CLOCK
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT_VENV = ROOT / ".engines" / "tgi-client" / "bin" / "python"

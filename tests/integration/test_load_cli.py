@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli.main import cli, main
 from orchestrator.results.records import Figures
-from tests.harness import rows, wait_for
+from tests.harness import AGAINST_THE_CLOCK, rows, wait_for
 from tests.integration.load_server import (
     DONE,
     END,
@@ -36,6 +36,8 @@ from tests.integration.load_server import (
     usage,
 )
 from tests.integration.test_load_hostile import plain
+
+pytestmark = AGAINST_THE_CLOCK
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 QUICK = ("--input-tokens", "8", "--output-tokens", "4")

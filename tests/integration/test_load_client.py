@@ -24,6 +24,7 @@ from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.runner.endpoint import measure_here
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
+from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,
     END,
@@ -38,6 +39,8 @@ from tests.integration.load_server import (
 )
 from tests.integration.test_load_hostile import point, run
 from tests.unit.load.test_schedule import Each
+
+pytestmark = AGAINST_THE_CLOCK
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 

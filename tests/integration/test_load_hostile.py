@@ -18,6 +18,7 @@ from orchestrator.load.validity import judge
 from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Slo
+from tests.harness import AGAINST_THE_CLOCK
 from tests.integration.load_server import (
     DONE,
     END,
@@ -33,6 +34,8 @@ from tests.integration.load_server import (
     token,
     usage,
 )
+
+pytestmark = AGAINST_THE_CLOCK
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 DIALECT = Dialect("openai_completions", "/v1/completions", prompt_token_ids=True)

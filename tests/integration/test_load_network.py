@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from orchestrator.http_control import ask
-from tests.harness import ROOT, environment, wait_for
+from tests.harness import AGAINST_THE_CLOCK, ROOT, environment, wait_for
+
+pytestmark = AGAINST_THE_CLOCK
 
 NAME, DEVICE = f"orch-{os.getpid()}", f"v{os.getpid()}"
 HERE, THERE, PORT = "198.18.77.1", "198.18.77.2", "21077"  # benchmarking addresses (RFC 2544)
