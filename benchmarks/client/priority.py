@@ -22,7 +22,7 @@ from measure import CpuMeter
 
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 

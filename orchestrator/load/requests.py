@@ -18,16 +18,8 @@ from orchestrator.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import Entry, Schedule
 from orchestrator.load.wire import WIRES, Parsed
-from orchestrator.load.workloads.content import (
-    PROMPT_STREAM,
-    Content,
-    Kind,
-    Message,
-    Prompt,
-    Prompter,
-    prompter,
-    stream,
-)
+from orchestrator.load.workloads import PROMPT_STREAM, Content, Kind, Message, Prompt, Prompter, stream
+from orchestrator.load.workloads.content import prompter
 
 AHEAD_BYTES = 128 * 1024 * 1024  # most bytes of requests written and not yet sent, per client
 AHEAD_REQUESTS = 20_000  # most requests; a small one costs more than its bytes

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from orchestrator.errors import InputError
 from orchestrator.load.arrivals import Asked, Offsets
 from orchestrator.load.point import LoadPoint
-from orchestrator.load.workloads.content import ARRIVAL_STREAM, Kind, stream
+from orchestrator.load.workloads import ARRIVAL_STREAM, Kind, stream
 from orchestrator.spec.load import ARRIVALS, MOST_REQUESTS, MOST_SECONDS
 
 # Closed loop: slots start this far apart. If all 512 started at once, the last ones would be late by the time that the

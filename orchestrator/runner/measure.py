@@ -14,7 +14,7 @@ from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock

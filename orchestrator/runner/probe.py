@@ -17,8 +17,8 @@ from orchestrator.http_control import Answer, ask
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import parse_url
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.load.workloads.content import SMALLER_IDS
-from orchestrator.load.workloads.random import RandomWorkload
 from orchestrator.redaction import hidden, redacted
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level

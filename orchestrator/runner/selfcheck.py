@@ -20,7 +20,7 @@ from orchestrator import __version__
 from orchestrator.analysis.metrics import figures, observe, steady_window_ns
 from orchestrator.load.known_server import serve
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.records import Distribution
 from orchestrator.runner.endpoint import measure_here
 from orchestrator.runner.measure import Attempt

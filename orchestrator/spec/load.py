@@ -134,13 +134,6 @@ class Lengths(Strict):
         return drawn.min, drawn.max
 
 
-def session_bounds(asked: Lengths, answered: Lengths, prefix_tokens: int, turns: int) -> tuple[int, int | None]:
-    """Fewest and most tokens of a session's last request, answer included; None: there is no upper limit."""
-    (least_in, most_in), (least_out, most_out) = asked.bounds, answered.bounds
-    least = prefix_tokens + turns * (least_in + least_out)
-    return least, None if most_in is None or most_out is None else prefix_tokens + turns * (most_in + most_out)
-
-
 class Workload(Strict, ABC):
     """What requests contain: the keys that all kinds of workload share, and what plan and load ask of each.
 
@@ -189,7 +182,7 @@ class Workload(Strict, ABC):
 
     @abstractmethod
     def requests(self, prompter: Any, seed: int) -> Any:
-        """Writer of a point's requests, an ``orchestrator.load.workloads.content.Kind``."""
+        """Writer of a point's requests, an ``orchestrator.load.workloads.Kind``."""
 
     @classmethod
     def model_for(cls, value: Any) -> type[Workload]:
@@ -214,8 +207,8 @@ AnyWorkload = SerializeAsAny[Workload]
 WORKLOADS: Registry[type[Workload]] = Registry(
     "workloads",
     {
-        "random": "orchestrator.load.workloads.random:RandomWorkload",
-        "conversations": "orchestrator.load.workloads.conversations:ConversationsWorkload",
+        "random": "orchestrator.load.workloads:RandomWorkload",
+        "conversations": "orchestrator.load.workloads:ConversationsWorkload",
         "file": "orchestrator.load.workloads.file:FileWorkload",
     },
 )

@@ -27,7 +27,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Arrivals, Lengths, Level

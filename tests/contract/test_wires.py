@@ -24,7 +24,7 @@ from orchestrator.load.response import InFlight, Response, can_read_ahead, finis
 from orchestrator.load.response.http import END_MARK
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import UNKNOWN, WIRES, Parsed
-from orchestrator.load.workloads.content import Message, Prompt
+from orchestrator.load.workloads import Message, Prompt
 from orchestrator.spec.dialect import Dialect
 
 ANY = Dialect("", "")

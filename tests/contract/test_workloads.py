@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from orchestrator.errors import InputError, ProblemsError
-from orchestrator.load.workloads.content import Kind, Message, Prompt, Prompter, RandomIds, Words
+from orchestrator.load.workloads import Kind, Message, Prompt, Prompter, Random, RandomWorkload
+from orchestrator.load.workloads.content import RandomIds, Words
 from orchestrator.load.workloads.file import (
     BLOCK_TOKENS,
     MOST_PROBLEMS,
@@ -26,7 +27,6 @@ from orchestrator.load.workloads.file import (
     parse_prompts,
     summary,
 )
-from orchestrator.load.workloads.random import Random, RandomWorkload
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload

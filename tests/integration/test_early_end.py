@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.store import Store
 from orchestrator.runner import find_capacity
 from orchestrator.runner.endpoint import measure_here, plan_of

@@ -23,7 +23,7 @@ from orchestrator.engines.failures import LastWords, classify
 from orchestrator.engines.readiness import LOG_LINES
 from orchestrator.errors import EngineFailure, Failure, FailureClass
 from orchestrator.load.wire import WIRES, Parsed
-from orchestrator.load.workloads.content import Message, Prompt
+from orchestrator.load.workloads import Message, Prompt
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import normalize
 from tests.harness import wait_for

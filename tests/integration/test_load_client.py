@@ -18,7 +18,7 @@ from orchestrator.errors import FailureKind
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import Target
 from orchestrator.load.schedule import Schedule
-from orchestrator.load.workloads.conversations import ConversationsWorkload
+from orchestrator.load.workloads import ConversationsWorkload
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
 from orchestrator.runner.endpoint import measure_here

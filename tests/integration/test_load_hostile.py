@@ -15,7 +15,7 @@ from orchestrator.analysis.slo import limit_values
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Target
 from orchestrator.load.validity import judge
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Slo
 from tests.harness import AGAINST_THE_CLOCK

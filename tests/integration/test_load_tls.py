@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from orchestrator.load import transport
 from orchestrator.load.point import Target
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.spec.load import Lengths
 from tests.integration.load_server import END, HEAD, Request, answer_openai, answer_well, chunk, serving, stream
 from tests.integration.test_load_cli import QUICK, load

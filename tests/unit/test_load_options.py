@@ -16,7 +16,7 @@ from orchestrator.cli.load import Repeats, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.point import LoadPoint, Target
-from orchestrator.load.workloads.content import draw, stream
+from orchestrator.load.workloads import draw, stream
 from orchestrator.plan.model import Plan
 from orchestrator.runner import endpoint
 from orchestrator.runner.endpoint import EndpointRun, plan_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from orchestrator.load.workloads.content import Prompt
+from orchestrator.load.workloads import Prompt
 from orchestrator.registry import Registry
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect

@@ -22,7 +22,7 @@ from orchestrator.load.wire import (
     odd_event,
     read_usage,
 )
-from orchestrator.load.workloads.content import Prompt
+from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 _TOKEN_IDS = re.compile(rb'"token_ids":\[([0-9][0-9,]*)\]')

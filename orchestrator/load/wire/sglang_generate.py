@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event, refuse
-from orchestrator.load.workloads.content import Prompt
+from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 

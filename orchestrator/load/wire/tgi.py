@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event
-from orchestrator.load.workloads.content import Prompt
+from orchestrator.load.workloads import Prompt
 from orchestrator.spec.dialect import Dialect
 
 

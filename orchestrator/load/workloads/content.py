@@ -1,34 +1,23 @@
-"""What prompts are made of, how long they are, and what a kind of workload is.
+"""Makes parts of prompts of a wanted length: token ids where the API takes them, else text.
 
-A prompt consists of parts: token ids where the API takes them, else text. Text has an exact length only with the
-model's tokenizer. Without one it is made of short common English words, which nearly every vocabulary holds as one
-token each. The rows hold what the engine counted either way; a point whose input is off by more than 1 % says so.
+Text has an exact length only with the model's tokenizer. Without one it is made of short common English words, which
+nearly every vocabulary holds as one token each. The rows hold what the engine counted either way; a point whose input
+is off by more than 1 % says so.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.errors import InputError
-from orchestrator.spec.load import MOST_TOKENS, Lengths
+from orchestrator.load.workloads import Part, Prompter, TokenIds
 
 if TYPE_CHECKING:
     from orchestrator.load.point import LoadPoint
-
-TokenIds = NDArray[np.int32]
-Part = str | TokenIds
-Content = tuple[Part, ...]  # all text, or all token ids
-
-ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # the random streams of a point's seed, by purpose
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly the first 1,000,
 # Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the vocabulary (Llama 3 from 128,000, Qwen
@@ -48,77 +37,6 @@ WORDS = (
     "way", "could", "people", "my", "than", "first", "water", "been", "call", "who", "oil", "its", "now", "find",
     "long", "down", "day", "did", "get", "come", "made", "may", "part",
 )  # fmt: skip
-
-BLOCK = 1024  # sessions whose lengths are drawn together
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a conversation. ``tokens``: its length; 0 where nobody counted it."""
-
-    role: Literal["system", "user", "assistant"]
-    content: Content
-    tokens: int
-
-    @property
-    def text(self) -> str:
-        return "".join(cast("tuple[str, ...]", self.content))
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One request's input: shared prefix, earlier turns, new message. ``tokens``: intended length, 0 if unknown."""
-
-    messages: tuple[Message, ...]
-    tokens: int
-
-    def flat(self) -> Part:
-        """All messages as one text or one array of token ids."""
-        parts = [part for message in self.messages for part in message.content]
-        if len(parts) == 1:
-            return parts[0]
-        if isinstance(parts[0], str):
-            return "".join(cast("list[str]", parts))
-        return np.concatenate(cast("list[TokenIds]", parts))
-
-
-def stream(seed: int, *path: int) -> np.random.Generator:
-    """The random generator of one purpose, independent of all others of the same seed."""
-    return np.random.default_rng([seed & 0xFFFFFFFFFFFFFFFF, *path])
-
-
-class Prompter(Protocol):
-    """Makes parts of a wanted length in tokens, drawn from a random generator."""
-
-    def make(self, rng: np.random.Generator, tokens: int) -> Part: ...
-
-
-class Kind(ABC):
-    """One kind of workload, bound to a point's seed; ``Workload.requests`` returns it.
-
-    By default a session is a single request and its answer is not needed.
-    """
-
-    mean_turns = 1.0  # mean number of requests of a session: sessions arrive at the level's rate divided by it
-    think_time_s = 0.0  # between the end of a turn and the next turn
-    sessions = False  # rows name session and turn
-    needs_reply = False  # later turns contain the engine's answers
-    warmup_differs = False  # in the warm-up the same request has another prompt
-
-    def turns(self, session: int) -> int:
-        """Requests of a session, at least 1."""
-        return 1
-
-    @abstractmethod
-    def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        """The prompt of one turn. ``earlier``: the user's messages and the engine's answers of the turns before it."""
-
-    @abstractmethod
-    def output_tokens(self, session: int, turn: int) -> int: ...
-
-    def input_tokens(self, session: int, turn: int) -> int:
-        """The prompt length asked for, if every earlier answer has its asked length; 0 where nobody knows it."""
-        return 0
 
 
 class RandomIds:
@@ -226,34 +144,3 @@ def _whole_words(tokenizer: Any) -> list[str]:
     if not kept:
         raise InputError("the tokenizer holds no token that is a lower-case word with its space; use --api completions")
     return kept
-
-
-def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Token counts, at least 1, of the given shape."""
-    if lengths.fixed is not None:
-        return np.full(size, lengths.fixed, np.int64)
-    if lengths.uniform is not None:
-        return rng.integers(lengths.uniform.min, lengths.uniform.max, size, endpoint=True)
-    shape = lengths.lognormal
-    assert shape is not None
-    # `mean` is the mean of the distribution itself: E[X] = exp(mu + sigma^2 / 2)
-    values = rng.lognormal(np.log(shape.mean) - shape.sigma**2 / 2, shape.sigma, size)
-    return np.clip(np.round(values), shape.min, shape.max or MOST_TOKENS).astype(np.int64)
-
-
-class SessionLengths:
-    """Input and output token counts of every (session, turn) of a point."""
-
-    def __init__(self, asked: Lengths, answered: Lengths, turns: int, seed: int) -> None:
-        def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            rng = stream(seed, LENGTH_STREAM, number)
-            size = (BLOCK, turns)
-            return draw(asked, size, rng), draw(answered, size, rng)
-
-        self._block = lru_cache(maxsize=16)(block)
-
-    def input_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK)[0][session % BLOCK, turn])
-
-    def output_tokens(self, session: int, turn: int) -> int:
-        return int(self._block(session // BLOCK)[1][session % BLOCK, turn])

@@ -25,16 +25,7 @@ import orjson
 from pydantic import Field, PrivateAttr
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.load.workloads.content import (
-    PROMPT_STREAM,
-    Content,
-    Kind,
-    Message,
-    Prompt,
-    Prompter,
-    SessionLengths,
-    stream,
-)
+from orchestrator.load.workloads import PROMPT_STREAM, Content, Kind, Message, Prompt, Prompter, SessionLengths, stream
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 

@@ -13,8 +13,7 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import Assignment, Request, RequestWriter, parse_url
 from orchestrator.load.schedule import Entry
 from orchestrator.load.wire import Parsed
-from orchestrator.load.workloads.conversations import ConversationsWorkload
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths
 from tests.unit.load.test_schedule import point

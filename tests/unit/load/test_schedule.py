@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import InputError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.schedule import SLOT_STAGGER_NS, Entry, Schedule, share
-from orchestrator.load.workloads.content import Kind, Message, Prompt
-from orchestrator.load.workloads.random import RandomWorkload
+from orchestrator.load.workloads import Kind, Message, Prompt, RandomWorkload
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 
