@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import resource
@@ -36,6 +37,14 @@ RUNTIME_LIMIT_S = 10.0
 PORT_STEP = 220  # fifty of the ports of engines are tried
 WRITTEN_BYTES = 4 << 20  # test write to the results
 LIMITS = ("nofile", "memlock", "nproc")
+CGROUP_2 = {"memory": ("memory.max",), "cpu": ("cpu.max",), "pids": ("pids.max",)}
+CGROUP_1 = {
+    "memory": ("memory.limit_in_bytes",),
+    "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    "pids": ("pids.max",),
+}
+UNLIMITED = {"max", "-1", "9223372036854771712"}
+TIME_ERROR = 5  # of adjtimex: nothing keeps the clock right
 SEGMENTS = ("nccl-*", "psm_*", "vllm*")  # what engines leave behind in /dev/shm
 
 
@@ -77,6 +86,7 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
             {_text(path) for path in root.glob("sys/devices/system/cpu/cpu*/cpufreq/scaling_governor")}
         ),
         "clock_source": _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "clock_is_set": _clock_is_set(),
         "shm": _space(root / "dev/shm"),
         "segments": sum(len(list((root / "dev/shm").glob(pattern))) for pattern in SEGMENTS),
         "somaxconn": int(_text(root / "proc/sys/net/core/somaxconn") or 0),
@@ -105,17 +115,30 @@ def versions() -> dict[str, str]:
 
 def cgroup(root: Path = Path("/")) -> dict[str, float]:
     """The limits on ``memory`` (bytes), ``cpu`` (cores) and ``pids`` of this process; absent where there is none."""
-    own = next((line[3:] for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    folder, found = root / "sys/fs/cgroup" / own.strip("/"), dict[str, float]()
-    for place in (folder, *folder.parents):  # limits of outer groups hold, too
-        for name in ("memory", "cpu", "pids"):
-            words = _text(place / f"{name}.max").split()
-            if words and words[0] != "max":
-                limit = int(words[0]) / (int(words[1]) if len(words) > 1 else 1)
-                found[name] = min(limit, found.get(name, limit))
-        if place == root / "sys/fs/cgroup":
-            break
+    found = dict[str, float]()
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, own = line.split(":", 2)
+        for name, files in (CGROUP_1 if controllers else CGROUP_2).items():
+            if controllers and name not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / (name if controllers else "")
+            folder = top / own.strip("/")
+            for place in (folder, *folder.parents):  # limits of outer groups hold, too
+                words = " ".join(_text(place / one) for one in files).split()
+                if words and words[0] not in UNLIMITED:
+                    limit = int(words[0]) / (int(words[1]) if len(words) > 1 else 1)
+                    found[name] = min(limit, found.get(name, limit))
+                if place == top:
+                    break
     return found
+
+
+def _clock_is_set() -> bool | None:
+    """Whether something (chrony, ntpd) keeps this clock right, as the kernel knows; None where that is not told."""
+    with suppress(OSError, AttributeError):
+        state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))  # zeros: it changes nothing
+        return None if state < 0 else state != TIME_ERROR
+    return None
 
 
 def _lowest_niceness() -> int:

@@ -189,7 +189,7 @@ def diagnose(
         for check, told in NODE_CHECKS.items()
         for level, what, why, do in told(node)
     ]
-    found += [*_versions(nodes, here), *_hosts(nodes), *_drivers(nodes), *_engines(nodes, kinds)]
+    found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes), *_engines(nodes, kinds)]
     found += [*_mtus(nodes), *_fabric(nodes, kinds)]
     return found + list(_room(nodes, kinds, types))
 
@@ -212,6 +212,15 @@ def _hosts(nodes: Sequence[Node]) -> Iterator[Finding]:
             what = f"{count} nodes on one host are counted as {promised:g} CPUs, it has {cores}"
             why = "engines side by side share cores, and are measured as if they had them"
             yield Finding("warning", "cgroup", address, what, why, "start Ray with --num-cpus, or one node per host")
+
+
+def _unset_clocks(nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Clocks of several hosts drift apart during a sweep if nothing keeps them right."""
+    several = len({node.machine.address for node in nodes}) > 1
+    for node in nodes:
+        if several and node.facts["clock_is_set"] is False:
+            what, why = "nothing keeps its clock right", "it drifts from the others while the sweep runs"
+            yield Finding("warning", "clock", node.name, what, why, "run chrony or ntpd")
 
 
 def _drivers(nodes: Sequence[Node]) -> Iterator[Finding]:

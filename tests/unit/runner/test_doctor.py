@@ -52,6 +52,7 @@ FINE: dict[str, Any] = {
     "shm": {"free": 500 * GIB, "total": 500 * GIB, "kind": "tmpfs", "writable": True},
     "segments": 0,
     "clock_source": "tsc",
+    "clock_is_set": True,
     "mtus": {"10.0.0.1": 9000, "127.0.0.1": 65536},
     "unknown_interfaces": [],
     "somaxconn": 4096,
@@ -265,6 +266,28 @@ def test_the_tightest_group_that_a_process_is_in_counts(tmp_path: Path) -> None:
     (inner / "memory.max").write_text(f"{2 * GIB}\n")
     assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
     assert cgroup(tmp_path / "nothing") == {}
+
+
+def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/a\n1:pids:/\n0::/\n")
+    limits = {
+        "memory/a/b/memory.limit_in_bytes": 9223372036854771712, "memory/a/memory.limit_in_bytes": 2 * GIB,
+        "cpu/a/cpu.cfs_quota_us": 150_000, "cpu/a/cpu.cfs_period_us": 100_000, "cpu/cpu.cfs_quota_us": -1,
+        "pids/pids.max": "max",
+    }  # fmt: skip
+    for name, limit in limits.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
+
+
+def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> None:
+    first, second = (Machine(name * 20, f"10.0.0.{name}", 2, 96.0) for name in "12")
+    unset, unknown = node(first, clock_is_set=False), node(second, clock_is_set=None)
+    assert [(one.level, one.check, one.where) for one in told(unset, unknown)] == [("warning", "clock", unset.name)]
+    assert told(unset) == []
 
 
 def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
