@@ -68,8 +68,8 @@ lint: install
 # requirements.lock pins every dependency for development; run after changing pyproject.toml
 lock: install
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --generate-hashes --strip-extras --allow-unsafe --no-emit-options \
-	  --output-file requirements.lock pyproject.toml
+	$(BIN)/pip-compile --quiet --extra dev --extra tables --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-options --output-file requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .engines .demo
