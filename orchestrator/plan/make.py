@@ -173,18 +173,16 @@ def _predictions(experiment: Experiment, paths: identity.Paths) -> Predictions:
 
 def _engines(experiment: Experiment) -> dict[str, Engine]:
     """Every engine that the file names. Reports unknown engines and routers, and endpoints without a URL."""
-    problems, known = experiment.problems, ENGINES.names()
-    places = [(one.place("engine"), one.settings.engine) for one in experiment.combinations]
-    places += [(("environments", name), name) for name in experiment.parts.get("environments", ())]
-    for place, name in places:
+    problems = experiment.problems
+    named = [("engine", ("environments", name), name) for name in experiment.parts.get("environments", ())]
+    for setting, place, name in (*experiment.engines, *named):
+        what, known = ("engine", ENGINES.names()) if setting == "engine" else ("router", ROUTERS.names())
         if name not in known:
-            problems.add(place, f"unknown engine {name!r}", nearest(name, known))
-    engines = {name: ENGINES[name] for _, name in places if name in known}
+            problems.add(place, f"unknown {what} {name!r}", nearest(name, known))
+    used = {one.settings.engine for one in experiment.combinations}
+    engines = {name: ENGINES[name] for name in used if name in ENGINES}
     for one in experiment.combinations:
-        name, router = one.settings.engine, one.settings.router
-        if router and router.engine not in ROUTERS:
-            message, hint = f"unknown router {router.engine!r}", nearest(router.engine, ROUTERS)
-            problems.add(one.place("router.engine"), message, hint)
+        name = one.settings.engine
         if name in engines and not engines[name].launches and one.settings.url is None:
             message = f"engine {name!r} needs the 'url' it runs at"
             problems.add(one.place("url"), message, "write url: http://host:port")

@@ -117,6 +117,7 @@ class Given:
     model: Mapping[str, Any]  # settings for every deployment that names no model of its own
     hardware: Sequence[str]  # names of hardware classes
     environments: Environments
+    engines: list[tuple[str, Place, str]] = field(default_factory=list)  # every (setting, place, name) that was found
 
 
 def expand(given: Given, problems: Problems) -> list[Combination]:
@@ -182,6 +183,9 @@ class _Deployments:
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
             values["engine_version"] = self.problems.document.numbers[choice.places["engine_version"]]
+        for name in ("engine", "router.engine"):
+            if isinstance(value := values.get(name), str):
+                self.given.engines.append((name, choice.places[name], value))
         place, wanted = choice.places.get("hardware", ()), values.get("hardware")
         if wanted is not None and wanted not in self.given.hardware:
             self.problems.add(place, f"unknown hardware {wanted!r}", nearest(str(wanted), self.given.hardware))

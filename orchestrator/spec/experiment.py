@@ -248,6 +248,7 @@ class Experiment:
 
     parts: Mapping[str, Any]  # the valid fields of ExperimentFile
     combinations: tuple[Combination, ...]
+    engines: Sequence[tuple[str, Place, str]]  # (setting, place, name), also where a combination has problems
     problems: Problems = field(repr=False)
 
     @property
@@ -306,7 +307,7 @@ def examined(document: Document) -> Experiment:
     given = Given(model, classes, parts.get("environments", {}))
     combinations = expand(given, problems)
     _check_places([one for one in combinations if one.excluded_by is None], problems)
-    return Experiment(parts, tuple(combinations), problems)
+    return Experiment(parts, tuple(combinations), given.engines, problems)
 
 
 def _check_secrets(value: Any, place: Place, problems: Problems) -> None:

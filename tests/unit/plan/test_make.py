@@ -220,21 +220,27 @@ def test_a_server_that_already_runs_may_have_any_api(api: str) -> None:
 
 
 def test_a_problem_of_the_file_hides_no_name_that_nothing_answers_to() -> None:
-    """Unknown key, engine, arrivals and search at once, as a file on disk is planned."""
+    """Unknown keys, engines, arrivals and search at once, in deployments with other problems too, of a file on disk."""
     content = {
         **GOOD,
         "repeat": 2,
-        "deployments": [{"engine": "vlm"}, {"engine": "vllm", "max_model_length": 3}],
+        "deployments": [
+            {"engine": "vlm", "max_model_length": 3, "max_num_seqs": "many"},
+            {"engine": "vllm", "router": {"engine": "vllm_ruter", "env": 3}},
+        ],
         "load": {**GOOD["load"], "arrivals": "poison", "search": "level"},
     }
     with pytest.raises(ProblemsError) as caught:
         make_plan(examined(parse_document(json.dumps(content), "x.yaml")))
     messages = [problem.message.split(";")[0] for problem in caught.value.problems]
     assert sorted(messages) == [
+        "'env' must be a mapping (name: value), not 3",
+        "'max_num_seqs' must be a valid integer, not 'many'",
         "unknown arrival process 'poison'",
         "unknown engine 'vlm'",
         "unknown key 'max_model_length'",
         "unknown key 'repeat'",
+        "unknown router 'vllm_ruter'",
         "unknown search 'level'",
     ]
 
