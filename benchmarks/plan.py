@@ -1,6 +1,6 @@
 """How long planning takes: an experiment of 10,000 combinations, read, checked, planned and written, on one core.
 
-    python benchmarks/plan.py [--combinations 10000] [--levels 4] [--predict] [--limit-s 10] [--limit-mb 400]
+    python benchmarks/plan.py [--combinations 10000] [--levels 4] [--predict [--tables]] [--limit-s 10] [--limit-mb 400]
 
 Prints one JSON document with the seconds of each part: of the processor, and of the clock in all. Exit status 1 when
 the processor was busy for longer than the limit, the command that writes and shows this plan took more memory than its
@@ -48,6 +48,7 @@ workloads:
   - {{name: chat, input_tokens: {{lognormal: {{mean: 600, sigma: 0.8, max: 3000}}}}, output_tokens: 250}}
 load:
   levels: {{request_rate: {levels}}}
+predictions: {{tables: {tables}}}
 """
 PER_SEQUENCES = 2 * 5 * 4 * 2 * 5  # combinations for each value of max_num_seqs
 
@@ -68,11 +69,13 @@ def main() -> int:
     parser.add_argument("--combinations", type=int, default=10_000)
     parser.add_argument("--levels", type=int, default=4)
     parser.add_argument("--predict", action="store_true", help="what each is predicted to hold, too")
+    parser.add_argument("--tables", action="store_true", help="predicted from tables of kernels (extra [tables])")
     parser.add_argument("--limit-s", type=float, default=10.0)
     parser.add_argument("--limit-mb", type=float, default=400.0)
     arguments = parser.parse_args()
     sequences = [16 + 8 * index for index in range(-(-arguments.combinations // PER_SEQUENCES))]
-    source = EXPERIMENT.format(sequences=sequences, levels=list(range(1, arguments.levels + 1)))
+    levels, tables = list(range(1, arguments.levels + 1)), json.dumps(arguments.tables)
+    source = EXPERIMENT.format(sequences=sequences, levels=levels, tables=tables)
     # before anything is planned here: a new process begins with the memory of its parent, as the kernel counts it
     rss_bytes = command_rss_bytes(source, ["--predict"] if arguments.predict else [])
     began = time.perf_counter()

@@ -33,7 +33,7 @@ from orchestrator.emulator.tables import NoRow
 Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
 FOLDS = Path(__file__).with_name("folds.json")
-SOURCE = "aiconfigurator-core 0.12.0, systems/silicon_sample.csv (Apache-2.0), half of its H100 and H200 configurations"
+SOURCE = "aiconfigurator-core 0.12.0, systems/silicon_sample.csv (Apache-2.0)"
 FIRST_FITTED, LIMITS_MS = 0, (10, 15, 20, 30)
 PULL = 0.03  # of constants towards where they start, for those that the points say little of
 # SGLang's constants start from vLLM's; only what its points can tell is fitted.
@@ -223,18 +223,21 @@ def picks(points: list[Point], found: Found, by_engine: dict[tuple[str, bool], F
             print(f"choices that break the limit, {name}, {which}: {'; '.join(choices(group, found, margins))}")
 
 
-def write(kind: str, folds: dict[str, dict[str, Any]], by_engine: dict[tuple[str, bool], Floats]) -> None:
-    """What the emulator ships, and the folds."""
+def write(kind: str, folds: dict[str, dict[str, Any]], points: list[Point], errors_of: dict[Any, Floats]) -> None:
+    """What the emulator ships, by engine and architecture, and the folds."""
     shipped = json.loads(SHIPPED.read_text(encoding="utf-8"))
     for engine in ENGINES:
-        error = {
-            name: dict(zip(("ttft", "tpot"), by_engine[engine, unfitted].round(3).tolist(), strict=True))
-            for name, unfitted in (("hopper", False), ("blackwell", True))
-        }
         fold = folds[f"{kind} {engine} {FIRST_FITTED}"]
-        shipped[kind][engine] |= {
-            "source": SOURCE, "date": f"measured {fold['measured']}", "constants": fold["constants"], "error": error
-        }  # fmt: skip
+        scored = measured([one for one in points if one.engine == engine and one.unfitted])
+        rows = {
+            "hopper": {"source": f"{SOURCE}, half of its configurations of H100 and H200", "date": fold["measured"]},
+            "blackwell": {"inherits": "hopper", "source": f"{SOURCE}, B200", "date": scored},
+        }
+        for row, unfitted in zip(rows.values(), (False, True), strict=True):
+            row["date"] = f"measured {row['date']}"
+            row["error"] = dict(zip(("ttft", "tpot"), errors_of[engine, unfitted].round(3).tolist(), strict=True))
+        rows["hopper"]["constants"] = fold["constants"]
+        shipped[kind][engine] = rows
     SHIPPED.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
     known = json.loads(FOLDS.read_text(encoding="utf-8")) | folds
     FOLDS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
@@ -269,7 +272,7 @@ def main() -> None:
     if kind == "formula":
         picks(points, found, by_engine)
     if arguments.refit and arguments.write:
-        write(kind, folds, by_engine)
+        write(kind, folds, scored, by_engine)
 
 
 if __name__ == "__main__":

@@ -53,30 +53,34 @@ class Constants(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The constants of one engine, where they come from and of what time (``date``), and how far they were from
-    measurements they were not fitted to: ``error`` has the median of |predicted / measured - 1| of ``ttft`` and
-    ``tpot`` on devices of this architecture, None where nobody looked."""
+    """The constants of one engine on one GPU architecture, where they come from and of what time (``date``), and how
+    far they were from measurements they were not fitted to: ``error`` has the median of |predicted / measured - 1| of
+    ``ttft`` and ``tpot`` on this architecture, None where nobody looked. ``fitted_on``: the architecture that they were
+    fitted on, another one where they are inherited."""
 
     engine: str
     architecture: str
+    fitted_on: str
     source: str
     date: str
     constants: dict[str, Any]
     error: dict[str, float] | None
 
 
-_ARCHITECTURES = {8: "ampere", 9: "hopper", 10: "blackwell"}  # by CUDA compute capability
+_ARCHITECTURES = {9: "hopper", 10: "blackwell"}  # those in constants.json, by CUDA compute capability
 
 
 def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
-    """What is typical of an engine on a device, of the formula or of the tables: constants.json, vLLM's for engines
-    that are not in it. They were fitted on one architecture; on others they are taken as they are, with the error that
-    they were seen to have there."""
+    """What is typical of an engine on a device, of the formula or of the tables: constants.json, which has engines by
+    architecture. Engines that are not in it take vLLM's constants, and nobody knows their error."""
     rows = _rows()["tables" if tables else "formula"]
-    row = rows.get(engine, rows["vllm"])
-    architecture = "other" if device.capability is None else _ARCHITECTURES.get(device.capability[0], "other")
-    error = row["error"].get(architecture) if engine in rows else None
-    return Typical(engine, architecture, row["source"], row["date"], row["constants"], error)
+    architecture = _ARCHITECTURES.get((device.capability or (0, 0))[0], "other")
+    of_engine: dict[str, Any] = rows.get(engine, rows["vllm"])
+    row = of_engine.get(architecture, {"inherits": "hopper"})
+    fitted_on = row.get("inherits", architecture)
+    row = of_engine[fitted_on] | row
+    error = row["error"] if engine in rows and architecture in of_engine else None
+    return Typical(engine, architecture, fitted_on, row["source"], row["date"], row["constants"], error)
 
 
 def resolved(constants: Constants, engine: str, device: Accelerator) -> Constants:

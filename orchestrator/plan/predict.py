@@ -172,6 +172,8 @@ class _Predictor:
                 f"nobody compared the model with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
             )
         source, wider = f"published points of {known.engine} on {known.architecture} GPUs, {known.date}", 1.0
+        if known.fitted_on != known.architecture:
+            source = f"{source}, constants fitted on {known.fitted_on}"
         source = f"{source}, by tables of kernels" if tables else source
         if settings.world_size != settings.tensor_parallel_size or settings.tensor_parallel_size > 8:
             source, wider = f"{source}, none of them parallel like this one: twice their error", 2.0

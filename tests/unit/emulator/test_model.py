@@ -97,10 +97,18 @@ def test_constants_that_are_not_given_are_those_of_the_engine() -> None:
     given = replica(settings(engine="sglang"), facts(), device(), Constants(sequence_overhead_s=1.0))
     assert given.costs.sequence_s == 1.0
     assert given.costs.weights_s == sglang.costs.weights_s
-    h100, a100 = find("H100-80GB"), find("A100-80GB")
-    assert h100 and a100
-    assert typical("vllm", h100).error
-    assert typical("vllm", a100).error is None  # nobody looked
+
+
+def test_constants_go_by_engine_and_architecture_and_those_of_others_are_inherited_without_a_known_error() -> None:
+    h100, b200, a100 = (find(name) for name in ("H100-80GB", "B200-180GB", "A100-80GB"))
+    assert h100 and b200 and a100
+    fitted, inherited, unknown = (typical("vllm", one) for one in (h100, b200, a100))
+    assert fitted.constants == inherited.constants == unknown.constants != typical("sglang", b200).constants
+    assert [one.fitted_on for one in (fitted, inherited, unknown)] == ["hopper"] * 3
+    assert (fitted.architecture, inherited.architecture) == ("hopper", "blackwell")
+    assert fitted.source != inherited.source and all(one.date for one in (fitted, inherited))
+    assert fitted.error and inherited.error and fitted.error != inherited.error
+    assert unknown.error is None and typical("tgi", h100).error is None  # nobody looked
 
 
 def test_pipeline_parallelism_does_not_speed_up_one_request_but_a_batch() -> None:

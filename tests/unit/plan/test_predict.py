@@ -246,6 +246,18 @@ def test_tables_that_are_not_installed_are_a_problem_of_the_file(monkeypatch: py
         foretold(predictions={"tables": True})
 
 
+def test_an_architecture_that_nothing_was_fitted_on_says_whose_constants_it_takes() -> None:
+    names = {"h100": "H100-80GB", "b200": "B200-180GB", "a100": "A100-80GB"}
+    hardware = {name: {"accelerator": accelerator, "gpus_per_node": 8} for name, accelerator in names.items()}
+    vary = [{"grid": {"hardware": list(names)}}]
+    h100, b200, a100 = foretold(hardware=hardware, deployments=deployments(vary=vary)).deployments
+    fitted, inherited = foretells(h100)["error"], foretells(b200)["error"]
+    assert "blackwell" in inherited["source"] and "constants fitted on hopper" in inherited["source"]
+    assert "hopper" in fitted["source"] and "constants" not in fitted["source"]
+    assert inherited["tpot"] > fitted["tpot"] and inherited["ttft"] > fitted["ttft"]
+    assert "nobody compared the model with vllm on A100-80GB" in foretells(a100)["not_predicted"]
+
+
 def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() -> None:
     """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
     ttft, tpot = Error(0.5, 0.1, "").factors
