@@ -8,7 +8,8 @@ and several repeats are weighted as a ratio estimator (Cochran, "Sampling Techni
 differ by more than their batches do, the spread of the repeats counts instead.
 
 Two starts of one engine differ by more than anything seen within one start (memory layout, clocks, compiled code,
-neighbours). Where there are several starts, the spread between them counts, with its own degrees of freedom.
+neighbours). Where there are several starts, the interval is at least that of the spread between them, with its own
+degrees of freedom: two starts that happen to agree prove little.
 """
 
 from __future__ import annotations
@@ -95,16 +96,16 @@ def share_interval(
     schedule. ``starts``: the engine start that each repeat was measured on; empty: all on one.
 
     Wilson's interval (1927) with n / design effect as the effective sample size, and Student's t with the degrees of
-    freedom of the batches. Where all flags are equal there is no spread to see: the design effect is taken as 1.
+    freedom of the batches or starts. Where all flags are equal there is no spread to see: the design effect is 1.
     """
     cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
-    ratio = _ratio(cut, starts)
+    ratio = _ratio(cut, starts, confidence)
     if ratio is None:
         return None
     share, n = ratio.estimate, ratio.size
     binomial = share * (1 - share) / n
     effect = max(ratio.variance / binomial, 1.0) if binomial > 0 else 1.0
-    t2 = _t(ratio.freedom, confidence) ** 2
+    t2 = ratio.t**2
     n_effective = n / effect
     centre = (share + t2 / (2 * n_effective)) / (1 + t2 / n_effective)
     half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (1 + t2 / n_effective)
@@ -120,27 +121,27 @@ def rate_interval(
 
     ``starts``: see ``share_interval``.
     """
-    ratio = _ratio(repeats, starts)
+    ratio = _ratio(repeats, starts, confidence)
     if ratio is None:
         return None
     rate, error = ratio.estimate, float(np.sqrt(ratio.variance))
-    half = _t(ratio.freedom, confidence) * error
+    half = ratio.t * error
     return Interval(rate, max(rate - half, 0.0), rate + half, confidence, ratio.batches, None, ratio.starts, error)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ratio:
-    """Total amount over total ``size``, the variance of that estimate and the variance's degrees of freedom."""
+    """Total amount over total ``size``. ``t``: half the interval's width, in square roots of the variance."""
 
     estimate: float
     size: float
     variance: float
-    freedom: int
+    t: float
     batches: int
     starts: int
 
 
-def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
+def _ratio(repeats: Sequence[Batches], starts: Sequence[int], confidence: float) -> _Ratio | None:
     """None where the size is 0. The variance is that of batches, repeats or starts, whichever differ most."""
     measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
     measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
@@ -149,15 +150,15 @@ def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
     amounts, sizes = (np.concatenate([getattr(one, name) for one, _ in measured]) for name in ("amounts", "sizes"))
     ratio, groups = float(amounts.sum() / sizes.sum()), sorted({start for _, start in measured})
     sums = np.array([(one.amounts.sum(), one.sizes.sum()) for one, _ in measured])
-    spread = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))
-    freedom = amounts.size - 1
+    within = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))
+    spreads = [(within, _t(amounts.size - 1, confidence))]
     if len(groups) > 1:
         of_start = np.array([start for _, start in measured])
         sums = np.array([sums[of_start == start].sum(0) for start in groups])
-        between = _variance(sums[:, 0], sums[:, 1], ratio)
-        if between >= spread and between > 0:
-            spread, freedom = between, len(groups) - 1
-    return _Ratio(ratio, float(sizes.sum()), spread, freedom, amounts.size, len(groups))
+        spreads.append((_variance(sums[:, 0], sums[:, 1], ratio), _t(len(groups) - 1, confidence)))
+    variance = max(of for of, _ in spreads)
+    t = max(t * np.sqrt(of / variance) for of, t in spreads) if variance > 0 else spreads[0][1]
+    return _Ratio(ratio, float(sizes.sum()), variance, float(t), amounts.size, len(groups))
 
 
 def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:

@@ -62,6 +62,13 @@ def test_several_starts_have_students_interval_of_their_own_spread() -> None:
     assert found.upper - 12 == pytest.approx(1.1547 * 4.3027, rel=1e-3)
 
 
+def test_two_starts_that_happen_to_agree_prove_little() -> None:
+    found = of_starts([10, 14] * 5, [10.2, 14.2] * 5)
+    # between: standard error 0.1, t(1, 0.975) = 12.706; within, 0.4594 and t(19, 0.975) = 2.0930 would give 0.96
+    assert found.upper - found.estimate == pytest.approx(0.1 * 12.706, rel=1e-3)
+    assert found.standard_error == pytest.approx(0.4594, rel=1e-3), "what a comparison of two goes by"
+
+
 def test_repeats_on_one_start_are_one_start() -> None:
     cut = [Batches(np.full(10, float(level)), np.ones(10)) for level in (10, 12)]
     found = rate_interval(cut, [0, 0])
