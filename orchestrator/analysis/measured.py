@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -136,8 +137,11 @@ class Point:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for its validity, from every repeat that decides it."""
-        return [text for one in self._noise or self.used or self.repeats for text in one.point.validity_reasons]
+        """The reasons for its validity, from every repeat that decides it; of those with other numbers, the first."""
+        found: dict[str, str] = {}
+        for text in (text for one in self._noise or self.used or self.repeats for text in one.point.validity_reasons):
+            found.setdefault(re.sub(r"\d+", "", text), text)
+        return list(found.values())
 
     @property
     def _noise(self) -> tuple[Measurement, ...]:

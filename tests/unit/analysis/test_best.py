@@ -341,6 +341,15 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
     assert left["reason"] == f"not a valid measurement: {validity} (the client was at 99 % CPU)"
 
 
+def test_a_reason_that_repeats_share_is_said_once_with_the_figures_of_the_first(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for repeat, reasons in enumerate((["96% were cached"], ["95% were cached", "the client was late"])):
+        given: dict[str, Any] = {"point_id": "d0-repeats", "repeat": repeat}
+        sweep.level("d0", 5, validity="invalid", validity_reasons=reasons, **given)
+    (left,) = sweep.best()["left_out"]
+    assert left["reason"] == "not a valid measurement: invalid (96% were cached; the client was late)"
+
+
 def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
     sweep.deployment("d0")
     row = {

@@ -69,6 +69,16 @@ def test_two_starts_that_happen_to_agree_prove_little() -> None:
     assert found.standard_error == pytest.approx(0.4594, rel=1e-3), "what a comparison of two goes by"
 
 
+@pytest.mark.parametrize("spread", [0.0, 1.0, 2.0])
+def test_intervals_of_two_starts_hold_the_truth_in_95_percent_of_cases(spread: float) -> None:
+    """``spread``: standard deviation of starts over the standard error of one start's mean."""
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(400):
+        found = of_starts(*(rng.normal(rng.normal(100, spread), np.sqrt(10), 10).tolist() for _ in range(2)))
+        held += found.lower <= 100 <= found.upper
+    assert held >= 0.95 * 400
+
+
 def test_repeats_on_one_start_are_one_start() -> None:
     cut = [Batches(np.full(10, float(level)), np.ones(10)) for level in (10, 12)]
     found = rate_interval(cut, [0, 0])
