@@ -94,8 +94,8 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                     notes.append(f"the endpoint reports no token counts: {how}")
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             said = str(row["error"])
-            refused = row["http_status"] in (400, 422) or row["error_class"] == "stream_error"
-            if not refused:  # (vLLM refuses token ids with an error in a stream of status 200)
+            in_stream = row["http_status"] == 200 and row["error_class"] in ("http_4xx", "stream_error")
+            if row["http_status"] not in (400, 422) and not in_stream:  # (vLLM refuses token ids in a stream)
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break

@@ -515,6 +515,20 @@ def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: st
     assert "takes no token ids" not in done.stderr
 
 
+def test_ids_are_looked_for_further_down_where_the_refusal_comes_in_a_stream_as_real_vllm_sends_it() -> None:
+    recorded = (Path(__file__).parents[1] / "contract/streams/vllm-completions-refused_ids.http").read_bytes()
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        if request.body and max(request.json["prompt"]) >= 2048:
+            writer.write(recorded)
+        else:
+            await answer_openai(request, reader, writer)
+
+    with serving(behave) as server:
+        done = load(url(server.port), "--concurrency", "1", "--requests", "3", *QUICK)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_was_measured_is_stored_and_read_back(tmp_path: Path) -> None:
     with serving(answer_openai) as server:
         done = load(
