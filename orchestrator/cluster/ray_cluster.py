@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from threading import Event, Thread
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
@@ -28,6 +28,32 @@ from orchestrator.results.store import Store
 
 CLIENT_CPUS = 0  # admission counts only the engines' CPUs; what a client really used is in its stats
 INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
+T = TypeVar("T")
+SHARE = 0.003  # of a core that looking at the nodes may take, and reading what the autoscaler says
+
+
+class Seldom(Generic[T]):
+    """The answer to an expensive question, asked again only when that takes at most SHARE of a core.
+
+    Threads that ask at the same time may each pay for it.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], T],
+        now_s: Callable[[], float] = time.monotonic,
+        used_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._ask, self._now_s, self._used_s = ask, now_s, used_s
+        self._last: tuple[float, T] | None = None  # until when it is good, and the answer
+
+    def __call__(self) -> T:
+        last = self._last
+        if last is None or self._now_s() >= last[0]:
+            before_s = self._used_s()
+            answer = self._ask()
+            last = self._last = self._now_s() + (self._used_s() - before_s) / SHARE, answer
+        return last[1]
 
 
 class RayCluster:
@@ -48,7 +74,8 @@ class RayCluster:
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         gcs_address = ray.get_runtime_context().gcs_address
-        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), time.monotonic)
+        self._autoscaler = Autoscaler(Seldom(lambda: autoscaler_report(gcs_address)), time.monotonic)
+        self._alive = Seldom(_alive)
         self._client_limit = client_limit
         self._gone_s: dict[str, float] = {}  # draining node -> when it will be gone, on the monotonic clock
 
@@ -70,17 +97,7 @@ class RayCluster:
 
     def machines(self) -> list[Machine]:
         leaving = self.leaving()
-        alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving]
-        return [
-            Machine(
-                node["NodeID"],
-                node["NodeManagerAddress"],
-                int(node["Resources"].get("GPU", 0)),
-                float(node["Resources"].get("CPU", 0)),
-                dict(node.get("Labels") or {}),
-            )
-            for node in alive
-        ]
+        return [machine for machine in self._alive() if machine.node_id not in leaving]
 
     def leaving(self) -> Mapping[str, float]:
         now_s = time.monotonic()
@@ -140,6 +157,20 @@ class RayCluster:
         self._desired.desire(())
         self._pool.close()
         ray.shutdown()
+
+
+def _alive() -> list[Machine]:
+    return [
+        Machine(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            int(node["Resources"].get("GPU", 0)),
+            float(node["Resources"].get("CPU", 0)),
+            dict(node.get("Labels") or {}),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
 def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> None:
