@@ -72,7 +72,7 @@ def measure(requests: int) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     loaded = Loaded(
         span_unix_ns=(0, requests // AT_ONCE * SECONDS * 10**9),
-        requests=LazyRows.of("requests", [rows], by="request_index"),
+        requests=LazyRows.of("requests", [rows]),
         reports={0: ClientReport(stats, (), rows, gaps)},
     )
     attempt = judged(run.load, loaded)

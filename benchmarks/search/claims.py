@@ -76,7 +76,7 @@ def probe(
 def stored(run: Run, level: float, end: float, verdict: Outcome | None, diverging: bool, whole: bool) -> Probed:
     """What is kept of a probe that ended then."""
     asked = run.due < end
-    begin = steady_from(run.due[asked], run.done[asked], end) or 0.0
+    begin = steady_from(lambda: [(run.due[asked], run.done[asked])], end) or 0.0
     met = run.met & (run.done <= end) if diverging else run.met  # what was open was aborted
     shows: Shows = "diverged" if diverging else "misses" if verdict == "fails" else "all"
     return Probed(level, (met[asked & (run.due >= begin)],), shows, whole)

@@ -61,7 +61,6 @@ class Attempt:
         """All that answers need of it. Raises ValueError as ``observed`` does."""
         observed = self.observed()
         found, (batches,) = figures(observed), observed.token_batches
-        del observed  # the arrays of a million requests are large
         limits = limit_values(self.requests, self.token_events, self.point.window_ns)
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
@@ -94,18 +93,18 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
     if not points:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
-    requests = store.lazy_rows("requests", manifest, by="request_index")  # in one order, whoever reads them
+    requests = store.lazy_rows("requests", manifest)
     return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests)
 
 
 def with_parts(
     store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: Rows
 ) -> Attempt:
-    """A committed attempt of which these rows are at hand; the others are read. ``requests``: sorted by index."""
+    """A committed attempt of which these rows are at hand; the others are read."""
     token_events = store.lazy_rows("token_events", manifest)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
-    no_tokens = requests["first_token_ns"].null_count == requests.num_rows
-    whole = token_events.num_rows == committed and (committed > 0 or no_tokens)  # a part of them would mislead
+    whole = token_events.num_rows == committed  # a part of them would mislead
+    whole = whole and (committed > 0 or requests["first_token_ns"].null_count == requests.num_rows)
     return Attempt(
         manifest=manifest,
         point=point,

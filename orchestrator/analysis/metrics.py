@@ -9,10 +9,10 @@ these figures differently.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,8 @@ from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
 from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
 from orchestrator.analysis.steady import steady_from_ns
-from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.columns import Column
+from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Counts, Distribution, Figures
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -36,15 +37,15 @@ BROKEN = "broken_output"
 class Observed:
     """What the metrics of one attempt, or of several pooled, are computed from.
 
-    ``samples``: per attempt, an iterator over the names of Figures with one value per request (NaN where it has none);
-    all arrays at once would be large. ``delivered``: requests, input and output tokens that
-    were completed in ``window_s`` seconds. ``token_batches``: output tokens over time, one entry per attempt.
+    ``samples``: per attempt, by the names of Figures, the values of the requests that have one. ``delivered``:
+    requests, input and output tokens that were completed in ``window_s`` seconds. ``token_batches``: output tokens over
+    time, one entry per attempt.
     """
 
     scheduled: int
     ok: int
     errors: Counter[str]
-    samples: tuple[Callable[[], Iterator[tuple[str, Floats]]], ...]
+    samples: tuple[Mapping[str, Column], ...]
     gaps: GapCounts
     delivered: dict[str, float]
     token_batches: tuple[throughput.Batches, ...]
@@ -63,28 +64,44 @@ def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests:
         end_ns = start_ns + round(duration_s * 1e9)
         found_ns = steady_from_ns(requests, end_ns) if warmup_s is None and requests is not None else None
         return found_ns or start_ns, end_ns
-    last_ns = pc.max(requests["done_ns"]).as_py() if requests is not None else None
-    return start_ns, max(start_ns, start_ns if last_ns is None else last_ns + 1)
+    ends = (pc.max(part["done_ns"]).as_py() for part in slices(requests)) if requests is not None else ()
+    return start_ns, max([start_ns, *(last_ns + 1 for last_ns in ends if last_ns is not None)])
 
 
 def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
     """Everything the metrics of one attempt need. Raises ValueError when rows of several attempts are mixed."""
-    columns = request_arrays(requests, token_events)
+    return reduce(_joined, (_observed(columns, window_ns) for columns in request_arrays(requests, token_events)))
+
+
+def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
     due = columns.scheduled_in(window_ns)
     chosen = due & columns.ok
     batches = throughput.token_batches(columns, window_ns)
+    samples = defaultdict[str, Column](Column)
+    for name, values in _samples(columns, chosen):
+        samples[name].add(values[~np.isnan(values)])
     return Observed(
         scheduled=int(due.sum()),
         ok=int(chosen.sum()),
-        errors=_errors(requests, due & ~columns.ok),
-        samples=(partial(_samples, columns, chosen),),
+        errors=_errors(columns.rows, due & ~columns.ok),
+        samples=(samples,),
         gaps=NO_GAPS if columns.buffered else count_gaps(columns.blocks(), chosen),
         delivered=_delivered(columns, batches, window_ns),
         token_batches=(batches,),
         window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
-        basis=frozenset([throughput.basis(columns)]),
-        itl_kind=frozenset(requests["itl_kind"].filter(pa.array(chosen)).drop_null().unique().to_pylist()),
+        basis=throughput.basis(columns),
+        itl_kind=frozenset(columns.rows["itl_kind"].filter(pa.array(chosen)).drop_null().unique().to_pylist()),
     )
+
+
+def _joined(some: Observed, more: Observed) -> Observed:
+    """Requests of one attempt and more of them. The samples of ``some`` grow."""
+    for name, column in more.samples[0].items():
+        some.samples[0][name].add(column.values())
+    amounts = some.token_batches[0].amounts + more.token_batches[0].amounts
+    batches = throughput.Batches(amounts, some.token_batches[0].sizes)
+    both = merge([some, more])
+    return replace(both, samples=some.samples, token_batches=(batches,), window_s=some.window_s)
 
 
 def merge(parts: Iterable[Observed]) -> Observed:
@@ -121,7 +138,7 @@ def figures(observed: Observed) -> Figures:
         output_token_throughput=_rate(delivered["output_tokens"], window_s),
         input_token_throughput=_rate(delivered["input_tokens"], window_s),
         total_token_throughput=_rate(delivered["output_tokens"] + delivered["input_tokens"], window_s),
-        throughput_basis=_one(observed.basis),
+        throughput_basis=_one(observed.basis) or "interpolated",
         **_distributions(observed),
         itl_ms=_gap_distribution(observed.gaps),
         itl_kind=_one(observed.itl_kind),
@@ -141,18 +158,21 @@ def few(count: int, quantile: float) -> bool:
 
 
 def distribution(values: Floats) -> Distribution | None:
-    """None without values. Percentiles interpolate linearly (numpy's default)."""
+    """None without values. Percentiles interpolate linearly (numpy's default). ``values`` are sorted where they lie: so
+    sums of the same ones are the same to the last digit."""
     if not values.size:
         return None
-    return _distribution((values.mean(), values.std(), values.min(), values.max()), np.quantile(values, QUANTILES))
+    values.sort()
+    moments = (values.mean(), values.std(), values[0], values[-1])
+    return _distribution(moments, np.quantile(values, QUANTILES, overwrite_input=True))
 
 
 def _distributions(observed: Observed) -> dict[str, Distribution | None]:
-    found = {}
-    for of_each in zip(*(samples() for samples in observed.samples), strict=True):
-        known = [values[~np.isnan(values)] for _, values in of_each]
-        found[of_each[0][0]] = distribution(np.concatenate(known))
-    return found
+    first, *others = observed.samples
+    return {
+        name: distribution(np.concatenate([column.values(), *(one[name].values() for one in others)]))
+        for name, column in first.items()
+    }
 
 
 def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
@@ -162,7 +182,7 @@ def _distribution(moments: Sequence[float], quantiles: Floats) -> Distribution:
 
 
 def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Floats]]:
-    """One value per chosen request, NaN where its formula has none. A generator, since the arrays are large.
+    """One value per chosen request, NaN where its formula has none.
 
     - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
     - ttfo_ms = first token of the answer - scheduled, of requests whose stream began with reasoning

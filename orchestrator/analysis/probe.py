@@ -173,7 +173,7 @@ class Probe:
         order = order[: np.searchsorted(due[order], now_s, "right")]
         due, done, known, met = due[order], done[order], known[order], met[order]
         self.diverging = _diverging(due, done, now_s) and _late(due, done, known, met, now_s)
-        begin = steady_from(due, done, now_s)
+        begin = steady_from(lambda: [(due, done)], now_s)
         verdicts, longest, least = list[Outcome | None](), 0.0, np.inf
         for column, target in enumerate(np.concatenate([np.asarray(tier, float) for tier in self._tiers])):
             # the first whose fate is unknown ends what may be judged: those that ended early are the fast ones

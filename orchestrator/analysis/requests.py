@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.columns import AT_ONCE
+from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import BUFFERED_SHARE, Status
 
 Floats = npt.NDArray[np.float64]
@@ -23,11 +25,14 @@ ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay belo
 
 @dataclass(frozen=True, slots=True)
 class RequestArrays:
-    """One entry per request of one attempt. Times in ns since the point's start; NaN where a value is unknown.
+    """One entry for each of some requests of one attempt. Times in ns since the point's start; NaN where a value is
+    unknown.
 
-    ``position``: for each row of ``token_events`` the index of its request in the other arrays.
+    ``rows``: their rows. ``position``: for each row of ``token_events`` the index of its request in the other arrays.
     """
 
+    rows: Rows
+    index: npt.NDArray[np.int32]
     ok: Bools
     measured: Bools  # phase 'measure'
     scheduled_ns: Floats
@@ -66,17 +71,33 @@ class RequestArrays:
             yield _block(self.shown_tokens[request], request, batch["gaps_us"], batch["tokens_per_chunk"])
 
 
-def request_arrays(requests: Rows, token_events: Rows | None) -> RequestArrays:
-    """Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has no request."""
-    index = requests["request_index"].to_numpy()
-    if np.unique(index).size != index.size:
+def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[RequestArrays]:
+    """All requests of one attempt, AT_ONCE at a time, or all of them where token_events come in another order.
+
+    Raises ValueError where rows of several attempts are mixed: a request_index occurs twice or has no request.
+    """
+    index = _index(requests)
+    if (np.diff(np.sort(index)) == 0).any():
         raise ValueError("requests of more than one attempt: the same request_index occurs twice")
-    output_tokens = _floats(requests, "output_tokens")
-    measured = equals(requests, "phase", "measure")
-    chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
-    found = RequestArrays(
+    chunks, coalesced = np.sum([_measured_chunks(part) for part in slices(requests)], axis=0)
+    wanted = None if token_events is None else _index(token_events)
+    ends = [0] if wanted is None else _ends(index, wanted)
+    step, before = AT_ONCE if wanted is None or len(ends) > 1 else max(index.size, 1), 0
+    del index, wanted
+    for start, end in zip_longest(range(0, max(requests.num_rows, 1), step), ends, fillvalue=0):
+        gaps = None if token_events is None else token_events.slice(before, end - before)
+        yield _arrays(requests.slice(start, step), gaps, bool(coalesced > BUFFERED_SHARE * chunks))
+        before = end
+        pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
+
+
+def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:
+    index, output_tokens = _index(requests), _floats(requests, "output_tokens")
+    return RequestArrays(
+        rows=requests,
+        index=index,
         ok=equals(requests, "status", Status.OK),
-        measured=measured,
+        measured=equals(requests, "phase", "measure"),
         scheduled_ns=_floats(requests, "scheduled_ns"),
         sent_ns=_floats(requests, "sent_ns"),
         first_ns=_floats(requests, "first_token_ns"),
@@ -86,12 +107,34 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> RequestArrays:
         input_tokens=_input_tokens(requests),
         output_tokens=output_tokens,
         shown_tokens=output_tokens - np.nan_to_num(_floats(requests, "hidden_tokens")),
-        buffered=bool(coalesced > BUFFERED_SHARE * chunks),
+        buffered=buffered,
         token_events=token_events,
-        position=np.zeros(0, np.int32) if token_events is None else _positions(index, token_events),
+        position=np.zeros(0, np.int32) if token_events is None else _positions(index, _index(token_events)),
     )
-    pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
-    return found
+
+
+def _index(rows: Rows) -> npt.NDArray[np.int32]:
+    return np.asarray(rows["request_index"].to_numpy(), np.int32)
+
+
+def _measured_chunks(requests: Rows) -> tuple[float, float]:
+    """Chunks of measured requests, and how many of them came together with the one before."""
+    measured = equals(requests, "phase", "measure")
+    chunks, coalesced = (_floats(requests, name)[measured].sum() for name in ("chunks", "coalesced_chunks"))
+    return chunks, coalesced
+
+
+def _ends(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[int]:
+    """Where in token_events the rows of each AT_ONCE requests end, if both are in the same order; else one end.
+
+    Clients write both in one order, that in which requests end.
+    """
+    ends = list[int]()
+    for start in range(0, max(index.size, 1), AT_ONCE):
+        mine, at = index[start : start + AT_ONCE], ends[-1] if ends else 0
+        others = np.flatnonzero(~np.isin(wanted[at : at + mine.size], mine))
+        ends.append(at + int(others[0]) if others.size else min(at + mine.size, wanted.size))
+    return ends if ends[-1] == wanted.size else [wanted.size]
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
@@ -138,8 +181,7 @@ class Block:
         return np.repeat(np.arange(self.request.size), self.lengths)
 
 
-def _positions(index: npt.NDArray[np.int32], token_events: Rows) -> npt.NDArray[np.int32]:
-    wanted = token_events["request_index"].to_numpy()
+def _positions(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     order = np.argsort(index, kind="stable").astype(np.int32)
     found = np.searchsorted(index, wanted, sorter=order)
     position = order[np.minimum(found, max(order.size - 1, 0))] if order.size else np.zeros(0, np.int32)

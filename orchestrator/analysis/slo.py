@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +15,7 @@ from orchestrator.analysis.gaps import token_gaps
 from orchestrator.analysis.requests import Block, Bools, Floats, RequestArrays, WindowNs, request_arrays
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import unknown_name
+from orchestrator.results.columns import Column
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import LIMITS, READERS, Slo, format_duration, parse_duration, percentile_limit
@@ -139,25 +142,30 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that came in lumps;
     ``normalized_ttft`` (per prompt token) is unknown where nobody counted the prompt.
     """
-    arrays = request_arrays(requests, token_events)
-    due = np.flatnonzero(arrays.scheduled_in(window_ns))
-    order = due[np.argsort(arrays.scheduled_ns[due], kind="stable")]
+    found = defaultdict[str, Column](Column)
+    index, ok = Column(np.int32), Column(np.bool_)
+    for columns in request_arrays(requests, token_events):
+        due = columns.scheduled_in(window_ns)
+        index.add(columns.index[due])
+        ok.add(columns.ok[due])
+        for name, values in _values(columns):
+            found[name].add(values[due])
+    order = np.lexsort((index.values(), found.pop("scheduled").values()))
+    return LimitValues(ok.taken(order), {name: column.taken(order) for name, column in found.items()})
 
-    def between(start_ns: Floats, end_ns: Floats) -> Floats:
-        return (end_ns - start_ns)[order]
 
-    intervals, prompt = arrays.intervals[order], arrays.input_tokens[order]
-    ttft_ns = between(arrays.scheduled_ns, arrays.first_ns)
-    tpot_s = between(arrays.first_ns, arrays.last_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
-    seconds = {
-        "ttft": ttft_ns / 1e9,
-        "tpot": np.where(intervals <= 0, -np.inf, tpot_s),
-        "e2e": between(arrays.scheduled_ns, arrays.last_ns) / 1e9,
-        "normalized_ttft": ttft_ns / np.where(prompt > 0, prompt, np.nan) / 1e9,
-    }
-    if token_events is not None:
-        seconds["itl_p99"] = _itl_p99(arrays)[order]
-    return LimitValues(arrays.ok[order], seconds)
+def _values(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
+    """Also ``scheduled``, ns, by which they are ordered."""
+    intervals, prompt = arrays.intervals, arrays.input_tokens
+    ttft_ns = arrays.first_ns - arrays.scheduled_ns
+    tpot_s = (arrays.last_ns - arrays.first_ns) / np.where(intervals > 0, intervals, np.nan) / 1e9
+    yield "scheduled", arrays.scheduled_ns
+    yield "ttft", ttft_ns / 1e9
+    yield "tpot", np.where(intervals <= 0, -np.inf, tpot_s)
+    yield "e2e", (arrays.last_ns - arrays.scheduled_ns) / 1e9
+    yield "normalized_ttft", ttft_ns / np.where(prompt > 0, prompt, np.nan) / 1e9
+    if arrays.token_events is not None:
+        yield "itl_p99", _itl_p99(arrays)
 
 
 def stored_values(data: AttemptData) -> LimitValues:

@@ -8,10 +8,14 @@ its full number in flight from the first instant, and without noise it looks ste
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.lazy_rows import Rows, slices
+
+Floats = npt.NDArray[np.float64]
 
 PARTS = 64  # the run is cut into so many parts, each with its mean number in flight
 NEARLY = 1.25  # the first cut within so many times the least error counts: in a flat run the least lies anywhere
@@ -22,20 +26,29 @@ MOST = 0.5  # share of the run: where it became steady later than that, no part 
 
 def steady_from_ns(requests: Rows, duration_ns: int) -> int | None:
     """When the steady part of a run begins, ns; None: there is none. ``duration_ns``: how long requests were due."""
-    due, done = (requests[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
-    begin = steady_from(due, done, float(duration_ns))
+
+    def part(rows: Rows) -> tuple[Floats, Floats]:
+        due, done = (rows[name].to_numpy().astype(np.float64) for name in ("scheduled_ns", "done_ns"))
+        return due, done
+
+    begin = steady_from(lambda: map(part, slices(requests)), float(duration_ns))
     return None if begin is None else round(begin)
 
 
-def steady_from(due: npt.NDArray[np.float64], done: npt.NDArray[np.float64], until: float) -> float | None:
-    """As ``steady_from_ns``, for a run until now and in any unit. What has not ended has ``done`` infinity.
+def steady_from(parts: Callable[[], Iterable[tuple[Floats, Floats]]], until: float) -> float | None:
+    """As ``steady_from_ns``, for a run until now and in any unit.
 
-    A request is in flight from when it was due until it was done.
+    ``parts``: when requests were due and when they were done, some after the others; infinity if they have not ended. A
+    request is in flight from when it was due until it was done.
     """
-    if not due.size or until <= 0:
+    edges = np.linspace(0, max(until, 0), PARTS + 1)
+    waited, earliest = np.zeros(PARTS + 1), np.zeros(0)
+    for due, done in parts():
+        waited += _waited(np.sort(due), edges) - _waited(np.sort(done), edges)
+        earliest = np.sort(np.concatenate([earliest, due]))[:FIRST]
+    if not earliest.size or until <= 0:
         return None
-    edges = np.linspace(0, until, PARTS + 1)
-    in_flight = np.diff(_waited(np.sort(due), edges) - _waited(np.sort(done), edges)) * PARTS / until
+    in_flight = np.diff(waited) * PARTS / until
     cuts = np.arange(int(PARTS * MOST) + 1)
     until_cut = np.concatenate([[0.0], np.cumsum(in_flight)])[cuts]
     # only a cold start, or less in flight than later, is a warm-up
@@ -43,27 +56,23 @@ def steady_from(due: npt.NDArray[np.float64], done: npt.NDArray[np.float64], unt
     errors = np.where(warming, _variances(in_flight)[cuts] / (PARTS - cuts), np.inf)
     negligible = (1e-3 * in_flight.mean()) ** 2 / PARTS
     cut = int(np.argmax(errors <= NEARLY * errors.min() + negligible))
-    begin = max(float(edges[cut]), _first_e2e(due, np.minimum(done, until), float(edges[1])))
+    # those that were due first, at least FIRST of them, met an empty engine
+    first = max(float(edges[1]), float(earliest[-1]))
+    stays = [(np.minimum(done, until) - due)[due <= first] for due, done in parts()]
+    begin = max(float(edges[cut]), float(np.median(np.concatenate(stays))))
     return begin if begin <= MOST * until else None
 
 
-def _variances(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _variances(values: Floats) -> Floats:
     """The variance of ``values[i:]``, for each i."""
     off, counts = values - values.mean(), np.arange(len(values), 0, -1)
     means, squares = (np.cumsum(one[::-1])[::-1] / counts for one in (off, off**2))
-    variances: npt.NDArray[np.float64] = np.maximum(squares - means**2, 0.0)
+    variances: Floats = np.maximum(squares - means**2, 0.0)
     return variances
 
 
-def _waited(since: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _waited(since: Floats, edges: Floats) -> Floats:
     """For each edge, the sum of the times since all instants before it. ``since``: sorted."""
     count = np.searchsorted(since, edges)
-    waited: npt.NDArray[np.float64] = count * edges - np.concatenate([[0.0], np.cumsum(since)])[count]
+    waited: Floats = count * edges - np.concatenate([[0.0], np.cumsum(since)])[count]
     return waited
-
-
-def _first_e2e(due: npt.NDArray[np.float64], done: npt.NDArray[np.float64], until: float) -> float:
-    """Median end-to-end time of the requests that were due before ``until``, at least of the FIRST ones: they met an
-    empty engine."""
-    first = due <= max(until, np.sort(due)[:FIRST][-1])
-    return float(np.median((done - due)[first]))

@@ -42,10 +42,10 @@ def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
     return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
 
 
-def basis(columns: RequestArrays) -> str:
-    """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or ``mixed``."""
+def basis(columns: RequestArrays) -> frozenset[str]:
+    """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or both."""
     timed = _timed(columns)[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
-    return "interpolated" if not timed.any() else "chunk_times" if timed.all() else "mixed"
+    return frozenset("chunk_times" if one else "interpolated" for one in np.unique(timed))
 
 
 def _timed(columns: RequestArrays) -> Bools:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from multiprocessing import resource_tracker, util
+from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
@@ -22,6 +24,7 @@ from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
+from orchestrator.results.spool import Part, path_of
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -135,6 +138,18 @@ class LocalCluster:
         for host in list(self._hosts):
             host.stop()
         self._pool.close()
+
+
+def _shared(part: Part) -> tuple[Any, ...]:
+    return _opened, (part.table, part.rows, reduction.DupFd(part.file.fileno()))
+
+
+def _opened(table: str, rows: int, file: Any) -> Part:
+    with os.fdopen(file.detach(), "rb") as mine:
+        return Part(table, rows, pa.OSFile(path_of(mine)))
+
+
+reduction.register(Part, _shared)  # between processes of this machine the open file is passed on, not its content
 
 
 class ClientThread:

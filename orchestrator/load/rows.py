@@ -27,7 +27,7 @@ from orchestrator.load.workloads.content import load_tokenizer
 from orchestrator.redaction import redacted
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool, nameless_file, room
+from orchestrator.results.spool import Part, Spool, nameless_file, path_of, room
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
@@ -126,16 +126,16 @@ class Rows:
             return
         assert self._tokenizer is not None
         encode, end = load_tokenizer(self._tokenizer).encode_batch_fast, self._replies.tell()
-        self._replies.seek(0)
-        while self._replies.tell() < end:
-            some: list[InFlight] = []
-            while len(some) < REPLIES_AT_ONCE and self._replies.tell() < end:
-                some.append(pickle.load(self._replies))  # noqa: S301  this process wrote it
-            texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
-            for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
-                flight.response.recount(len(code.ids))
-                self.add(flight)
-            self.flush_full()
+        with open(path_of(self._replies), "rb") as replies:
+            while replies.tell() < end:
+                some: list[InFlight] = []
+                while len(some) < REPLIES_AT_ONCE and replies.tell() < end:
+                    some.append(pickle.load(replies))  # noqa: S301  this process wrote it
+                texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
+                for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
+                    flight.response.recount(len(code.ids))
+                    self.add(flight)
+                self.flush_full()
 
     def flush_full(self) -> None:
         """A whole ``flush``, if there is enough to flush."""

@@ -14,21 +14,19 @@ A point that the user ended is ``interrupted``, whatever is found here (runner/m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
+from orchestrator.results.columns import Column
+from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from orchestrator.results.lazy_rows import Rows
 
 MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
@@ -79,7 +77,14 @@ NOTES: Limits = (
     ("foreign_launches", 0, "{0:.0f} launches of other sweeps were on its hosts"),
 )
 
+NUMBERS = (
+    *("scheduled_ns", "sent_ns", "done_ns", "chunks", "coalesced_chunks", "turn", "input_tokens_asked", "input_tokens"),
+    *("cached_tokens", "output_tokens_asked", "output_tokens", "output_tokens_counted", "hidden_tokens"),
+)
+TEXTS = ("status", "error_class", "token_count_source")
+EXACT = ("token_ids", "continuous_usage", "native")  # sources of counts that say what was streamed
 Floats = NDArray[np.float64]
+_Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def judge(
     ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output; ``hosts``: the hosts
     of the engines, where they are known.
     """
-    rows = _Rows(requests, point, start_ns)
+    rows = _Rows(requests, stats, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
     found = {
         "broken_output": list(broken),
@@ -122,107 +127,171 @@ def judge(
 
 
 class _Rows:
-    """Columns of the requests that were due from the begin of the steady window on, as arrays; null becomes NaN."""
+    """What is counted of the requests that were due from the begin of the steady window on.
 
-    def __init__(self, table: Rows, point: LoadPoint, start_ns: int) -> None:
-        measured = table["scheduled_ns"].to_numpy() >= start_ns
-        self._table = table
-        self._measured = measured
-        self.scheduled_s = self.column("scheduled_ns") / 1e9
-        self.sent_s = self.column("sent_ns") / 1e9
-        self.done_s = self.column("done_ns") / 1e9
-        status = _texts(table["status"])
-        self.status = status[measured]
-        self._waited = np.isin(status, (Status.OK, Status.TIMEOUT))  # other failures may be instant and say nothing
-        self.error_class = _texts(table["error_class"])[measured]
-        self.source = _texts(table["token_count_source"])[measured]
-        self.stay_s = self.done_s - self.scheduled_s
+    ``sums``: how many there are of each kind, and sums of their columns. ``lag_ms``: how late they were sent;
+    ``stay_s``: how long they took from when they were due.
+    """
+
+    def __init__(self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int) -> None:
+        self.own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
         # the time in which requests are due. Throughput has another window, which includes the answers
         self.due_from_s = start_ns / 1e9
-        last = float(self.scheduled_s.max()) if len(self) else self.due_from_s
-        self.due_until_s = last if point.ends_s is None else point.ends_s
+        last_ns = max(int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests))
+        self.due_until_s = last_ns / 1e9 if point.ends_s is None else point.ends_s
+        quarters_s = np.linspace(self.due_from_s, self.due_until_s, 33)[1:]
+        self._instants_s = np.array([*quarters_s, 0.75 * self.due_until_s, self.due_until_s])
+        self.sums: Counter[str] = Counter()
+        self.lag_ms, self.stay_s = Column(), Column()
+        # of all requests, warm-up included: how many were due, and over, by those instants; those that were waited for
+        self._due_by, self._over_by = np.zeros((2, self._instants_s.size), np.int64)
+        self._waited_due_ns, self._waited_s = Column(), Column()
+        self._off: Counter[tuple[float, float]] = Counter()  # by turn and difference: prompts longer than asked for
+        for part in slices(requests):
+            every = _arrays(part)
+            self._count_open(every)
+            self._add({name: values[every["scheduled_ns"] >= start_ns] for name, values in every.items()})
 
-    def open_by_quarter(self, from_s: float) -> Floats:
-        """Mean number of open requests in each quarter of the time from ``from_s`` to the window's end."""
-        edges = np.linspace(from_s, self.due_until_s, 33)
-        open_now = self.so_far("scheduled_ns", edges) - self.so_far("done_ns", edges)
-        quarters: Floats = open_now[1:].reshape(4, 8).mean(axis=1)
+    def _count_open(self, of: _Arrays) -> None:
+        due_ns, done_ns = of["scheduled_ns"], of["done_ns"]
+        self._due_by += np.searchsorted(np.sort(due_ns) / 1e9, self._instants_s)
+        self._over_by += np.searchsorted(np.sort(done_ns) / 1e9, self._instants_s)
+        waited = np.isin(of["status"], (Status.OK, Status.TIMEOUT))  # other failures may be instant and say nothing
+        self._waited_due_ns.add(due_ns[waited])
+        self._waited_s.add((done_ns - due_ns)[waited] / 1e9)
+
+    def _add(self, of: _Arrays) -> None:
+        ok, error, source = of["status"] == Status.OK, of["error_class"], of["token_count_source"]
+        sent_s, due_s = of["sent_ns"] / 1e9, of["scheduled_ns"] / 1e9
+        lag_ms = (sent_s - due_s) * 1e3
+        self.lag_ms.add(lag_ms[~np.isnan(lag_ms)])
+        self.stay_s.add(of["done_ns"] / 1e9 - due_s)
+        asked, came = of["output_tokens_asked"], of["output_tokens"]
+        lengths = ~np.isnan(came) & ok & (source != "chunks")
+        exact = np.isin(source, EXACT) & ok & ~np.isnan(of["output_tokens_counted"]) & ~np.isnan(came)
+        streamed = came - np.nan_to_num(of["hidden_tokens"])
+        self.sums.update(
+            all=len(ok),
+            ok=_sum(ok),
+            lost=_sum(of["status"] == Status.LOST),
+            no_socket=_sum(error == ErrorClass.CLIENT),
+            refused=_sum(np.isin(error, REFUSED)),
+            in_time=_sum(sent_s <= self.due_until_s + MAX_SEND_LAG_MS / 1e3),
+            capped=_sum(~(lag_ms <= self.own_lag_ms + MAX_SEND_LAG_MS)),
+            chunks=_sum(of["chunks"]),
+            coalesced=_sum(of["coalesced_chunks"]),
+            uncounted=_sum(ok & (source == "chunks")),
+            output_asked=_sum(asked[lengths]),
+            output_off=_sum(np.abs(came - asked)[lengths]),
+            exact=_sum(exact),
+            mismatched=_sum((of["output_tokens_counted"] != streamed)[exact]),
+        )
+        for some, whole in (("hidden_tokens", "output_tokens"), ("cached_tokens", "input_tokens")):
+            told = ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
+            self.sums.update({some: _sum(of[some][told]), f"{some}_of": _sum(of[whole][told])})
+        self._add_prompts(of["input_tokens_asked"], of["input_tokens"], np.nan_to_num(of["turn"]))
+
+    def _add_prompts(self, asked: Floats, seen: Floats, turns: Floats) -> None:
+        known = ~np.isnan(seen) & (asked > 0)
+        self.sums.update(input_asked=_sum(asked[known]))
+        for turn in np.unique(turns[known]):
+            off, counts = np.unique((seen - asked)[known & (turns == turn)], return_counts=True)
+            self._off.update(dict(zip(((turn, one) for one in off), counts.tolist(), strict=True)))
+
+    def __len__(self) -> int:
+        return self.sums["all"]
+
+    def share(self, some: str, of: str = "all") -> float:
+        """One of the sums over another; 0 where that is 0."""
+        return float(self.sums[some] / self.sums[of]) if self.sums[of] else 0.0
+
+    def open_by_quarter(self) -> Floats:
+        """Mean number of open requests in each quarter of the window."""
+        quarters: Floats = (self._due_by - self._over_by)[:-2].reshape(4, 8).mean(axis=1)
         return quarters
 
-    def so_far(self, name: str, at_s: Floats) -> NDArray[np.intp]:
-        """How many requests were due (``scheduled_ns``) or over (``done_ns``) by then, warm-up included."""
-        return np.searchsorted(np.sort(self._table[name].to_numpy()) / 1e9, at_s)
+    def at_the_end(self) -> tuple[int, int, int]:
+        """How many requests were due in the last quarter of the run; due, and over, in all of it."""
+        before, due = self._due_by[-2:]
+        return int(due - before), int(due), int(self._over_by[-1])
 
     def first_and_last_s(self) -> tuple[float, float]:
         """Mean end-to-end time of the first and the last tenth of all requests that were answered or timed out, warm-up
         included; 0 where there are none."""
-        if not self._waited.any():
+        due_ns = self._waited_due_ns.values()
+        if not due_ns.size:
             return 0.0, 0.0
-        due_ns, done_ns = (self._table[name].to_numpy()[self._waited] for name in ("scheduled_ns", "done_ns"))
-        stays_s = (done_ns - due_ns)[np.argsort(due_ns, kind="stable")] / 1e9
-        tenth = max(1, len(stays_s) // 10)
-        return float(stays_s[:tenth].mean()), float(stays_s[-tenth:].mean())
+        ends = [max(1, due_ns.size // 10) - 1, -max(1, due_ns.size // 10)]
+        first_ns, last_ns = np.partition(due_ns, ends)[ends]
+        first, last = due_ns <= first_ns, due_ns >= last_ns
+        del due_ns
+        stays_s = self._waited_s.values()
+        return float(stays_s[first].mean()), float(stays_s[last].mean())
 
-    def __len__(self) -> int:
-        return int(np.count_nonzero(self._measured))
-
-    def sent_late_s(self) -> float:
-        late_s = self.sent_s - self.scheduled_s
-        return float(np.nanmedian(late_s)) if np.isfinite(late_s).any() else 0.0
-
-    def share_of_ok(self, which: NDArray[np.bool_]) -> float:
-        ok = self.status == Status.OK
-        return float(np.mean(which[ok])) if ok.any() else 0.0
-
-    def column(self, name: str) -> Floats:
-        values = self._table[name].to_numpy(zero_copy_only=False)
-        return np.array(values[self._measured], dtype=np.float64)
+    def input_error(self) -> float:
+        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all of a turn."""
+        least: dict[float, float] = {}
+        for turn, off in self._off:
+            least[turn] = min(off, least.get(turn, off))
+        added = {turn: np.clip(off, 0, MAX_TEMPLATE_TOKENS * (turn + 1)) for turn, off in least.items()}
+        wrong = sum(count * abs(off - added[turn]) for (turn, off), count in self._off.items())
+        return float(wrong / self.sums["input_asked"]) if self._off else 0.0
 
 
-def _texts(column: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Strings and None as an array; equal strings share one object, since many rows are alike."""
-    coded = column.combine_chunks().dictionary_encode()
-    texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    found: NDArray[np.object_] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+def _arrays(rows: Rows) -> _Arrays:
+    """Columns as arrays: numbers with NaN for null; texts and None, of which equal ones share one object."""
+    found: _Arrays = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS}
+    for name in TEXTS:
+        coded = rows[name].combine_chunks().dictionary_encode()
+        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        found[name] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
     return found
+
+
+def _sum(values: NDArray[Any]) -> int:
+    return int(values.sum())  # of counts
+
+
+def _quantile(column: Column, probability: float) -> float:
+    values = column.values()
+    return float(np.quantile(values, probability, overwrite_input=True)) if values.size else 0.0
 
 
 def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
     """The figures behind the verdict; those of the worst client where there are several."""
-    due_s = rows.due_until_s - rows.due_from_s
+    due_s, sums = rows.due_until_s - rows.due_from_s, rows.sums
     per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
-    sent = int(np.count_nonzero(rows.sent_s <= rows.due_until_s + MAX_SEND_LAG_MS / 1e3))
-    chunks, coalesced = rows.column("chunks").sum(), rows.column("coalesced_chunks").sum()
-    lag_ms = (rows.sent_s - rows.scheduled_s) * 1e3
-    own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
     return {
-        "offered_rate": len(rows) * per_s,
-        "achieved_rate": sent * per_s,
-        "achieved_over_offered": sent / len(rows) if len(rows) else 0.0,
-        "ok_share": float(np.mean(rows.status == Status.OK)) if len(rows) else 0.0,
-        "lost_requests": float(np.count_nonzero(rows.status == Status.LOST)),
-        "client_errors": float(np.count_nonzero(rows.error_class == ErrorClass.CLIENT)),
-        "sent_minus_scheduled_p99_ms": float(np.nanquantile(lag_ms, 0.99)) if sent else 0.0,
-        "send_lag_p99_ms": own_lag_ms,
-        "capped_share": _capped(lag_ms, own_lag_ms, point),
+        "offered_rate": sums["all"] * per_s,
+        "achieved_rate": sums["in_time"] * per_s,
+        "achieved_over_offered": rows.share("in_time"),
+        "ok_share": rows.share("ok"),
+        "lost_requests": float(sums["lost"]),
+        "client_errors": float(sums["no_socket"]),
+        "sent_minus_scheduled_p99_ms": _quantile(rows.lag_ms, 0.99) if sums["in_time"] else 0.0,
+        "send_lag_p99_ms": rows.own_lag_ms,
+        "capped_share": rows.share("capped") if point.max_in_flight is not None else 0.0,
         "loop_lag_p99_ms": max((s.loop_lag_p99_ms for s in stats), default=0.0),
         "loop_lag_max_ms": max((s.loop_lag_max_ms for s in stats), default=0.0),
         "client_cpu_share": max((s.cpu_share for s in stats), default=0.0),
         "sockets_opened": float(sum(s.sockets_opened for s in stats)),
         "sockets_max": float(sum(s.sockets_max for s in stats)),
         "in_flight_max": float(sum(s.in_flight_max for s in stats)),
-        "coalesced_share": float(coalesced / chunks) if chunks else 0.0,
+        "coalesced_share": rows.share("coalesced", "chunks"),
         "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
-        "count_mismatch_share": _count_mismatch(rows),
-        "input_length_error": _input_error(rows),
-        "output_length_error": _output_error(rows, point),
-        "failed_share": float(np.mean(rows.status != Status.OK)) if len(rows) else 0.0,
-        "refused_share": float(np.mean(np.isin(rows.error_class, REFUSED))) if len(rows) else 0.0,
-        "uncounted_share": rows.share_of_ok(rows.source == "chunks"),
-        "hidden_share": _part(rows, "hidden_tokens", "output_tokens"),
-        "cached_share": _part(rows, "cached_tokens", "input_tokens"),
-        "e2e_p95_s": float(np.nanquantile(rows.stay_s, 0.95)) if len(rows) else 0.0,
-        "in_flight_mean": float(rows.stay_s.sum() * per_s),
+        "count_mismatch_share": rows.share("mismatched", "exact"),
+        "input_length_error": rows.input_error(),
+        # of engines that cannot be told to keep lengths
+        "output_length_error": rows.share("output_off", "output_asked")
+        if point.dialect.length_control == "none"
+        else 0.0,
+        "failed_share": (len(rows) - sums["ok"]) / max(len(rows), 1),
+        "refused_share": rows.share("refused"),
+        "uncounted_share": rows.share("uncounted", "ok"),
+        "hidden_share": rows.share("hidden_tokens", "hidden_tokens_of"),
+        "cached_share": rows.share("cached_tokens", "cached_tokens_of"),
+        "e2e_p95_s": _quantile(rows.stay_s, 0.95),
+        "in_flight_mean": float(rows.stay_s.values().sum() * per_s),
     }
 
 
@@ -244,52 +313,6 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
     if share <= MOST_FOREIGN_CPU or seconds <= LEAST_FOREIGN_S:
         return []
     return [f"other processes took {share:.0%} of the CPU of an engine's host (limit {MOST_FOREIGN_CPU:.0%})"]
-
-
-def _capped(lag_ms: Floats, own_lag_ms: float, point: LoadPoint) -> float:
-    """Share of requests that had to wait for others to end because of ``max_in_flight``."""
-    asked = point.max_in_flight is not None and len(lag_ms) > 0
-    return float(np.mean(~(lag_ms <= own_lag_ms + MAX_SEND_LAG_MS))) if asked else 0.0
-
-
-def _part(rows: _Rows, name: str, of: str) -> float:
-    """Sum of one column over the sum of another, over the rows that have both."""
-    some, all_of = rows.column(name), rows.column(of)
-    told = ~np.isnan(some) & ~np.isnan(all_of)
-    return float(some[told].sum() / max(all_of[told].sum(), 1.0))
-
-
-def _output_error(rows: _Rows, point: LoadPoint) -> float:
-    """Mean relative error of the answers' lengths, for engines that cannot be told to keep them."""
-    asked, came = rows.column("output_tokens_asked"), rows.column("output_tokens")
-    known = ~np.isnan(came) & (rows.status == Status.OK) & (rows.source != "chunks")
-    if point.dialect.length_control != "none" or not known.any():
-        return 0.0
-    return float(np.abs(came[known] - asked[known]).mean() / asked[known].mean())
-
-
-def _count_mismatch(rows: _Rows) -> float:
-    """Share of ok requests whose usage disagrees with our own exact count of the stream."""
-    counted, said = rows.column("output_tokens_counted"), rows.column("output_tokens")
-    exact = np.isin(rows.source, ["token_ids", "continuous_usage", "native"])
-    both = exact & (rows.status == Status.OK) & ~np.isnan(counted) & ~np.isnan(said)
-    streamed = said - np.nan_to_num(rows.column("hidden_tokens"))
-    return float(np.mean(counted[both] != streamed[both])) if both.any() else 0.0
-
-
-def _input_error(rows: _Rows) -> float:
-    """Relative error of prompt lengths, without what a chat template or a BOS token adds to every prompt of a turn."""
-    asked, seen = rows.column("input_tokens_asked"), rows.column("input_tokens")
-    turns = np.nan_to_num(rows.column("turn"))
-    known = ~np.isnan(seen) & (asked > 0)
-    if not known.any():
-        return 0.0
-    off = np.full(len(seen), np.nan)
-    for turn in np.unique(turns[known]):
-        here = known & (turns == turn)
-        added = np.clip(np.min(seen[here] - asked[here]), 0, MAX_TEMPLATE_TOKENS * (turn + 1))
-        off[here] = np.abs(seen[here] - added - asked[here])
-    return float(np.nanmean(off) / asked[known].mean())
 
 
 def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
@@ -330,7 +353,8 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
     if not point.dialect.prompt_token_ids:
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
     if np.isinf(point.level.value):
-        notes.append(f"all requests were due at once: half of them were sent {rows.sent_late_s():.3f} s later or more")
+        late_s = _quantile(rows.lag_ms, 0.5) / 1e3
+        notes.append(f"all requests were due at once: half of them were sent {late_s:.3f} s later or more")
     if point.duration_s is None:
         return notes
     if rows.due_from_s == 0:
@@ -342,7 +366,7 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
             f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
             "throughput depends on where it begins and ends"
         )
-    quarters = rows.open_by_quarter(rows.due_from_s)
+    quarters = rows.open_by_quarter()
     if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
         notes.append(
             f"requests in flight were not steady: from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
@@ -364,10 +388,8 @@ def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[
     reasons = []
     if evidence["achieved_over_offered"] < MIN_ACHIEVED and point.max_in_flight is None:
         reasons.append(f"only {evidence['achieved_over_offered']:.1%} of requests could be sent in their time")
-    ends_s = np.array([0.75, 1.0]) * rows.due_until_s
-    (before, due), answered = rows.so_far("scheduled_ns", ends_s), rows.so_far("done_ns", ends_s)[1]
-    first_s, last_s = rows.first_and_last_s()
-    kept_up = float(due - before) / (rows.due_until_s / 4) * first_s
+    (last_due, due, answered), (first_s, last_s) = rows.at_the_end(), rows.first_and_last_s()
+    kept_up = last_due / (rows.due_until_s / 4) * first_s
     evidence["open_at_end"], evidence["open_if_kept_up"] = float(due - answered), kept_up
     evidence["e2e_first_tenth_s"], evidence["e2e_last_tenth_s"] = first_s, last_s
     if due - answered - kept_up > BEYOND_CHANCE * np.sqrt(due + answered) and last_s > SLOWER * first_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from orchestrator.analysis.slo import JOINT, judge, limit_values
 from orchestrator.report.documents import Document, metrics
 from orchestrator.report.points import slo_document
 from orchestrator.report.text import EMULATED, Column, figure, p50_p99, plain, plus_minus, say, share_text, table
-from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
 
@@ -40,7 +41,6 @@ def run_document(
     verdict: Verdict,
 ) -> dict[str, object]:
     """How the level was measured, the metrics of docs/metrics.md, the verdict. Holds no secrets."""
-    ok = pc.sum(pc.equal(requests["status"], "ok"), min_count=0).as_py()
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     observed = observe(requests, token_events, window_ns)
     found = figures(observed)
@@ -61,11 +61,7 @@ def run_document(
         "clients": clients,
         **metrics(found),
         "output_token_throughput_interval": rate_interval(observed.token_batches),
-        "in_flight_mean": _in_flight_mean(requests, window_ns),
-        "token_count_sources": sorted(requests["token_count_source"].drop_null().unique().to_pylist()),
-        "cached_tokens": pc.sum(requests["cached_tokens"]).as_py(),  # null: the engine does not report them
-        "error_texts": _error_texts(requests),
-        "requests_all_phases": {"scheduled": len(requests), "ok": ok, "failed": len(requests) - ok},
+        **_of_all_phases(requests, window_ns),
         "validity": validity_of(verdict.validity, [found.requests]),
         "validity_reasons": verdict.reasons,
         "evidence": verdict.evidence,
@@ -190,22 +186,26 @@ def _loop(found: Document) -> str:
     return f"{found['level']:g} requests/s, {found['arrivals']}"
 
 
-def _in_flight_mean(requests: Rows, window_ns: WindowNs) -> float | None:
-    """Mean number of requests in flight (sent and not done) within the window."""
-    start, end = window_ns
-    if end <= start:
-        return None
-    sent = np.asarray(requests["sent_ns"].to_numpy(), dtype=np.float64)
-    done = np.asarray(requests["done_ns"].to_numpy(), dtype=np.float64)
-    return float(np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None)) / (end - start))
-
-
-def _error_texts(requests: Rows) -> dict[str, str]:
-    """The most frequent error text of each error class."""
-    said = pa.table({name: requests[name] for name in ("error_class", "error")}).drop_null()
-    counted = said.group_by(["error_class", "error"], use_threads=False).aggregate([([], "count_all")])
-    rarest_first = counted.sort_by("count_all").to_pylist()
-    return {row["error_class"]: row["error"] for row in rarest_first if row["error"]}
+def _of_all_phases(requests: Rows, window_ns: WindowNs) -> dict[str, object]:
+    """What is said of all requests, warm-up included."""
+    ok, in_flight_ns, (start, end) = 0, 0.0, window_ns
+    sources, cached, texts = set[str](), list[int | None](), Counter[tuple[str, str]]()
+    for part in slices(requests):
+        ok += pc.sum(pc.equal(part["status"], "ok"), min_count=0).as_py()
+        sources |= set(part["token_count_source"].drop_null().unique().to_pylist())
+        cached.append(pc.sum(part["cached_tokens"]).as_py())
+        sent, done = (part[name].to_numpy().astype(np.float64) for name in ("sent_ns", "done_ns"))
+        in_flight_ns += float(np.nansum(np.clip(np.minimum(done, end) - np.maximum(sent, start), 0, None)))
+        said = pa.table({name: part[name] for name in ("error_class", "error")}).drop_null()
+        texts.update(zip(said["error_class"].to_pylist(), said["error"].to_pylist(), strict=True))
+    return {
+        "in_flight_mean": in_flight_ns / (end - start) if end > start else None,  # sent and not done
+        "token_count_sources": sorted(sources),
+        # null: the engine does not report them
+        "cached_tokens": sum(one or 0 for one in cached) if any(one is not None for one in cached) else None,
+        "error_texts": {kind: text for (kind, text), _ in reversed(texts.most_common()) if text},  # the most frequent
+        "requests_all_phases": {"scheduled": len(requests), "ok": ok, "failed": len(requests) - ok},
+    }
 
 
 def _row(name: str, values: Distribution | None, count: int) -> list[str]:

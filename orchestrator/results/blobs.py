@@ -1,7 +1,7 @@
 """Whole objects below one folder or bucket prefix: put, get, list. An object is there whole or not at all.
 
-Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so an object is built
-in memory and written in one go. A lost reply looks like a failure, so after a failure the object is read back.
+Two facts about S3 shape this. An exception while a stream is open publishes a truncated object, so an object is
+made before it is written. A lost reply looks like a failure, so after a failure the object is read back.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shutil import copyfileobj
 from typing import TypeVar
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ _FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DO
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 SILENT_S = 10.0  # after this long without an answer the user is told
+COPIED_BYTES = 16 << 20  # of a file at a time
 LONGEST_PAUSE_S = 15.0  # between two tries
 
 
@@ -167,8 +169,8 @@ class Blobs:
     def _run(self, what: str, call: Callable[[], T]) -> T:
         return self.retry.run(what, call, self.patience)
 
-    def put(self, key: str, data: bytes | pa.Buffer) -> None:
-        """Write one whole object, replacing what is there. Raises ResultsError."""
+    def put(self, key: str, data: bytes | pa.NativeFile) -> None:
+        """Write one whole object, replacing what is there. Raises ResultsError. ``data``: or a local file with it."""
         try:
             self._run(f"writing {self.path(key)}", lambda: self._put(key, data))
         except FileNotFoundError as error:
@@ -195,7 +197,7 @@ class Blobs:
 
         def read() -> tuple[pa.NativeFile, str]:
             source = self.open(key)
-            digest = hashlib.file_digest(source, "sha256").hexdigest()
+            digest = _digest(source)
             source.seek(0)
             return source, digest
 
@@ -251,23 +253,29 @@ class Blobs:
         with self.filesystem.open_input_stream(self.path(key)) as stream:
             return bytes(stream.read())
 
-    def _put(self, key: str, data: bytes | pa.Buffer) -> None:
+    def _put(self, key: str, data: bytes | pa.NativeFile) -> None:
+        source = pa.BufferReader(data) if isinstance(data, bytes) else data
+        source.seek(0)
         if self.location.is_local:
-            return _write_beside_and_rename(Path(self.path(key)), data)
+            return _write_beside_and_rename(Path(self.path(key)), source)
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
-                stream.write(data)
+                copyfileobj(source, stream, COPIED_BYTES)
         except OSError as error:  # unless the storage refused, the object may be there and only the reply was lost
-            if any(word in str(error) for word in _REFUSED) or not self._holds(key, data):
+            if any(word in str(error) for word in _REFUSED) or not self._holds(key, source):
                 raise
 
-    def _holds(self, key: str, data: bytes | pa.Buffer) -> bool:
+    def _holds(self, key: str, source: pa.NativeFile) -> bool:
         try:
-            size = self.filesystem.get_file_info(self.path(key)).size
-            same: bool = size == memoryview(data).nbytes and pa.py_buffer(self._read(key)).equals(pa.py_buffer(data))
-            return same
+            source.seek(0)
+            with self.filesystem.open_input_stream(self.path(key)) as there:
+                return _digest(there) == _digest(source)
         except OSError:
             return False
+
+
+def _digest(source: pa.NativeFile) -> str:
+    return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def drop_unfinished(folder: str) -> None:
@@ -287,13 +295,13 @@ def _files_below(folder: str) -> list[str]:
     return found
 
 
-def _write_beside_and_rename(path: Path, data: bytes | pa.Buffer) -> None:
+def _write_beside_and_rename(path: Path, source: pa.NativeFile) -> None:
     """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{new_ulid()}{UNFINISHED}")
     try:
         with beside.open("wb") as stream:
-            stream.write(data)
+            copyfileobj(source, stream, COPIED_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)

@@ -1,69 +1,96 @@
-"""Rows of Parquet files that stay there: a run of an hour has millions, and no figure needs all columns at once."""
+"""Rows of Parquet files that stay there: a run of an hour has millions, and no figure needs them all at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError
+from orchestrator.results.columns import AT_ONCE
 from orchestrator.results.schemas import schema_of
 from orchestrator.results.spool import Part
 
 
-class LazyRows:
-    """Rows of one table, read when they are asked for, like an Arrow table: a column, or some rows after the others.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group of a file, and the number of rows before it."""
 
-    ``sources``: Parquet files, of any schema version, which hold so many ``rows``. ``by``: the column that orders them;
-    else they come as they were written. Texts of a column are dictionaries: many rows say the same. Raises OSError or
-    ValueError for what is not Parquet or holds other rows, and when rows cannot be read later DamagedError.
+    file: pq.ParquetFile
+    at: int
+    start: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LazyRows:
+    """Rows of one table as they were written, read when they are asked for, like an Arrow table: a column, a slice, or
+    some rows after the others.
+
+    Texts of a column are dictionaries: many rows say the same. Raises DamagedError when rows cannot be read.
     """
 
-    def __init__(self, table: str, sources: Sequence[pa.NativeFile], rows: int, by: str | None = None) -> None:
-        self._schema = schema_of(table)
-        texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
-        self._files = [pq.ParquetFile(source, read_dictionary=texts) for source in sources]
-        self.num_rows: int = sum(file.metadata.num_rows for file in self._files)
-        if self.num_rows != rows:
-            raise ValueError(f"there are {self.num_rows} rows, and {rows} were written")
-        self._order: pa.Array | None = None
-        if by is not None:
-            self._order = pc.sort_indices(self[by]).cast(pa.uint32())
+    _schema: pa.Schema
+    _groups: Sequence[_Group]
+    _start: int
+    num_rows: int
 
     @classmethod
-    def of(cls, table: str, parts: Sequence[Part], by: str | None = None) -> LazyRows:
+    def of(cls, table: str, parts: Sequence[Part]) -> LazyRows:
         """Rows of several parts of a table."""
-        return cls(table, [pa.BufferReader(one.content) for one in parts], sum(one.rows for one in parts), by)
+        return cls.open(table, [one.open() for one in parts], sum(one.rows for one in parts))
+
+    @classmethod
+    def open(cls, table: str, sources: Sequence[pa.NativeFile], rows: int) -> LazyRows:
+        """``sources``: Parquet files, of any schema version, which hold so many ``rows``.
+
+        Raises OSError or ValueError for what is not Parquet or holds other rows.
+        """
+        schema, groups, start = schema_of(table), list[_Group](), 0
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        for source in sources:
+            file = pq.ParquetFile(source, read_dictionary=texts)
+            for at in range(file.num_row_groups):
+                groups.append(_Group(file, at, start, file.metadata.row_group(at).num_rows))
+                start += groups[-1].rows
+        if start != rows:
+            raise ValueError(f"there are {start} rows, and {rows} were written")
+        return cls(schema, groups, 0, rows)
 
     def __len__(self) -> int:
         return self.num_rows
 
+    def slice(self, offset: int, length: int) -> LazyRows:
+        """So many of these rows, or as many as there are."""
+        end = self._start + min(self.num_rows, offset + length)
+        start = min(self._start + offset, end)
+        groups = [one for one in self._groups if one.start < end and one.start + one.rows > start]
+        return replace(self, _groups=groups, _start=start, num_rows=end - start)
+
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         kind = self._schema.field(name).type
-        read = [self._read(file, name, kind) for file in self._files]
-        chunks = [chunk for one in read for chunk in one.chunks]
-        column = pa.chunked_array(chunks, read[0].type if read else kind).unify_dictionaries()
-        return column if self._order is None else column.take(self._order)
+        chunks = [chunk for one in self._groups for chunk in self._read(one, [name]).column(name).chunks]
+        return pa.chunked_array(chunks, chunks[0].type if chunks else kind).unify_dictionaries()
 
     def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
-        """All columns, as they were written, at most so many rows at a time."""
-        for file in self._files:
-            absent = [field for field in self._schema if field.name not in file.schema_arrow.names]
-            with _reading("rows"):
-                for batch in file.iter_batches(max_chunksize, use_threads=False):
-                    for field in absent:
-                        batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
-                    yield batch
+        """All columns, at most so many rows at a time."""
+        for one in self._groups:
+            yield from self._read(one, self._schema.names).to_batches(max_chunksize=max_chunksize)
 
-    @staticmethod
-    def _read(file: pq.ParquetFile, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        if name not in file.schema_arrow.names:  # an older version wrote it
-            return pa.chunked_array([pa.nulls(file.metadata.num_rows, kind)])
-        with _reading(name):
-            return file.read([name], use_threads=False).column(0)
+    def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
+        """Those of these rows that a group holds; columns that an older version did not write are null."""
+        there = set(group.file.schema_arrow.names)
+        with _reading(names[0] if len(names) == 1 else "rows"):
+            found = group.file.read_row_group(group.at, [name for name in names if name in there], use_threads=False)
+        for name in names:
+            if name not in there:
+                found = found.append_column(name, pa.nulls(group.rows, self._schema.field(name).type))
+        start = max(self._start - group.start, 0)
+        return found.slice(start, self._start + self.num_rows - group.start - start)
 
 
 @contextmanager
@@ -74,4 +101,10 @@ def _reading(what: str) -> Iterator[None]:
         raise DamagedError(f"{what} cannot be read: {error}") from error
 
 
-Rows = pa.Table | LazyRows  # in the schema of their table
+Rows: TypeAlias = pa.Table | LazyRows  # in the schema of their table
+
+
+def slices(rows: Rows) -> Iterator[Rows]:
+    """The rows, AT_ONCE at a time; one slice, of none, where there are none."""
+    for start in range(0, max(rows.num_rows, 1), AT_ONCE):
+        yield rows.slice(start, AT_ONCE)

@@ -260,7 +260,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 8  # of everything below: rises when its columns or how they are computed change
+METRICS_VERSION = 9  # of everything below: rises when its columns or how they are computed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,7 +38,15 @@ RECORDS: dict[str, type] = {
 
 def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
-    return pa.Table.from_pylist([_plain(row) for row in rows], schema=arrow_schema(cast(type, record)))
+    schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
+    columns = [_column([row[field.name] for row in plain], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if len(values) == 1 and isinstance(values[0], np.ndarray):  # it may be large, and mapped from disk
+        return pa.ListArray.from_arrays([0, values[0].size], pa.array(values[0], kind.value_type), type=kind)
+    return pa.array(values, kind)
 
 
 def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:

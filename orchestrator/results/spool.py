@@ -8,38 +8,54 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import ResultsError
-from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, write_rows
+from orchestrator.results.schemas import parquet_writer, schema_of, write_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one table as a finished Parquet file. ``content`` of a spooled one is mapped from disk, not in memory."""
+    """Rows of one table as a finished Parquet file on this machine's disk, without a name."""
 
     table: str
     rows: int
-    content: pa.Buffer
+    file: pa.NativeFile
 
     @classmethod
     def of(cls, table: str, data: pa.Table) -> Part:
         """Encode ``data``, which is in the table's schema."""
-        return cls(table, data.num_rows, to_parquet(table, data))
+        with closing(Spool(table)) as spool:
+            spool.write(table, data)
+            return spool.parts()[0]
+
+    def open(self) -> pa.NativeFile:
+        """The file, to read from its begin."""
+        return pa.OSFile(path_of(self.file))
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows in the order they were written, in the table's schema or only these columns of it."""
         schema = schema_of(self.table)
         fields = [schema.field(name) for name in columns or schema.names]
-        with pq.ParquetFile(pa.BufferReader(self.content)) as file:
+        with pq.ParquetFile(self.open()) as file:
             return pa.table(file.read(columns, use_threads=False).columns, schema=pa.schema(fields, schema.metadata))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.table, self.rows, self.open().read())
+
+
+def _received(table: str, rows: int, content: bytes) -> Part:
+    file = nameless_file()
+    with room():
+        file.write(content)
+    return Part(table, rows, file)
 
 
 class Spool:
@@ -69,24 +85,21 @@ class Spool:
         self._check()
         parts = []
         for table, file in self._files.items():
-            with pa.memory_map(_path(file)) as mapped:
-                parts.append(Part(table, self._rows[table], mapped.read_buffer()))
-            if (written := pq.read_metadata(pa.BufferReader(parts[-1].content)).num_rows) != parts[-1].rows:
+            parts.append(Part(table, self._rows[table], file))
+            if (written := pq.read_metadata(parts[-1].open()).num_rows) != parts[-1].rows:
                 raise ResultsError(f"{written} of {parts[-1].rows} rows of {table} were written")
         return parts
 
     def close(self) -> None:
-        """Close the files. Their space is freed once no part uses it."""
+        """End writing. The space of a file is freed once no part uses it."""
         self._todo.put(None)
         self._thread.join()
-        for file in self._files.values():
-            file.close()
 
     def _work(self) -> None:
         try:
             with ExitStack() as stack:
                 writers = {
-                    table: stack.enter_context(parquet_writer(schema_of(table), _path(file)))
+                    table: stack.enter_context(parquet_writer(schema_of(table), file))
                     for table, file in self._files.items()
                 }
                 for table, rows in iter(self._todo.get, None):
@@ -102,10 +115,15 @@ class Spool:
             raise ResultsError(f"rows cannot be written: {self._failed!r}") from self._failed
 
 
-def nameless_file() -> IO[bytes]:
-    """A temporary file to write and read; it disappears when it is closed."""
-    with room():
-        return tempfile.TemporaryFile()
+def nameless_file() -> pa.NativeFile:
+    """A temporary file to write; what was written is read at ``path_of`` it. It disappears when it is closed."""
+    with room(), tempfile.TemporaryFile() as file:
+        return pa.OSFile(path_of(file), "wb")
+
+
+def path_of(file: pa.NativeFile | IO[bytes]) -> str:
+    """Where an open file, which has no name, can be opened once more in this process."""
+    return f"/proc/self/fd/{file.fileno()}"
 
 
 @contextmanager
@@ -118,7 +136,3 @@ def room() -> Iterator[None]:
             f"rows cannot be kept in {tempfile.gettempdir()} until the point is over: {error}; "
             "make room there, or set TMPDIR to a folder that has some"
         ) from error
-
-
-def _path(file: IO[bytes]) -> str:
-    return f"/proc/self/fd/{file.fileno()}"

@@ -24,7 +24,7 @@ from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
-from orchestrator.results.schemas import TABLES, arrow_schema, conform, rows_of, schema_of, unify
+from orchestrator.results.schemas import TABLES, arrow_schema, conform, rows_of, schema_of, to_parquet, unify
 from orchestrator.results.spool import Part
 
 __all__ = ["FilePart", "Manifest", "Store", "first_ok"]
@@ -97,14 +97,12 @@ class Store:
         ``data`` does not fit the table's schema or the write fails.
         """
         keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
-        return self.put_part(Part.of(table, conform(table, data)), **keys)
+        return self._put(table, data.num_rows, pa.BufferReader(to_parquet(table, conform(table, data))), **keys)
 
     def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """``write_part`` for rows that are encoded already."""
-        names = map(safe_name, ("measurement id", "attempt id", "writer"), (measurement_id, attempt_id, writer))
-        path, content = f"data/{part.table}/v=1/{'-'.join(names)}.parquet", part.content
-        self._blobs.put(self._key(path), content)
-        return FilePart(part.table, path, part.rows, content.size, hashlib.sha256(content).hexdigest())
+        keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
+        return self._put(part.table, part.rows, part.open(), **keys)
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled in.
@@ -248,13 +246,15 @@ class Store:
             rows = _once(rows, "deployment_id")
         return rows if names is None else rows.select(names)
 
-    def lazy_rows(self, table: str, manifest: Manifest, by: str | None = None) -> LazyRows:
-        """Rows of one table of an attempt that stay in their files (``by``: LazyRows); none of token_events that were
-        deleted. Raises DamagedError."""
+    def lazy_rows(self, table: str, manifest: Manifest) -> LazyRows:
+        """Rows of one table of an attempt that stay in their files; none of token_events that were deleted.
+
+        Raises DamagedError.
+        """
         parts = [part for part in manifest.files if part.table == table]
         there = {part: source for part, source in self._map(self._sound, parts) if source is not None}
         try:
-            return LazyRows(table, list(there.values()), sum(part.rows for part in there), by)
+            return LazyRows.open(table, list(there.values()), sum(part.rows for part in there))
         except (OSError, ValueError) as error:  # they were written like that
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
@@ -276,6 +276,13 @@ class Store:
             _log.warning("measurement %s is left out: %s", ids[0], why)
 
     # --- inside ---
+
+    def _put(self, table: str, rows: int, content: pa.NativeFile, **names: str) -> FilePart:
+        writer = "-".join(safe_name(what.replace("_", " "), name) for what, name in names.items())
+        path = f"data/{table}/v=1/{writer}.parquet"
+        self._blobs.put(self._key(path), content)
+        content.seek(0)
+        return FilePart(table, path, rows, content.size(), hashlib.file_digest(content, "sha256").hexdigest())
 
     def _key(self, path: str) -> str:
         return f"{self.experiment}/{path}"

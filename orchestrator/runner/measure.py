@@ -56,7 +56,7 @@ OF_THE_POINT = frozenset(
 class Loaded:
     """What loading the replicas once left behind.
 
-    ``requests``: every scheduled request by request_index, those of lost clients included; if the user ended it, only
+    ``requests``: every scheduled request, those of lost clients included; if the user ended it, only
     those that were over by then. ``span_unix_ns``: warm-up and window, without draining. ``reports``: by client;
     ``lost``: rows made up for lost clients, not stored yet. ``samples``: /metrics by replica. ``ended``: the failure
     that ended it early; ``early``: where a probe that knew enough ended it; ``interrupted``: the user, or too many
@@ -282,8 +282,7 @@ class Measurer:
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
         parts = [*(report.requests for report in reports.values()), *lost.values()]
-        # in the order of stored ones, since sums of floats depend on it
-        requests = LazyRows.of("requests", parts, by="request_index")
+        requests = LazyRows.of("requests", parts)
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()

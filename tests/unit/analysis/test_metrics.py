@@ -307,7 +307,8 @@ def test_tokens_in_a_window_are_those_whose_chunk_came_in_it(
     made: tuple[pa.Table, pa.Table, list[float]], edges: list[int]
 ) -> None:
     rows, token_events, instants = made
-    found = output_tokens_by(request_arrays(rows, token_events), [edge * 1e6 for edge in edges])
+    (arrays,) = request_arrays(rows, token_events)
+    found = output_tokens_by(arrays, [edge * 1e6 for edge in edges])
     assert found == pytest.approx([sum(at < edge for at in instants) for edge in edges])
 
 

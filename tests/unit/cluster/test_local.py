@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
+from multiprocessing import resource_sharer
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,8 @@ from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.errors import PlacementError
 from orchestrator.load.point import Progress
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.spool import Part
+from tests.unit.results.builders import events
 
 
 def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
@@ -231,3 +236,13 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     for _ in range(5):
         run.progress()
     assert [one.asked for one in clients] == [5, 1]
+
+
+def test_rows_of_a_client_process_are_passed_on_as_an_open_file() -> None:
+    part = Part.of("token_events", events({index: [20] * 500 for index in range(200)}))
+    sent = bytes(ForkingPickler.dumps(part))
+    assert len(sent) < 1_000 < part.open().size() < len(pickle.dumps(part))
+    for pickled in (sent, pickle.dumps(part)):
+        found = pickle.loads(pickled)
+        assert (found.table, found.rows, found.open().read()) == (part.table, part.rows, part.open().read())
+    resource_sharer.stop(timeout=10)

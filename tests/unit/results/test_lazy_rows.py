@@ -1,4 +1,4 @@
-"""Rows that stay in their files read like an Arrow table: in order, whole, whichever version wrote them."""
+"""Rows that stay in their files read like an Arrow table: whole or in slices, whichever version wrote them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from orchestrator.results.spool import Part
 from tests.unit.results.builders import events, failed_request, request, requests
 
 
-def test_rows_of_several_clients_come_in_the_order_of_the_schedule() -> None:
-    rows = [requests(request(3), failed_request(0)), requests(request(2), request(1))]
-    found = LazyRows.of("requests", [Part.of("requests", one) for one in rows], by="request_index")
-    wanted = pa.concat_tables(rows).sort_by("request_index")
-    assert (len(found), found.num_rows) == (4, 4)
-    assert {name: found[name].to_pylist() for name in wanted.column_names} == wanted.to_pydict()
+def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> None:
+    rows = [requests(request(3), failed_request(0)), requests(request(2), request(1), request(4))]
+    found, wanted = LazyRows.of("requests", [Part.of("requests", one) for one in rows]), pa.concat_tables(rows)
+    assert (len(found), found.num_rows) == (5, 5)
+    for start, length in ((0, 5), (1, 3), (3, 9), (2, 0), (7, 2)):
+        some, those = found.slice(start, length).slice(0, 2), wanted.slice(start, length).slice(0, 2)
+        assert {name: some[name].to_pylist() for name in wanted.column_names} == those.to_pydict()
+        assert [row for batch in some.to_batches(1) for row in batch.to_pylist()] == those.to_pylist()
 
 
 def test_rows_in_their_own_order_come_some_at_a_time() -> None:
@@ -34,25 +36,25 @@ def test_rows_in_their_own_order_come_some_at_a_time() -> None:
 def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(events({0: [20]}).drop_columns("tokens_per_chunk"), sink)
-    found = LazyRows("token_events", [pa.BufferReader(sink.getvalue())], rows=1)
+    found = LazyRows.open("token_events", [pa.BufferReader(sink.getvalue())], rows=1)
     (batch,) = found.to_batches(max_chunksize=8)
     assert found["tokens_per_chunk"].to_pylist() == batch["tokens_per_chunk"].to_pylist() == [None]
     assert found["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
 
 
 def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:
-    assert LazyRows.of("requests", [], by="request_index")["sent_ns"].to_pylist() == []
+    assert LazyRows.of("requests", [])["sent_ns"].to_pylist() == []
     part = Part.of("requests", requests(request(0)))
     with pytest.raises(ValueError, match="there are 1 rows, and 2 were written"):
-        LazyRows("requests", [pa.BufferReader(part.content)], rows=2)
+        LazyRows.open("requests", [part.open()], rows=2)
     with pytest.raises((OSError, ValueError)):
-        LazyRows("requests", [pa.BufferReader(b"no Parquet")], rows=1)
+        LazyRows.open("requests", [pa.BufferReader(b"no Parquet")], rows=1)
 
 
 def test_a_file_that_is_cut_off_after_it_was_opened_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "part"
-    path.write_bytes(Part.of("token_events", events({0: [20]})).content)
-    found = LazyRows("token_events", [pa.OSFile(str(path))], rows=1)
+    path.write_bytes(Part.of("token_events", events({0: [20]})).open().read())
+    found = LazyRows.open("token_events", [pa.OSFile(str(path))], rows=1)
     path.write_bytes(b"")
     with pytest.raises(DamagedError, match="gaps_us cannot be read"):
         found["gaps_us"]

@@ -1,0 +1,45 @@
+"""Columns of numbers that grow: many of them lie on disk, one at a time is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from orchestrator.results.spool import nameless_file, path_of, room
+
+AT_ONCE = 1 << 16  # rows whose columns are in memory together: some 10 MB of them
+
+
+class Column:
+    """Numbers of one type, more than AT_ONCE of them in a temporary file."""
+
+    def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:
+        self._held = np.zeros(0, dtype)
+        self._file: pa.NativeFile | None = None
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Raises ResultsError where there is no room for them."""
+        values = np.concatenate([self._held, values.astype(self._held.dtype, copy=False)])
+        if self._file is None and values.size > AT_ONCE:
+            self._file = nameless_file()
+        if self._file is None:
+            self._held = values
+        else:
+            self._held = self._held[:0]
+            with room():
+                self._file.write(values)
+
+    def taken(self, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+        """All of them in another order, to read only: on disk where they are many."""
+        found = Column(self._held.dtype)
+        found.add(self.values()[order])
+        return found._held if found._file is None else np.memmap(path_of(found._file), found._held.dtype, "r")
+
+    def values(self) -> npt.NDArray[Any]:
+        """All of them, in memory, for the caller to change."""
+        if self._file is None:
+            return self._held.copy()
+        return np.fromfile(path_of(self._file), self._held.dtype)

@@ -1,0 +1,125 @@
+"""Runs of more requests than are in memory at once: the same answers, and memory for a few columns only."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from orchestrator.analysis.metrics import figures, observe, steady_window_ns
+from orchestrator.analysis.slo import limit_values
+from orchestrator.load.validity import judge
+from orchestrator.results.lazy_rows import LazyRows, Rows
+from orchestrator.results.spool import Part
+from tests.unit.load.test_validity import CALM, OPEN, table
+from tests.unit.results.builders import events
+
+COUNT = 500
+
+
+def one_run(count: int = COUNT) -> tuple[pa.Table, pa.Table]:
+    """Every third request failed; of the others every second has gaps. In the order in which they ended."""
+    rng = np.random.default_rng(3)
+    took_s = rng.lognormal(0, 0.5, count)
+    numbers = np.arange(count)
+    ok = numbers % 3 > 0
+    due_ns = (numbers // 2 / 10 * 1e9).astype(np.int64)  # two at a time
+    first_ns = due_ns + (took_s * 3e8).astype(np.int64)
+    rows = table(
+        count,
+        service_s=took_s,
+        scheduled_ns=due_ns,
+        sent_ns=due_ns + rng.integers(0, 10**7, count),
+        status=np.where(ok, "ok", "error"),
+        error_class=pa.array(np.where(numbers % 2, "http_5xx", "timeout"), mask=ok),
+        first_token_ns=pa.array(first_ns, mask=~ok),
+        last_token_ns=pa.array(first_ns + 9 * 10**7, mask=~ok),
+        hidden_tokens=numbers % 2,
+        cached_tokens=numbers % 5,
+        turn=numbers % 4,
+        input_tokens=100 + numbers % 7,
+        itl_kind=["token"] * count,
+    )
+    order = rng.permutation(count)
+    gaps = {int(one): rng.integers(1, 30, 9).tolist() for one in order if ok[one] and one % 2}
+    return rows.take(pa.array(order)), events(gaps)
+
+
+def lazy(name: str, rows: pa.Table) -> LazyRows:
+    """As two clients wrote them."""
+    half = rows.num_rows // 2
+    return LazyRows.of(name, [Part.of(name, rows.slice(0, half)), Part.of(name, rows.slice(half))])
+
+
+def answers(requests: Rows, token_events: Rows) -> tuple[Any, ...]:
+    window_ns = steady_window_ns(None, OPEN.duration_s, requests)
+    values = limit_values(requests, token_events, window_ns)
+    verdict = judge(requests, (CALM,), OPEN, window_ns[0])
+    lists = {"ok": values.ok, **values.seconds}
+    found = asdict(figures(observe(requests, token_events, window_ns)))
+    return window_ns, found, repr([(name, one.tolist()) for name, one in lists.items()]), asdict(verdict)
+
+
+def few_at_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    for module in ("analysis.requests", "results.columns", "results.lazy_rows"):
+        monkeypatch.setattr(f"orchestrator.{module}.AT_ONCE", most)
+
+
+@pytest.mark.parametrize("reordered", [False, True])
+def test_some_requests_after_the_others_give_what_all_of_them_give(
+    monkeypatch: pytest.MonkeyPatch, reordered: bool
+) -> None:
+    requests, token_events = one_run()
+    if reordered:  # not as clients write them
+        token_events = token_events.sort_by("request_index")
+    window_ns, found, lists, verdict = answers(requests, token_events)
+    assert found["requests"]["ok"] > 100 and found["throughput_basis"] == "mixed" and verdict["reasons"]
+    few_at_once(monkeypatch, 7)
+    for rows in ((requests, token_events), (lazy("requests", requests), lazy("token_events", token_events))):
+        some = answers(*rows)
+        assert (some[0], some[2]) == (window_ns, lists)
+        assert flat(some[1]) == pytest.approx(flat(found), rel=1e-12)
+        assert flat(some[3]["evidence"]) == pytest.approx(flat(verdict["evidence"]), rel=1e-9)
+        assert some[3]["reasons"] == verdict["reasons"]
+
+
+def test_figures_are_the_same_to_the_last_digit_in_whatever_order_requests_come() -> None:
+    requests, token_events = one_run()
+    again = requests.take(pa.array(np.random.default_rng(4).permutation(COUNT)))
+    first, second = (figures(observe(rows, token_events, (0, 2**62))) for rows in (requests, again))
+    assert asdict(first) == asdict(second)
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        (lambda rows, gaps: figures(observe(rows, gaps, (0, 2**62))), 16),
+        (lambda rows, gaps: limit_values(rows, gaps, (0, 2**62)), 32),
+        (lambda rows, gaps: judge(rows, (CALM,), OPEN, 0), 16),
+    ],
+    ids=["figures", "limits", "verdict"],
+)
+def test_memory_grows_with_few_columns_of_the_requests(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[Rows, Rows], object], most: int
+) -> None:
+    few_at_once(monkeypatch, 1_000)
+    peaks = []
+    for count in (20_000, 80_000):
+        rows, gaps = (lazy(*one) for one in zip(("requests", "token_events"), one_run(count), strict=True))
+        tracemalloc.start()
+        call(rows, gaps)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 60_000 < most, peaks
+
+
+def flat(found: Any, path: str = "") -> dict[str, float]:
+    """Nested figures by their path, of which a text is a part."""
+    if isinstance(found, dict):
+        return {key: one for name, some in found.items() for key, one in flat(some, f"{path}.{name}").items()}
+    return {path: found} if isinstance(found, int | float) else {f"{path}={found}": 0.0}
