@@ -3,8 +3,8 @@
     python benchmarks/results/memory.py [--requests 1000000 4000000]
 
 Rows are those of make_store.py again and again, 64 tokens each, and lie on disk as a client's do; all else is the code
-of ``orchestrator load --results``. Each run is a process of its own; peak RSS as the kernel counts it, with pages of
-mapped files.
+of ``orchestrator load --results``. Each run is a process of its own; peak RSS as the kernel counts it, and without
+pages of files, which the kernel takes back when it needs them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import closing
 from dataclasses import MISSING, fields
@@ -70,6 +71,8 @@ def measure(requests: int) -> None:
     rows, gaps = parts_of(requests)
     before, began = resident("VmRSS"), time.monotonic()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    own = [resident("RssAnon")]
+    threading.Thread(target=watch, args=(own,), daemon=True).start()
     loaded = Loaded(
         span_unix_ns=(0, requests // AT_ONCE * SECONDS * 10**9),
         requests=LazyRows.of("requests", [rows]),
@@ -83,8 +86,17 @@ def measure(requests: int) -> None:
         run.commit(Store.open(folder, "memory"), attempt)
     peaks.append(resident("VmHWM"))
     said = ", ".join(f"{name} {peak:.0f}" for name, peak in zip(("judged", "shown", "stored"), peaks, strict=True))
-    more, took_s = (peaks[-1] - before) * 2**20 / requests, time.monotonic() - began
-    print(f"{requests:,} requests: {before:.0f} MiB before; peak {said}: {more:.0f} bytes a request, {took_s:.0f} s")
+    took_s = time.monotonic() - began
+    print(
+        f"{requests:,} requests: {before:.0f} MiB before; peak {said} MiB, without files {max(own):.0f}; {took_s:.0f} s"
+    )
+
+
+def watch(own: list[float]) -> None:
+    """Note from time to time what memory is needed without pages of files."""
+    while True:
+        own.append(max(own.pop(), resident("RssAnon")))
+        time.sleep(0.005)
 
 
 def resident(which: str) -> float:

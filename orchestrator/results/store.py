@@ -93,16 +93,15 @@ class Store:
     def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """Store ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer``: who of those that write for this attempt (``driver``, ``client3``, …). Raises ResultsError when
-        ``data`` does not fit the table's schema or the write fails.
+        ``writer``: who writes it (``driver``, ``client3``, …). Raises ResultsError when ``data`` does not fit the
+        table's schema or the write fails.
         """
-        keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
-        return self._put(table, data.num_rows, pa.BufferReader(to_parquet(table, conform(table, data))), **keys)
+        encoded = pa.BufferReader(to_parquet(table, conform(table, data)))
+        return self._put(table, data.num_rows, encoded, (measurement_id, attempt_id, writer))
 
     def put_part(self, part: Part, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """``write_part`` for rows that are encoded already."""
-        keys = {"measurement_id": measurement_id, "attempt_id": attempt_id, "writer": writer}
-        return self._put(part.table, part.rows, part.open(), **keys)
+        return self._put(part.table, part.rows, part.open(), (measurement_id, attempt_id, writer))
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Write an attempt's manifest, by which its parts count. Returns it with ``earlier`` filled in.
@@ -247,10 +246,7 @@ class Store:
         return rows if names is None else rows.select(names)
 
     def lazy_rows(self, table: str, manifest: Manifest) -> LazyRows:
-        """Rows of one table of an attempt that stay in their files; none of token_events that were deleted.
-
-        Raises DamagedError.
-        """
+        """Rows of an attempt that stay in their files, without deleted token_events. Raises DamagedError."""
         parts = [part for part in manifest.files if part.table == table]
         there = {part: source for part, source in self._map(self._sound, parts) if source is not None}
         try:
@@ -259,10 +255,7 @@ class Store:
             raise DamagedError(f"{table} of {manifest.key} cannot be read: {error}") from error
 
     def verify(self) -> Iterator[tuple[str, str | None]]:
-        """Every committed file and manifest with what is wrong with it, None if nothing.
-
-        Deleted token_events are no damage.
-        """
+        """Every committed file and manifest with what is wrong with it: None, also where gaps were deleted."""
         for key in self._commit_keys():
             manifest = self._read_manifest(key)
             yield key, None if manifest else "no whole manifest"
@@ -277,9 +270,9 @@ class Store:
 
     # --- inside ---
 
-    def _put(self, table: str, rows: int, content: pa.NativeFile, **names: str) -> FilePart:
-        writer = "-".join(safe_name(what.replace("_", " "), name) for what, name in names.items())
-        path = f"data/{table}/v=1/{writer}.parquet"
+    def _put(self, table: str, rows: int, content: pa.NativeFile, names: tuple[str, str, str]) -> FilePart:
+        safe = map(safe_name, ("measurement id", "attempt id", "writer"), names)
+        path = f"data/{table}/v=1/{'-'.join(safe)}.parquet"
         self._blobs.put(self._key(path), content)
         content.seek(0)
         return FilePart(table, path, rows, content.size(), hashlib.file_digest(content, "sha256").hexdigest())
