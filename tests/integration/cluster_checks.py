@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 
 from orchestrator.catalog.accelerators import find
+from orchestrator.cluster.notices import NOTICE_FILE
 
 LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
 GPU = "nvidia.com/gpu"
@@ -196,6 +197,8 @@ def kuberay_rules(document: dict[str, Any]) -> list[str]:
         found += [f"{name}: volume {one} is mounted and not there" for one in sorted(mounted - there)]
         if name == "head" and (gpus or group["rayStartParams"].get("num-gpus") != "0"):
             found.append("the head may be given GPUs, and goes down with what runs on them")
+        if gpus and not any(one["name"] == NOTICE_FILE for one in container.get("env", ())):
+            found.append(f"{name}: pods that are taken back are found out when they are gone")
     return found
 
 

@@ -128,6 +128,7 @@ CONTAINER = f"{GROUP}/template/spec/containers/0"
         (checks.kuberay_rules, "spec/submissionMode", "K8SJobMode", "submissionMode 'K8SJobMode' is none of"),
         (checks.kuberay_rules, "spec/shutdownAfterJobFinishes", False, "needs shutdownAfterJobFinishes"),
         (checks.kuberay_rules, "spec/rayClusterSpec/autoscalerOptions/version", "v1", "version is not v2"),
+        (checks.kuberay_rules, f"{CONTAINER}/env/1/name", "OTHER", "taken back are found out when they are gone"),
         (checks.kuberay_rules, f"{CONTAINER}/volumeMounts/0/name", "weight", "volume weight is mounted and not there"),
     ],
 )
