@@ -51,7 +51,8 @@ def predicted(device: str, model: str, tensor: int, prompt: int, in_flight: int)
     assert facts
     prompts, outputs = (rng.integers(round(0.8 * most), most + 1, 10 * in_flight) for most in (prompt, 1024))
     settings = EngineSettings(engine="vllm", model=model, tensor_parallel_size=tensor)
-    trace, outcome = run_closed(replica(settings, facts, accelerator, Constants()), prompts, outputs, in_flight)
+    one = replica(settings, facts, accelerator, Constants(jitter=0.0))  # means are stated without it
+    trace, outcome = run_closed(one, prompts, outputs, in_flight)
     tpot = (outcome.last_token_s - outcome.first_token_s) / (outputs - 1)
     return 1e3 * float((outcome.first_token_s - trace.arrival_s).mean()), 1e3 * float(tpot.mean())
 
@@ -73,7 +74,8 @@ def test_the_shipped_constants_are_those_that_did_not_see_what_they_are_scored_o
     assert device
     root = Path(__file__).parents[3] / "benchmarks" / "emulator"
     folds = json.loads((root / "folds.json").read_text(encoding="utf-8"))
-    assert typical(engine, device).constants == folds[f"formula {engine} 0"]["constants"]
+    shipped = {name: value for name, value in typical(engine, device).constants.items() if name != "jitter"}
+    assert shipped == folds[f"formula {engine} 0"]["constants"]
     assert not set(folds[f"formula {engine} 0"]["saw"]) & set(folds[f"formula {engine} 1"]["saw"])
     scored = {"vllm Meta-Llama-3.1-70B TP1 fp8", "vllm Meta-Llama-3.1-70B TP4 fp8", "vllm Meta-Llama-3.1-70B TP8 fp8"}
     assert not (scored | {"vllm gpt-oss-120b TP2 fp4"}) & set(folds["formula vllm 0"]["saw"])
