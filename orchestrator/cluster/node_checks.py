@@ -30,7 +30,7 @@ from orchestrator.results.blobs import Blobs, Retry
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
-from orchestrator.telemetry.gpu_health import health
+from orchestrator.telemetry.gpus import health
 
 HUB_LIMIT_S = 8.0
 RUNTIME_LIMIT_S = 10.0

@@ -1,10 +1,11 @@
-"""The GPUs of this node and how much of their memory is in use, through NVML."""
+"""The GPUs of this node through NVML: which they are, how much of their memory is in use, and their health."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,15 @@ import pynvml
 
 DIRTY_BYTES = 2**29  # more than before the launch; a CUDA context that is being torn down holds less
 RELEASE_LIMIT_S = 30.0
+# bits of nvmlDeviceGetCurrentClocksEventReasons
+SLOWED = {
+    0x2: "clocks are locked by application settings",
+    0x8: "hardware slowdown",
+    0x20: "too hot (software)",
+    0x40: "too hot (hardware)",
+    0x80: "power brake",
+}
+FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +31,32 @@ class Gpu:
     index: int
     uuid: str
     name: str
-    memory_bytes: int
     used_bytes: int
 
 
-def gpus(nvml: Any = pynvml) -> list[Gpu]:
-    """Every GPU of this node; empty without a driver. Raises NVMLError for a GPU that is lost."""
+@contextmanager
+def _counted(nvml: Any) -> Iterator[int]:
+    """How many GPUs there are, 0 without a driver; inside the block NVML can be asked about them."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return []
+        yield 0
+        return
     try:
-        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        yield nvml.nvmlDeviceGetCount()
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
-    return Gpu(index, uuid, name, memory.total, memory.used)
+def gpus(nvml: Any = pynvml) -> list[Gpu]:
+    """Every GPU of this node; empty without a driver. Raises NVMLError for a GPU that is lost."""
+    with _counted(nvml) as count:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        return [
+            Gpu(at, nvml.nvmlDeviceGetUUID(one), nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetMemoryInfo(one).used)
+            for at, one in enumerate(handles)
+        ]
 
 
 def chosen(devices: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
@@ -67,3 +81,65 @@ def await_release(
         if not dirty or clock() >= end:
             return dirty
         sleep(0.5)
+
+
+def health(nvml: Any = pynvml) -> dict[str, Any]:
+    """``driver``, ``cuda`` and ``gpus`` of this node, for runner/doctor.py; empty without GPUs. What a GPU does not
+    report is None. ``unreachable``: indices of the GPUs whose memory this one cannot read."""
+    with _counted(nvml) as count:
+        if not count:
+            return {}
+        cuda = _ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        return {
+            "driver": _ask(nvml, "nvmlSystemGetDriverVersion"),
+            "cuda": cuda and f"{cuda // 1000}.{cuda % 1000 // 10}",
+            "gpus": [_health(nvml, index, count) for index in range(count)],
+        }
+
+
+def _health(nvml: Any, index: int, count: int) -> dict[str, Any]:
+    if (handle := _ask(nvml, "nvmlDeviceGetHandleByIndex", index)) is None:
+        return {"index": index, "lost": True}
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    mig = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+    slowed = _ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle) or 0
+    ecc = _ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected ones since the driver was loaded
+    limits = [_ask(nvml, f"nvmlDeviceGetPowerManagement{name}Limit", handle) for name in ("", "Default")]
+    return {
+        "index": index,
+        "name": _ask(nvml, "nvmlDeviceGetName", handle),
+        "memory_bytes": memory and memory.total,
+        "used_bytes": memory and memory.used,
+        "pids": [one.pid for one in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()],
+        "mig": mig and bool(mig[0]),
+        "ecc_errors": ecc,
+        "slowed": [why for bit, why in SLOWED.items() if slowed & bit],
+        "power_lowered": None not in limits and limits[0] < limits[1],
+        "persistent": _ask(nvml, "nvmlDeviceGetPersistenceMode", handle),
+        "fabric": _fabric(nvml, handle),
+        "unreachable": [other for other in range(count) if other != index and not _reaches(nvml, handle, other)],
+    }
+
+
+def _reaches(nvml: Any, handle: Any, other: int) -> bool:
+    """Whether it has read access over NVLink or PCIe; True where the driver does not say."""
+    if (there := _ask(nvml, "nvmlDeviceGetHandleByIndex", other)) is None:
+        return False
+    status = _ask(nvml, "nvmlDeviceGetP2PStatus", handle, there, getattr(nvml, "NVML_P2P_CAPS_INDEX_READ", 0))
+    return status in (None, 0)
+
+
+def _fabric(nvml: Any, handle: Any) -> bool | None:
+    """Whether the fabric manager has connected it to its NVSwitch; None where there is none."""
+    info = getattr(nvml, "c_nvmlGpuFabricInfo_t", lambda: None)()
+    if info is None or _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info)) is None or not info.state:
+        return None
+    return bool(info.state == FABRIC_COMPLETED)
+
+
+def _ask(nvml: Any, function: str, *arguments: object) -> Any:
+    """The answer of an NVML function; None where this driver, binding or GPU does not support it."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except (AttributeError, nvml.NVMLError):
+        return None

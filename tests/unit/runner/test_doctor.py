@@ -31,7 +31,7 @@ from orchestrator.runner import examine as asking
 from orchestrator.runner.doctor import diagnose
 from orchestrator.runner.examine import Finding, Kinds, Node, clients, examine, kinds_of
 from orchestrator.spec.experiment import parse_experiment
-from orchestrator.telemetry.gpu_health import health
+from orchestrator.telemetry.gpus import health
 
 GIB = 2**30
 HERE = {"Python": "3.11", "this program": "1.0", "Ray": "2.60.0"}

@@ -71,7 +71,7 @@ def reading(used: list[int]) -> tuple[list[float], list[str]]:
     left = list(used)
 
     def read() -> list[Gpu]:
-        return [Gpu(0, "GPU-aaaa", "x", 80 * GIB, left.pop(0) if len(left) > 1 else left[0])]
+        return [Gpu(0, "GPU-aaaa", "x", left.pop(0) if len(left) > 1 else left[0])]
 
     dirty = await_release({"GPU-aaaa": GIB}, read, 10.0, lambda: sum(sleeps), sleeps.append)
     return sleeps, dirty
@@ -90,4 +90,4 @@ def test_a_gpu_whose_memory_stays_is_named_when_the_time_is_over() -> None:
 
 
 def test_gpus_of_others_are_not_waited_for() -> None:
-    assert await_release({"GPU-other": 0}, lambda: [Gpu(0, "GPU-aaaa", "x", GIB, GIB)], sleep=lambda _: None) == []
+    assert await_release({"GPU-other": 0}, lambda: [Gpu(0, "GPU-aaaa", "x", GIB)], sleep=lambda _: None) == []
