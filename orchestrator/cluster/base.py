@@ -75,14 +75,6 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A replica that serves, and what its engine reported about itself."""
-
-    reported: Mapping[str, float | int | str]
-    version: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Stopped:
     """A rank that was stopped. ``left_over``: processes that outlived SIGKILL (never seen; an event if it happens)."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestrator.cluster.base import Allocation, Ready, Stopped
+from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
@@ -27,7 +27,7 @@ from orchestrator.engines.failures import LastWords, Phase, classify
 from orchestrator.engines.leases import Holding, Lease, living
 from orchestrator.engines.ownership import node_folder
 from orchestrator.engines.process import LOG_NAME, EngineProcess
-from orchestrator.engines.readiness import Expected, wait_ready
+from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.engines.reaper import dead_work, processes_of, reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.http_control import ask
@@ -165,8 +165,7 @@ class EngineHost:
         except EngineFailure as error:
             return error.failure
         self._phase = "run"
-        facts = {"max_model_len": ready.max_model_len} if ready.max_model_len else {}
-        return Ready({**ready.reported, **facts, "proofs": " ".join(ready.proofs)}, ready.engine_version)
+        return ready
 
     def saying(self) -> str:
         """The last line of the engine's log."""

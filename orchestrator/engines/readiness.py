@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -37,13 +37,11 @@ LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a server reported once it was ready."""
+    """A server that is ours and serves. ``reported``: ``Engine.reported`` and what the server itself says; ``proofs``
+    there are those that it is ours (name, key, socket)."""
 
-    ready_s: float
-    engine_version: str | None = None
-    max_model_len: int | None = None
-    proofs: tuple[str, ...] = ()  # name | key | socket: what shows that it is ours
-    reported: Reported = field(default_factory=dict)  # Engine.reported
+    reported: Reported
+    version: str | None
 
 
 Ask = Callable[[str, str, str], Answer]  # URL, method, API key
@@ -77,7 +75,7 @@ def wait_ready(
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
     while True:
-        ready = watch.check(clock() - started)
+        ready = watch.check()
         if ready is not None:
             if expected.process is not None:
                 expected.process.mark_ready()
@@ -131,7 +129,7 @@ class _Watch:
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
         return EngineFailure(Failure(kind, sentence, self.log(TAIL_LINES)))
 
-    def check(self, waited_s: float) -> Ready | None:
+    def check(self) -> Ready | None:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""
         if self.process is not None:
             status = self.process.poll()
@@ -154,9 +152,9 @@ class _Watch:
         reported = self._reported()
         if isinstance(size := mapping(card, "meta").get("n_vocab"), int):
             reported["vocab_size"] = size
-        length = card.get("max_model_len")
-        length = length if isinstance(length, int) else None
-        return Ready(waited_s, self._version(reported), length, tuple(proofs), reported)
+        if isinstance(length := card.get("max_model_len"), int):
+            reported["max_model_len"] = length
+        return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
     def _died(self, status: int | None) -> EngineFailure:
         failure = classify(self.engine.log, "start", self.log(), status)

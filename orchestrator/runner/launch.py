@@ -12,12 +12,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement, Ready
+from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.engine import program_of
-from orchestrator.engines.readiness import Expected, wait_ready
+from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import Target
 from orchestrator.plan.model import Deployment
@@ -108,9 +108,8 @@ class Launch:
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
         ready = wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
-        version = ready.engine_version
-        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=version)
-        self._note(emulated=is_emulator(version))
+        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=ready.version)
+        self._note(emulated=is_emulator(ready.version))
         target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
 

@@ -20,11 +20,12 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.cluster.base import Bundle, ClientLost, Cluster, Footprint, Patience, Ready
+from orchestrator.cluster.base import Bundle, ClientLost, Cluster, Footprint, Patience
 from orchestrator.cluster.engine_host import EngineHost
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import EngineFailure, Failure, FailureClass, InputError, PlacementError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import RandomWorkload

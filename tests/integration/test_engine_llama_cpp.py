@@ -55,8 +55,8 @@ def failure_of(found: Running) -> Failure:
 
 def test_it_is_proven_ours_and_says_its_version_and_its_vocabulary(server: Running) -> None:
     assert server.ready is not None
-    assert server.ready.proofs == ("socket", "key", "name")
-    assert server.ready.engine_version == VERSION
+    assert server.ready.reported["proofs"] == "socket key name"
+    assert server.ready.version == VERSION
     assert server.ready.reported["vocab_size"] == 2048
     assert server.ask("POST", "/v1/completions", {"prompt": IDS}, key=None)[0] == 401
 
@@ -112,7 +112,7 @@ def test_a_model_that_takes_a_while_to_load_is_waited_for(models: Path, tmp_path
         expected = Expected(found.engine, found.settings, found.node, found.base_url, found.key, process)
         ready = wait_ready(expected, 120, ask=listen)
     assert any(answer.status == 503 and b"Loading model" in answer.body for answer in said)
-    assert ready.proofs == ("socket", "key", "name")
+    assert ready.reported["proofs"] == "socket key name"
 
 
 @pytest.mark.parametrize(

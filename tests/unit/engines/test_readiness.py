@@ -118,18 +118,17 @@ def failed(engine: Any, server: FakeServer, process: FakeProcess | None, **given
 
 def test_a_server_with_our_name_our_key_and_our_socket_is_ready() -> None:
     ready = wait(VLLM, FakeServer(vllm_answers(), after=8), FakeProcess())
-    assert ready.proofs == ("socket", "key", "name")
-    assert ready.max_model_len == 2048
-    assert ready.engine_version == "0.32.0"
-    assert ready.ready_s == 2.0
+    assert ready.reported["proofs"] == "socket key name"
+    assert ready.reported["max_model_len"] == 2048
+    assert ready.version == "0.32.0"
 
 
 def test_a_log_that_cannot_be_read_is_no_reason_to_end_an_engine_that_serves(caplog: pytest.LogCaptureFixture) -> None:
     misreading = replace(VLLM, reported=lambda log: {"kv_cache_bytes": int("1.5GB")})
     ready = wait(misreading, FakeServer(vllm_answers()), FakeProcess())
-    assert list(ready.reported) == ["unreadable"]
+    assert {*ready.reported} == {"unreadable", "max_model_len", "proofs"}
     assert "1.5GB" in str(ready.reported["unreadable"])
-    assert ready.engine_version == "0.32.0"
+    assert ready.version == "0.32.0"
     assert "what vllm says of itself could not be read" in caplog.text
 
 
@@ -192,12 +191,15 @@ def test_every_engine_is_asked_for_its_version_where_it_says_it(
     server = FakeServer(served | said, open_to_all="/v1/models")
     executable = {"executable": str(tmp_path)} if version == "5.19.0" else {}
     ready = wait(engine, server, FakeProcess(), **executable)
-    assert ready.engine_version == version
+    assert ready.version == version
     assert ready.reported.get("vocab_size") == (2048 if engine is LLAMA_CPP else None)
 
 
 def test_a_server_that_lists_its_models_to_anyone_may_still_be_ours() -> None:
-    assert wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).proofs[1] == "key"
+    assert (
+        wait(VLLM, FakeServer(vllm_answers(), open_to_all="/v1/models"), FakeProcess()).reported["proofs"].split()[1]
+        == "key"
+    )
 
 
 def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -> None:
@@ -206,20 +208,20 @@ def test_in_dockers_container_the_name_must_be_ours(ours: dict[str, set[int]]) -
     failure = failed(VLLM, other, FakeProcess(), image="vllm/vllm:1")
     assert failure.kind == "wrong_server"
     assert "tiny-OTHER" in failure.sentence
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), image="i").proofs == ("key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), image="i").reported["proofs"] == "key name"
 
 
 def test_an_engine_without_keys_and_names_is_proven_by_its_socket() -> None:
     server = FakeServer({"/health": Answer(200), "/v1/models": Answer(500)}, open_to_all="/")
-    assert wait(TRANSFORMERS, server, FakeProcess(keyed=False)).proofs == ("socket",)
+    assert wait(TRANSFORMERS, server, FakeProcess(keyed=False)).reported["proofs"] == "socket"
 
 
 @pytest.mark.parametrize("listening", [set(), {99999999}])
 def test_podmans_processes_are_ours_or_the_name_must_be(listening: set[int], ours: dict[str, set[int]]) -> None:
     podman = {"image": "i", "container_runtime": "podman"}
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("socket", "key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"] == "socket key name"
     ours["listeners"] = listening
-    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).proofs == ("key", "name")
+    assert wait(VLLM, FakeServer(vllm_answers()), FakeProcess(), **podman).reported["proofs"] == "key name"
     server = FakeServer({"/health": Answer(200)}, open_to_all="/")
     assert failed(TRANSFORMERS, server, FakeProcess(keyed=False), **podman).kind == "wrong_server"
 
@@ -245,7 +247,7 @@ def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: 
 
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
     ready = wait(ENDPOINT, FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
-    assert ready.proofs == ("name",)
+    assert ready.reported["proofs"] == "name"
 
 
 def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
@@ -258,7 +260,7 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
 def test_an_answer_that_is_no_list_of_models_is_no_proof(body: str) -> None:
     process = FakeProcess()
     server = FakeServer(vllm_answers(_v1_models=Answer(200, body.encode())))
-    assert wait(VLLM, server, process).proofs == ("socket", "key")
+    assert wait(VLLM, server, process).reported["proofs"] == "socket key"
 
 
 REAL_LISTENERS = listeners

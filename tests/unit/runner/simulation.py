@@ -21,10 +21,10 @@ from orchestrator.cluster.base import (
     Growth,
     HostLost,
     Machine,
-    Ready,
     Stopped,
 )
 from orchestrator.engines.command import Node
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureKind, PlacementError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.plan.make import make_plan

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import Allocation, Bundle, HostLost, Ready
+from orchestrator.cluster.base import Allocation, Bundle, HostLost
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import EngineFailure, FailureClass
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.launch import (
