@@ -17,7 +17,7 @@ from orchestrator.cluster.calls import in_thread
 from orchestrator.engines.leases import living
 from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
-from orchestrator.load.point import LoadPoint, Progress, SoFar
+from orchestrator.load.point import LoadPoint
 
 if TYPE_CHECKING:
     from orchestrator.results.spool import Part
@@ -58,13 +58,13 @@ def reach_problem(store: Store) -> str | None:
     return None
 
 
-class ClientHost:
-    """One load client: sends its share of a point's requests and writes its own rows to the store."""
+class ClientHost(LoadClient):
+    """A load client that keeps off the engines' cores and writes its own rows to the store."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._all_cores = os.sched_getaffinity(0)
         self._cores = self._all_cores
-        self._client: LoadClient | None = None
         self._point: LoadPoint | None = None
         self._writer = ""
 
@@ -85,28 +85,24 @@ class ClientHost:
             return any(one.exclusive and one.sweep != sweep for one in living())
         return False
 
-    def prepare(self, point: LoadPoint, index: int, count: int) -> int:
-        """Build the schedule and the request bodies; returns the number of requests scheduled so far.
-
-        The client will keep off cores that any engine leases, where others remain.
-        """
+    def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
+        """As a LoadClient does. It will keep off cores that any engine leases, where others remain."""
         with suppress(PlacementError):
             taken = {core for one in living() for core in one.cores}
             self._cores = (self._all_cores - taken) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point, self._writer = point, f"client{index}"
-        self._client = LoadClient(index, count)
-        return self._client.prepare(point)
+        return super().prepare(point, index, count)
 
-    def run(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
+    def run_and_store(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
         """Send load from ``start_wall_ns`` on, by this host's wall clock.
 
         Rows go to ``store``; where it is None or does not take them in time, token events come back in the report.
         """
-        assert self._client and self._point
+        assert self._point
         os.sched_setaffinity(0, self._cores)  # sets it for the calling thread, which is the one that sends
         start_ns = time.monotonic_ns() + (start_wall_ns - time.time_ns())
-        result = self._client.run(start_ns)
+        result = self.run(start_ns)
         stored = self._stored(store, result.parts) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
         requests, token_events = result.parts
@@ -123,21 +119,3 @@ class ClientHost:
             stored: tuple[FilePart, ...] = call.result(STORE_LIMIT_S)
             return stored
         return ()
-
-    def progress(self) -> Progress:
-        """Counters so far. Thread-safe."""
-        return self._client.progress() if self._client else Progress()
-
-    def so_far(self) -> SoFar | None:
-        """What happened in a watched point since the last call. Thread-safe."""
-        return self._client.so_far() if self._client else None
-
-    def finish(self, at_ns: int, drain: bool) -> None:
-        """End the point ``at_ns`` after its start. ``drain``: wait for requests that are open then."""
-        if self._client:
-            self._client.finish(at_ns, drain)
-
-    def abort(self, rows: bool = True) -> None:
-        """Stop sending. ``rows``: also write rows for requests that are open or were not sent."""
-        if self._client:
-            self._client.abort(rows)

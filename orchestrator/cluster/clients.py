@@ -169,7 +169,7 @@ class Clients:
         start_ns = time.time_ns() + int(lead_s * 1e9)
         store = self._store if write else None
         calls = [
-            member.handle.begin("run", start_ns + offset, offset, error, store)
+            member.handle.begin("run_and_store", start_ns + offset, offset, error, store)
             for member, (offset, error) in zip(self._members, self._offsets, strict=True)
         ]
         self._run = ClientRun([member.handle for member in self._members], calls)

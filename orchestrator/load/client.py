@@ -33,31 +33,28 @@ FLIGHT_BYTES = 3_000  # memory of a response, without the bytes that came
 
 
 class LoadClient:
-    """Client ``index`` of ``count``. One point at a time: ``prepare``, then ``run``.
+    """Sends its share of one point at a time: ``prepare``, then ``run``.
 
     ``priority``: of the thread that calls ``run``; ``realtime`` only where that is allowed.
     ``run`` blocks; the other methods may be called from any thread.
     """
 
-    def __init__(self, index: int = 0, count: int = 1, priority: How = "realtime") -> None:
-        if not 0 <= index < count:
-            raise ValueError(f"client {index} of {count}")
-        self._index = index
-        self._count = count
+    def __init__(self, priority: How = "realtime") -> None:
         self._priority: How = priority
         self._driver: Driver | None = None
         self._progress = Progress()
         self._aborted = threading.Event()
         self._rows_of_rest = True
 
-    def prepare(self, point: LoadPoint) -> int:
-        """Computes the schedule, looks up hosts and writes requests. Returns the number of requests known so far.
+    def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
+        """Computes the schedule, looks up hosts and writes the requests of client ``index`` of ``count``. Returns the
+        number of requests known so far.
 
         Raises InputError where the point cannot be run.
         """
         raise_open_files_limit()
         self._aborted.clear()
-        assignment = Assignment.of(point, self._index, self._count)
+        assignment = Assignment.of(point, index, count)
         endpoints = [resolve(parse_url(target.url), target.verify_tls) for target in point.targets]
         writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
         writer.ahead()
