@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.slo import format_slo, stored_values, tests
-from orchestrator.report.documents import Document
+from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.text import EMULATED, Column, plain, say, table
 from orchestrator.search.base import claim_document
 from orchestrator.spec.load import Slo, hours, load_text
@@ -40,20 +40,13 @@ def search_document(plan: Plan, claim: Claim, probes: Sequence[AttemptData]) -> 
 
 
 def _probe(data: AttemptData, slo: Slo) -> Document:
-    head, counted = data.point, data.figures.requests
     held = [
         {"name": one.name, "target": one.target, "share": _share(one.met)} for one in tests(stored_values(data), slo)
     ]
     return {
-        "level": head.level,
-        "repeat": head.repeat,
-        "seed": head.seed,
-        "ended_early": head.ended_early,
-        "window_s": data.figures.window_s,
-        "requests": {"scheduled": counted.scheduled, "ok": counted.ok, "failed": counted.failed},
+        **fields_of(data.point, "level", "repeat", "seed", "ended_early", "validity", "validity_reasons"),
+        **fields_of(data.figures, "window_s", "requests"),
         "tests": held,
-        "validity": head.validity,
-        "validity_reasons": head.validity_reasons,
     }
 
 
@@ -98,7 +91,7 @@ def _cells(one: dict[str, Any], probe: dict[str, Any]) -> list[str]:
     shares = [f"{at['share']:.3f}" for at in probe["tests"] if at["share"] is not None]
     return [
         load_text(one["control"], probe["level"]) + (f" #{probe['repeat'] + 1}" if probe["repeat"] else ""),
-        f"{probe['requests']['ok']}/{probe['requests']['scheduled']}",
+        f"{probe['requests'].ok}/{probe['requests'].scheduled}",
         f"{probe['window_s']:.1f}",
         ", ".join(shares) or "-",
         probe["ended_early"] or "",

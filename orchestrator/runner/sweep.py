@@ -23,10 +23,9 @@ from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, 
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
-from orchestrator.runner.race import race_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo, expected_s
+from orchestrator.runner.todo import Todo, expected_s, race_of
 from orchestrator.search import STRATEGIES
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits

@@ -1,9 +1,10 @@
-"""What is left to measure of one deployment: its search strategies, earlier commits, and how often things failed."""
+"""What is left to measure of one deployment: its search strategies, earlier commits, and how often things failed; and
+which deployments race."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -14,9 +15,10 @@ from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
+from orchestrator.search import STRATEGIES
 from orchestrator.search.base import FindsCapacity, Strategy, Watch
-from orchestrator.search.racing import Race
-from orchestrator.spec.load import Control, Level
+from orchestrator.search.racing import Entrant, Race
+from orchestrator.spec.load import Control, Level, Per
 
 if TYPE_CHECKING:
     from orchestrator.analysis.claim import Claim
@@ -275,3 +277,22 @@ class Todo:
 def expected_s(point: Point) -> float:
     """Expected seconds of one attempt, from barrier to commit."""
     return point.load.estimated_s(point.level) + OVERHEAD_S
+
+
+def race_of(plan: Plan) -> Race | None:
+    """The race among the deployments that ``best`` would compare, by the objective in the file; None if the plan
+    searches for no capacity. With concurrency levels nobody is beaten: more in flight is not more throughput."""
+    load = next((one for one in plan.loads if hasattr(STRATEGIES[one.search], "claims")), None)
+    if load is None:
+        return None
+    per: Per = load.objective or "gpu"
+    groups: dict[Hashable, list[Deployment]] = {}
+    for one in plan.runnable():
+        groups.setdefault(one.group(per), []).append(one)
+    entrants = {}
+    for group, some in groups.items():
+        counted = load.objective or all(one.devices for one in some)  # else per deployment, like ``best``
+        for one in some:
+            if divisor := one.divisor(per if counted else "deployment"):
+                entrants[one.id] = Entrant(group, divisor, one.settings.given())
+    return Race(entrants, load.full_grid or load.control != "request_rate")

@@ -23,9 +23,8 @@ from orchestrator.report.stored import Experiment, answers
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.runner.context import SweepContext
-from orchestrator.runner.race import race_of
 from orchestrator.runner.sweep import Sweep
-from orchestrator.runner.todo import Todo
+from orchestrator.runner.todo import Todo, race_of
 from orchestrator.search.capacity import Capacity
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Level
