@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = "/dev/shm/"  # noqa: S108 - where Linux has POSIX shared memory
-# vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's, Python's own.
-NAMES = ("vllm_", "sglang_", "sgl_shm_", "nccl-", "torch_", "psm_", "sem.mp-")
+# vLLM's queues, SGLang's loads and queues (srt/utils/stale_shm_cleanup.py), NCCL's, torch's, Python's own, Open MPI's.
+NAMES = ("vllm_", "sglang_", "sgl_shm_", "nccl-", "torch_", "psm_", "sem.mp-", "vader_segment.", "sm_segment.")
 LIMIT_S = 1.0
 Segments = set[tuple[str, int]]  # path and inode
 

@@ -1,17 +1,19 @@
-"""TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source; one node.
+"""TensorRT-LLM (``trtllm-serve``, PyTorch backend) 1.2, from its source.
 
 Everything but the address goes into one YAML file, since releases differ in whether the file or the command line wins.
-tensorrt_llm_keys.json lists the file's keys. The server takes no API key, and needs an MPI launcher to span nodes. Its
-HTTP port opens once the model is loaded. Its ``/metrics`` is JSON that each read empties; the Prometheus metrics have
-another path. Metrics of 1.3 are requested too, and stay null in older releases.
+tensorrt_llm_keys.json lists the file's keys. The server takes no API key. Over several nodes its ranks are those of one
+MPI program, which mpirun starts (mpi_ranks.py). Its HTTP port opens once the model is loaded. Its ``/metrics`` is JSON
+that each read empties; the Prometheus metrics have another path. Metrics of 1.3 are requested too, and stay null in
+older releases.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
 CONFIG = "trtllm.yaml"
+RANKS = Path(__file__).with_name("mpi_ranks.py")
 # Field -> key of the YAML file, with dots between levels.
 TABLE = {
     "revision": "revision",
@@ -67,11 +70,16 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
-    text = json.dumps(configuration(settings), indent=1, sort_keys=True)  # is YAML
+    files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # is YAML
+    if settings.nnodes > 1:
+        beside = partial(os.path.join, os.path.dirname(argv[0]))
+        where = (node.rank, node.host, node.master_host, node.master_port, settings.nnodes, settings.devices_per_node)
+        argv = [beside("python3"), RANKS.name, *map(str, where), beside("trtllm-llmapi-launch"), *argv]
+        files[RANKS.name] = RANKS.read_text("utf-8")
     notes = _unknown_keys(settings, recorded=False)
     if settings.speculative and settings.speculative.method == "draft_model" and not _release(settings):
         notes.append(command.for_granted("one before 1.3"))
-    return Command(tuple(argv), files={CONFIG: text}, notes=tuple(notes))
+    return Command(tuple(argv), files=files, notes=tuple(notes))
 
 
 def _release(settings: EngineSettings) -> tuple[int, ...] | None:
@@ -190,12 +198,6 @@ ENGINE = Engine(
     refused={
         "quantization": "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model",
         "served_model_name": "trtllm-serve answers to the model's own name",
-        "nnodes": (
-            "TensorRT-LLM spans nodes only under mpirun or srun with trtllm-llmapi-launch, which start the ranks "
-            "themselves (its Ray orchestrator is a prototype that takes GPUs of a cluster of its own); start it so "
-            "(mpirun -n RANKS trtllm-llmapi-launch trtllm-serve MODEL), and measure it as engine: endpoint, with "
-            "endpoint_gpus"
-        ),
         "data_parallel_size": (
             "TensorRT-LLM has none beside replicas; that of its attention runs on the ranks of tensor_parallel_size: "
             "extra_args: {enable_attention_dp: true}"
@@ -224,8 +226,11 @@ ENGINE = Engine(
     },
     drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     pins=lambda settings, hardware: command.BATCH,
+    several_nodes=True,
     more_problems=_problems,
     start=_start,
+    key_variable=command.KEY_VARIABLE,  # its ranks have it; the server takes none
+    guarded=False,
     rules=ModelRules(of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80}),
     # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)

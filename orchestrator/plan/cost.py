@@ -158,7 +158,7 @@ class Estimate:
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
         engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
-        open_doors = sorted({one.title for one in engines if one.launches and one.key_variable is None})
+        open_doors = sorted({one.title for one in engines if one.launches and not (one.guarded and one.key_variable)})
         notes += [f"{name} takes no key: on several hosts, whoever reaches the node can use it" for name in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")

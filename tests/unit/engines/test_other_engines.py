@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ENGINES, mpi_ranks
 from orchestrator.engines.command import Command, Node
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
@@ -122,6 +122,21 @@ def test_golden_tensorrt_llm_1_2() -> None:
         "return_perf_metrics": True,
         "enable_iter_perf_stats": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [({}, ""), ({"executable": "/opt/trt/bin/trtllm-serve"}, "/opt/trt/bin/"), ({"image": "x/y:1.2.0"}, "")],
+)
+def test_tensorrt_llm_on_several_nodes_is_one_program_of_mpi(given: dict[str, str], folder: str) -> None:
+    made = command("tensorrt_llm", nnodes=2, tensor_parallel_size=16, **given)
+    said = shlex.join(made.argv)
+    serve = f"{folder}trtllm-llmapi-launch {folder}trtllm-serve /models/tiny --host 127.0.0.1 --port 21001"
+    assert f"mpi_ranks.py 0 127.0.0.1 127.0.0.1 21002 2 8 {serve}" in said
+    assert f"{folder}python3" in made.argv
+    compile(made.files["mpi_ranks.py"], "mpi_ranks.py", "exec")
+    assert made.secrets == {mpi_ranks.KEY_VARIABLE: "k3y"}
+    assert "mpi_ranks.py" not in command("tensorrt_llm", tensor_parallel_size=8, **given).files
 
 
 @pytest.mark.parametrize(
@@ -254,7 +269,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "TGI has no method eagle; it has ngram, medusa",
     ),
     ("tensorrt_llm", {"quantization": "fp8"}, "TensorRT-LLM takes the quantization from the checkpoint"),
-    ("tensorrt_llm", {"nnodes": 2, "tensor_parallel_size": 2}, "spans nodes only under mpirun or srun"),
     ("tensorrt_llm", {"scheduling_policy": "fcfs"}, "'fcfs' is none of MAX_UTILIZATION"),
     ("tensorrt_llm", {"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
     ("lmdeploy", {"kv_cache_dtype": "fp8"}, "turbomind backend refuses fp8"),
