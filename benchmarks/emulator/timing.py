@@ -133,7 +133,7 @@ def http(streams: int, seconds: float) -> dict[str, float]:
 
 def start(folder: Path, port: int, step_s: float) -> subprocess.Popen[str]:
     ideal = {"memory_gb": 80, "bandwidth_gb_s": 1e9, "tflops": {"bfloat16": 1e9}}  # all but the overhead takes no time
-    nothing = ("sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s")
+    nothing = ("sequence_overhead_s", "layer_overhead_s", "prefill_layer_overhead_s", "request_overhead_s", "jitter")
     constants = {"step_overhead_s": step_s, **dict.fromkeys(nothing, 0)}
     (folder / "profile.json").write_text(json.dumps({"accelerator": ideal, "constants": constants}))
     argv = [sys.executable, "-m", "orchestrator", "emulator", "--port", str(port), "--served-model-name", "m"]

@@ -122,8 +122,9 @@ def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
     """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample weighs the same.
 
     Those that change nothing for any sample (of experts, where no model has any) stay as they are; ``jitter`` comes
-    last.
+    last: it would be noise before.
     """
+    start = start.model_copy(update={"jitter": 0.0})
     names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
     origin = np.log([max(getattr(start, name), 1e-7) for name in names])
 

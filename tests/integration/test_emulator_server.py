@@ -33,7 +33,7 @@ STEADY = {
     "accelerator": {"memory_gb": 80, "bandwidth_gb_s": 1e6, "tflops": {"bfloat16": 1e6}, "link_gb_s": 1e3},
     "constants": {
         "step_overhead_s": 0.01, "sequence_overhead_s": 0, "layer_overhead_s": 0, "prefill_layer_overhead_s": 0,
-        "request_overhead_s": 0,
+        "request_overhead_s": 0, "jitter": 0,
     },
 }  # fmt: skip
 

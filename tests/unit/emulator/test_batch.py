@@ -73,7 +73,7 @@ def test_every_request_gets_exactly_its_tokens_and_leaves_nothing_behind(
 
 
 def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token() -> None:
-    replica = a_replica(Constants(request_overhead_s=0.5))
+    replica = a_replica(Constants(request_overhead_s=0.5, jitter=0.0))
     batch = Batch(replica)
     sequence = batch.submit(1.0, prompt_tokens=100, output_tokens=3)
     run(batch)

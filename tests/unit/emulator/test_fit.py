@@ -35,6 +35,7 @@ TRUE = Constants(
     step_overhead_s=2e-3,
     sequence_overhead_s=2e-5,
     request_overhead_s=4e-3,
+    jitter=0.0,
 )
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 LEVELS = (
