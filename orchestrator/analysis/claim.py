@@ -1,9 +1,10 @@
 """The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for any limits.
 
 Of every level the evidence of all its probes is taken together (``analysis/probe.py``). A level is *shown to hold* or
-*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. What is claimed was shown to
-hold once more by the probes after those, each with a seed of its own: the first ones were why it was chosen. How long
-runs of misses are is learned from all levels that are near the target.
+*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. It fails, too, where two probes
+mostly miss; a short one may have met one long run of misses. What is claimed was shown to hold once more by the probes
+after those, each with a seed of its own: the first ones were why it was chosen. How long runs of misses are is learned
+from all levels that are near the target.
 
 ``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest one that is shown to
 fail. A probe that was saturated, or ended before its time because it failed, never shows that a level holds.
@@ -196,17 +197,19 @@ def _at_level(
         return together([one.verdict(ALPHA, to_hold) for one in shown(of)])
 
     found, misses, verdict = shown(full), shown(some), verdict_of(full)
-    ended = [one for one in some if not one.whole and one.shows != "all"]  # that may have ended undecided
-    hopeless = any(_collapsed(one, asked) for one in ended) or sum(one.shows == "diverged" for one in ended) > 1
+    flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
+    met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
+    targets = [target for _, target, _ in asked]
+    collapsed = any(one < COLLAPSED * of * requests for one, of in zip(met, targets, strict=True))
+    brief = len(flags[0]) < 2 and not any(one.whole for one in some)  # that may have been one run of misses
+    hopeless = collapsed and requests >= FEWEST and not brief
+    hopeless |= [one.shows for one in some if not one.whole].count("diverged") > 1
     if hopeless or any(one.shows == "fails" for one in probes) or "fails" in [one.verdict() for one in misses]:
         verdict = "fails"
     first = next((end for end in range(1, len(full)) if verdict_of(full[:end]) == "holds"), len(full))
     later = [one for one in full[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
     invalid = sum(one.shows in ("client_bound", "nothing") for one in probes)
-    flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
-    met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
-    targets = [target for _, target, _ in asked]
     most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))  # over what may be
     return AtLevel(
         level=level,
@@ -221,14 +224,8 @@ def _at_level(
         client_bound=client_bound,
         usual_effect=max(prior for _, _, prior in asked),
         start=max((one.start for one in full), default=0),
-        collapsed=any(one < COLLAPSED * of * requests for one, of in zip(met, targets, strict=True)),
+        collapsed=collapsed,
     )
-
-
-def _collapsed(probe: Probed, asked: Sequence[tuple[int, float, float]]) -> bool:
-    """Whether it ended before its time with so many misses that nothing else was likely."""
-    of_each = ((probe.met[test], COLLAPSED * target) for test, target, _ in asked)
-    return any(len(met) >= FEWEST and met.mean() < bad for met, bad in of_each)
 
 
 def _usual_effect(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> float:

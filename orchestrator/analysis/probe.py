@@ -40,6 +40,7 @@ GROWTH = 3.0  # standard deviations by which a backlog grows, in each of the las
 MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
 FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
+FEWEST_TO_FAIL = 20.0  # independent ones that "fails" rests on: one long run of misses comes at good levels, too
 LOOK_S, LOOK_SHARE = 0.5, 0.1  # between two looks at a running probe, or so much of how long it runs
 NEEDED = -np.log(ALPHA) + 2.0  # evidence that is expected at the end of a probe; what the mixture costs is in it
 PATIENT = 4.0  # parts of the expected requests after which a probe may be found to take far more than expected
@@ -64,7 +65,7 @@ class Evidence:
         """None: undecided, more requests would tell. ``to_hold``: ``alpha`` of "holds", where it is another."""
         if self.holds >= -np.log(alpha if to_hold is None else to_hold):
             return "holds"
-        return "fails" if self.fails >= -np.log(alpha) else None
+        return "fails" if self.fails >= -np.log(alpha) and self.effective >= FEWEST_TO_FAIL else None
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
@@ -92,7 +93,7 @@ def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_E
     effect = max(found, (weight * found + PRIOR_MISSES * prior_effect) / (weight + PRIOR_MISSES))
     n, missed, q = count / effect, (count - met) / effect, 1.0 - target
     if q <= 0:  # every request must: nothing short of all of them shows that it holds, one miss that it does not
-        return Evidence(count, met / count, n, effect, 0.0, np.inf if met < count else 0.0)
+        return Evidence(count, met / count, count, 1.0, 0.0, np.inf if met < count else 0.0)
     a, b = missed + 0.5, n - missed + 0.5
     at_target = missed * np.log(q) + (n - missed) * np.log1p(-q)
     whole = betaln(a, b) - betaln(0.5, 0.5) - at_target

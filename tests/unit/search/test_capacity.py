@@ -126,11 +126,17 @@ def test_converged_where_a_little_more_fails() -> None:
     assert (claim.status, claim.claim and round(claim.claim)) == ("converged", 10)
 
 
-def test_a_probe_that_ended_undecided_is_no_collapse_and_one_that_ended_since_it_failed_is() -> None:
-    """Half of the few requests that a burst spoils are no evidence: they came one after the other."""
-    burst = np.arange(40) > 24
-    for shows, verdict in (("all", None), ("misses", "fails")):
-        (level,) = at_levels([Probed(8.0, (burst,), shows, whole=False)], [TARGET])  # type: ignore[arg-type]
+def test_one_long_run_of_misses_fails_no_level_and_two_probes_that_mostly_miss_do() -> None:
+    """Misses that came one after the other are one piece of evidence, however many they are."""
+    burst = Probed(8.0, (np.arange(80) > 50,), "misses", whole=False)
+    for probes, verdict in (
+        ([burst], None),
+        ([Probed(8.0, flags(0.99)), burst], "holds"),
+        ([Probed(8.0, flags(0.96)), burst, burst], None),
+        ([burst, burst], "fails"),
+        ([Probed(8.0, flags(0.6, 400), "misses", whole=False)], "fails"),
+    ):
+        (level,) = at_levels(probes, [TARGET])
         assert level.verdict == verdict
 
 
@@ -252,7 +258,8 @@ def test_nothing_holds_down_to_a_rate_that_gives_a_probe_too_few_requests() -> N
 
 def test_a_probe_that_was_too_young_when_its_search_ended_does_not_say_that_nothing_holds() -> None:
     tier = Tier(False, SLO)
-    for one in (Probed(16.0, flags(0.01, 60), whole=False), Probed(8.0, flags(0.01, 4), whole=False)):
+    failed = Probed(16.0, flags(0.01, 60), whole=False)
+    for one in (failed, failed, Probed(8.0, flags(0.01, 4), whole=False)):
         tier.tell(one)
     assert (tier.claim.status, tier.known.wanted()) == ("budget", 8.0)
     tier.tell(Probed(8.0, flags(0.01, 4), whole=True))
@@ -281,7 +288,7 @@ def test_a_saturated_probe_may_show_that_a_level_fails() -> None:
 
 
 def test_a_probe_whose_slowest_answers_were_not_waited_for_shows_that_a_level_fails_or_nothing() -> None:
-    good, bad = ([0.1] * (400 - many) + [6.0] * many for many in (4, 200))
+    good, bad = (([0.1] * (100 - many) + [6.0] * many) * 8 for many in (1, 50))
     told = [probed(attempt(level, ttft_s, "interrupted"), level, SLO) for level, ttft_s in ((4.0, good), (8.0, bad))]
     held, failed = at_levels(told, [TARGET])
     assert (held.verdict, held.share, held.requests) == (None, None, 0)
