@@ -164,7 +164,8 @@ def _summary(report: SweepReport, store: Store) -> str:
         parts.append(f"{counts.refused} failed before (--retry-failed tries them again)")
     if report.left:
         parts.append(f"interrupted with {report.left} left: run the same command again to continue")
-    return (
-        f"{', '.join(parts)}\n{report.wall_s:.0f} s in all; {report.overhead:.1%} of it was the program's own overhead"
-        f" (neither engine start-up nor warm-up nor measurement)\nresults: {store.uri}"
-    )
+    took = f"{report.wall_s:.0f} s in all"
+    if counts.measured or counts.failed:
+        took += f"; {report.overhead:.1%} of it was the program's own overhead"
+        took += " (neither engine start-up nor warm-up nor measurement)"
+    return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
+from orchestrator.cli.run import _summary
+from orchestrator.results.store import Store
 from orchestrator.runner.state import Counts
 from orchestrator.runner.sweep import SweepReport
 from tests.harness import ROOT
@@ -25,6 +28,7 @@ deployments: {engine: emulator, max_num_seqs: 8}
 workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
 load: {levels: {concurrency: [8]}, duration: 5s}
 """
+GONE = "error: the folder that this program runs in or from is gone: start again, it continues\n"
 
 
 def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,13 +47,30 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, mo
     assert "1 measured" in done.stderr
 
 
+def test_a_run_that_had_nothing_to_do_says_nothing_of_its_own_overhead() -> None:
+    def said(**counts: int) -> str:
+        report = SweepReport(Counts(**counts), wall_s=1.0, overhead=1.0)
+        return _summary(report, cast(Store, SimpleNamespace(uri="results")))
+
+    assert "overhead" in said(measured=1) and "overhead" in said(failed=1)
+    assert said(skipped=1) == "0 measured, 1 already done, 0 failed\n1 s in all\nresults: results"
+
+
 def test_a_program_whose_folder_is_removed_under_it_ends_with_a_sentence(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
     code = "import shutil, sys; sys.path.insert(0, '.'); from orchestrator.cli.main import main\n"
     code += "shutil.rmtree('orchestrator'); sys.argv[1:] = ['status', '.']; main()"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: the folder that this program runs from is gone: start it again, it continues\n"
+    assert done.stderr == GONE
+
+
+def test_a_command_in_a_folder_that_was_removed_ends_with_a_sentence(tmp_path: Path) -> None:
+    code = "import os, sys; from orchestrator.cli.main import main\n"
+    code += "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv[1:] = ['plan', '../x.yaml']; main()"
+    (tmp_path / "x.yaml").write_text(FILE)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", GONE)
 
 
 JOINS = """
