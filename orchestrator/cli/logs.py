@@ -35,4 +35,6 @@ def logs(uri: str, deployment: str | None, experiment: str | None, lines: int) -
         click.echo(text)
     if not found and deployment is not None:
         raise click.UsageError(f"no launch of a deployment like {deployment!r} is stored there")
+    if not found:
+        click.echo("no launch failed; name a DEPLOYMENT for the logs of those that served", err=True)
     return 0

@@ -194,11 +194,14 @@ def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
         (["best", "{uri}", "--slo", "ttft<=1s", "--experiment", "other"], 2, ["no experiment 'other'", "quickstart"]),
         (["results", "{uri}/nothing"], 2, ["no results at"]),
         (["logs", "{uri}", "nobody"], 2, ["no launch", "'nobody'"]),
+        (["logs", "{uri}"], 0, ["no launch failed", "DEPLOYMENT"]),
         (["verify", "{uri}/nothing"], 2, ["no results at"]),
         (["results", "s3://key:hunter2@bucket/p"], 2, ["holds credentials"]),
     ],
 )
-def test_bad_input_has_its_exit_status_and_sentence(uri: str, argv: list[str], status: int, words: list[str]) -> None:
+def test_bad_input_and_nothing_to_print_have_an_exit_status_and_a_sentence(
+    uri: str, argv: list[str], status: int, words: list[str]
+) -> None:
     command = [sys.executable, "-m", "orchestrator", *(word.format(uri=uri) for word in argv)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stderr
