@@ -40,36 +40,36 @@ class AttemptKey:
 class RequestRow(AttemptKey):
     """One scheduled request, failed ones included."""
 
-    request_index: A[I32, "index in the point's one global schedule"]
+    request_index: A[I32, "index in the schedule of the whole point"]
     client: A[I16, "client that sent it"]
     replica: A[I16, "replica it was sent to"]
     phase: A[str, "warmup | measure"]
     session: A[I32 | None, "conversation it belongs to"] = None
     turn: A[I16 | None, "turn within the conversation, from 0"] = None
     scheduled_ns: A[int, "when it was due, ns since the point's start"]
-    sent_ns: A[int | None, "when its first byte was handed to the socket; null: never sent"] = None
+    sent_ns: A[int | None, "when its first byte was written to the socket; null: never sent"] = None
     first_byte_ns: A[int | None, "first byte of the response"] = None
     first_token_ns: A[int | None, "first event with content"] = None
-    first_answer_ns: A[int | None, "first event with content after what was thought; null: no thought was streamed"] = (
-        None
-    )
+    first_answer_ns: A[int | None, "first content after the reasoning; null: no reasoning was streamed"] = None
     last_token_ns: A[int | None, "last event with content"] = None
-    done_ns: A[int, "when its outcome was known"]
-    input_tokens_asked: A[I32, "prompt length we meant to send; 0: a prompt file's, not known before"]
-    input_tokens: A[I32 | None, "prompt length the engine reported"] = None
+    done_ns: A[int, "when it ended, whatever its outcome"]
+    input_tokens_asked: A[I32, "prompt length asked for; 0: unknown, as of texts from a prompt file"]
+    input_tokens: A[I32 | None, "prompt length as reported by the engine"] = None
     output_tokens_asked: A[I32, "output length asked for"]
-    output_tokens: A[I32 | None, "N of all formulas: the engine's count where it gives one, else ours"] = None
-    hidden_tokens: A[I32 | None, "of output_tokens: thought and never streamed; null: the engine does not tell"] = None
-    output_tokens_counted: A[I32 | None, "our own count from the stream"] = None
+    output_tokens: A[
+        I32 | None, "length used in all figures: the engine's count if it gives one, else the client's"
+    ] = None
+    hidden_tokens: A[I32 | None, "output tokens of reasoning that were never streamed; null: not reported"] = None
+    output_tokens_counted: A[I32 | None, "the client's own count from the stream"] = None
     token_count_source: A[str | None, "usage | token_ids | continuous_usage | native | tokenizer | chunks"] = None
-    cached_tokens: A[I32 | None, "prompt tokens the engine took from its prefix cache"] = None
-    chunks: A[I32, "events with content; those of one speculative step are one"]
+    cached_tokens: A[I32 | None, "prompt tokens found in the engine's prefix cache; null: not reported"] = None
+    chunks: A[I32, "events with content; those of one speculative step count as one"]
     coalesced_chunks: A[I32, "chunks in one read with the one before, or within 0.2 ms and a tenth of the mean gap"]
-    itl_kind: A[str | None, "token: every chunk held one token; chunk: gaps were spread over several"] = None
-    finish_reason: A[str | None, "as the engine said it"] = None
+    itl_kind: A[str | None, "token: every chunk held one token; chunk: gaps are spread over several tokens"] = None
+    finish_reason: A[str | None, "as reported by the engine"] = None
     status: A[str, " | ".join(outcomes.Status)]
     error_class: A[str | None, " | ".join(outcomes.ErrorClass)] = None
-    error: A[str | None, "first 500 characters of what was said"] = None
+    error: A[str | None, "first 500 characters of the error message"] = None
     http_status: A[I16 | None, "HTTP status code"] = None
 
 
@@ -79,7 +79,7 @@ class TokenEventsRow(AttemptKey):
 
     request_index: A[I32, "as in requests"]
     gaps_us: A[tuple[I32, ...], "gaps between content chunks, rounded to 1 us with the remainder carried"]
-    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each, or not told"] = None
+    tokens_per_chunk: A[tuple[I16, ...] | None, "tokens of each content chunk; null: one each, or unknown"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class PointHead(AttemptKey):
 
     point_id: A[str, "hash of deployment, workload, level, how it is loaded, seed and version of measuring"]
     deployment_id: A[str, "see deployments"]
-    launch_id: A[str, "live start of the engine it ran on; empty: none was reached"]
+    launch_id: A[str, "engine start that it ran on; empty: none succeeded"]
     experiment: A[str, "name in the experiment file"]
     workload: A[str, "name of the workload"]
     control: A[str, "request_rate | concurrency"]
@@ -154,21 +154,21 @@ class DeploymentRow:
     engine_version: A[str | None, "as asked for"] = None
     model: A[str, "hub name or folder"]
     hardware: A[str, "hardware class"]
-    accelerator: A[str, "kind of device"]
+    accelerator: A[str, "accelerator of the hardware class"]
     devices: A[I32, "GPUs (cores on cpu) of all replicas; of an endpoint as many as its `endpoint_gpus` says, or 0"]
     nodes: A[I32, "nodes of one replica"]
-    replicas: A[I32, "instances of the engine that share the load, of all roles"]
-    roles: A[str | None, "where replicas differ: prefill, decode; their settings are in settings_json"] = None
-    router: A[str | None, "what stands between clients and replicas"] = None
+    replicas: A[I32, "engine instances that share the load, over all roles"]
+    roles: A[str | None, "roles of replicas, if any: prefill, decode; settings_json has their settings"] = None
+    router: A[str | None, "engine name of the router between clients and replicas"] = None
     tensor_parallel_size: A[I32, "ranks that share each layer"]
     pipeline_parallel_size: A[I32, "ranks that share the layers among them"]
     data_parallel_size: A[I32, "copies of the model in one engine"]
     quantization: A[str | None, "of the weights"] = None
-    kv_cache_dtype: A[str | None, "type of the KV cache's values"] = None
+    kv_cache_dtype: A[str | None, "data type of the KV cache"] = None
     max_num_seqs: A[I32 | None, "most sequences in a batch"] = None
     max_num_batched_tokens: A[I32 | None, "most tokens in one step"] = None
     usd_per_hour: A[float | None, "all replicas together"] = None
-    settings_json: A[str, "the whole resolved configuration; no secrets"]
+    settings_json: A[str, "the whole resolved configuration, without secrets"]
     predicted_json: A[str | None, "weights, KV tokens and concurrency predicted by plan"] = None
 
     @property
@@ -191,14 +191,14 @@ class LaunchRow:
     log_tail: A[str | None, "last lines of the engine"] = None
     log_uri: A[str | None, "whole log, below the results root"] = None
     engine_version: A[str | None, "as the engine reports it"] = None
-    argv_json: A[str | None, "argv of every rank; no secrets"] = None
+    argv_json: A[str | None, "command line of every rank, without secrets"] = None
     placement_json: A[str | None, "node, devices and cores of every rank"] = None
-    engine_reported_json: A[str | None, "what the engine said at start: KV tokens, model length, …"] = None
+    engine_reported_json: A[str | None, "what the engine reported at its start: KV tokens, maximum length, …"] = None
     placed_s: A[float | None, "seconds from request to placement"] = None
     ready_s: A[float | None, "seconds from process start to ready"] = None
     stopped_s: A[float | None, "seconds the stop took"] = None
     held_s: A[float | None, "seconds the devices were held"] = None
-    started_unix_ns: A[int, "wall clock of the driver when placement was asked for"]
+    started_unix_ns: A[int, "wall clock of the driver when placement was requested"]
     emulated: A[bool, "true: an emulator was started, not an engine"]
 
 
@@ -210,11 +210,11 @@ class AnswerRow:
     deployment_id: A[str, "see deployments"]
     prompt_index: A[I32, "which of the prompts"]
     replica: A[I16, "replica that answered"]
-    api: A[str, "path of the API that was asked"]
-    prompt: A[str, "what was asked; answers to the same prompt through the same API are compared"]
-    text: A[str, "what came, as text"]
-    token_ids: A[tuple[I32, ...] | None, "ids of its tokens; null: the engine does not tell them"] = None
-    logprobs: A[tuple[float, ...] | None, "log-probability of each; NaN: it gave none; null: it tells none"] = None
+    api: A[str, "path of the API that was used"]
+    prompt: A[str, "the prompt; answers to the same prompt through the same API are compared"]
+    text: A[str, "the answer as text"]
+    token_ids: A[tuple[I32, ...] | None, "ids of its tokens; null: not reported"] = None
+    logprobs: A[tuple[float, ...] | None, "log-probability of each, NaN if it has none; null: not reported"] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,21 +233,21 @@ class EventRow:
 class EngineMetricsRow(AttemptKey):
     """One reading of a replica's own /metrics."""
 
-    replica: A[I16, "replica that told"]
+    replica: A[I16, "replica that was read"]
     role: A[str | None, "its role, where replicas have some"] = None
     unix_ns: A[int, "wall clock of the replica's node at the reading"]
     running: A[float | None, "requests in the batch now"] = None
     waiting: A[float | None, "requests in its queue now"] = None
     kv_usage: A[float | None, "share of the KV cache in use now, 0 to 1"] = None
-    preemptions_total: A[float | None, "requests taken out of the batch for want of KV cache"] = None
+    preemptions_total: A[float | None, "requests preempted because the KV cache was full"] = None
     prefix_query_tokens_total: A[float | None, "prompt tokens looked up in the prefix cache"] = None
     prefix_hit_tokens_total: A[float | None, "prompt tokens found there"] = None
-    queue_time_s_sum: A[float | None, "seconds requests waited in its queue, all together"] = None
+    queue_time_s_sum: A[float | None, "seconds that requests waited in its queue, summed"] = None
     queue_time_count: A[float | None, "requests in that sum"] = None
-    ttft_s_sum: A[float | None, "seconds from arrival to the first token, all together"] = None
+    ttft_s_sum: A[float | None, "seconds from arrival to the first token, summed"] = None
     ttft_count: A[float | None, "requests in that sum"] = None
     spec_draft_tokens_total: A[float | None, "tokens proposed by speculative decoding"] = None
-    spec_accepted_tokens_total: A[float | None, "of these, accepted"] = None
+    spec_accepted_tokens_total: A[float | None, "tokens of speculative decoding that were accepted"] = None
     prompt_tokens_total: A[float | None, "prompt tokens computed"] = None
     generation_tokens_total: A[float | None, "tokens generated"] = None
 
@@ -335,7 +335,7 @@ class Committed(AttemptKey):
     """One committed attempt at a measurement. A measurement's first ok attempt counts for ever."""
 
     earlier: A[I32, "attempts at the measurement that were committed when it was: orders them"] = 0
-    created_unix_ns: A[int, "of its manifest: orders attempts that were committed at the same instant"]
+    created_unix_ns: A[int, "time of its manifest: orders attempts that were committed at the same instant"]
     status: A[Status, "ok | failed"]
     failure_class: A[str | None, "as in points"] = None
     deployment_id: A[str, "see deployments"] = ""
@@ -359,7 +359,7 @@ class AttemptData(Committed):
     point: A[PointHead, "its row in points, without the evidence"]
     deployment: A[DeploymentRow | None, "its row in deployments; null: none was committed with it"] = None
     figures: A[Figures, "its metrics"]
-    engine_side: A[EngineSide | None, "what the engines said of themselves"] = None
+    engine_side: A[EngineSide | None, "what the engines reported about themselves"] = None
     batch_tokens: A[Doubles, "output tokens of each tenth of the steady window"]
     batch_s: A[Doubles, "length of each"]
     request_ok: A[Flags, "whether it was answered"]
