@@ -88,13 +88,9 @@ def quantization_from_config(config: Json | None, shape: Shape | None = None) ->
         config = config | mapping(config, "quantization")
         known = _modelopt(method, config, algorithms or _algorithms(config))
     else:
-        known = _READERS.get(method, _other)(method, config)
+        known = _READERS[method](method, config) if method in _READERS else Quantization(method, 8)
     known = replace(known, kv_cache_dtype=_kv_cache_dtype(config))
     return known if shape is None else _by_part(known, config, algorithms, shape)
-
-
-def _other(method: str, config: Json) -> Quantization:
-    return Quantization(method, 8)
 
 
 def _kv_cache_dtype(config: Json) -> str | None:
@@ -117,14 +113,6 @@ def _fp8(method: str, config: Json) -> Quantization:
     block = _block(config, "weight_block_size")
     scheme = "fp8 per block" if block else "fp8 per channel" if method == "fbgemm_fp8" else "fp8 per tensor"
     return Quantization(method, 8 + (32 / (block[0] * block[1]) if block else 0), block=block, scheme=scheme)
-
-
-def _mxfp4(method: str, config: Json) -> Quantization:
-    return Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS)
-
-
-def _bitsandbytes(method: str, config: Json) -> Quantization:
-    return Quantization(method, 4.13 if config.get("load_in_4bit") else 8)
 
 
 def _block(config: Json, name: str) -> tuple[int, int] | None:
@@ -183,9 +171,12 @@ def _quark(method: str, config: Json) -> Quantization:
 _READERS: dict[str, Callable[[str, Json], Quantization]] = {
     **dict.fromkeys(("awq", "gptq", "auto-round", "auto_gptq"), _grouped),
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
-    **dict.fromkeys(("mxfp4", "gpt_oss_mxfp4"), _mxfp4),
+    **dict.fromkeys(
+        ("mxfp4", "gpt_oss_mxfp4"),
+        lambda method, config: Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS),
+    ),
     "compressed-tensors": _compressed_tensors,
-    "bitsandbytes": _bitsandbytes,
+    "bitsandbytes": lambda method, config: Quantization(method, 4.13 if config.get("load_in_4bit") else 8),
     "quark": _quark,
 }
 

@@ -172,7 +172,8 @@ class Driver:
         self._start_ns = start_ns
         try:
             with scheduled(priority) as self._priority:
-                self._wait_for_start()
+                while not self._aborting and time.monotonic_ns() < self._start_ns:
+                    self._poller.wait(self._start_ns)
                 self._stats.start(start_ns, time.monotonic_ns())
                 self._loop()
             self._give_up_open()
@@ -188,10 +189,6 @@ class Driver:
             self._poller.close()
 
     # -- the loop
-
-    def _wait_for_start(self) -> None:
-        while not self._aborting and time.monotonic_ns() < self._start_ns:
-            self._poller.wait(self._start_ns)
 
     def _loop(self) -> None:
         transport, clock = self._transport, time.monotonic_ns

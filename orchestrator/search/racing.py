@@ -1,8 +1,9 @@
-"""Many deployments, one winner: where to search first, who can no longer win, and who may wait for the others.
+"""Many deployments, one winner: where to search first, which can no longer win, and which may wait for the others.
 
-Everybody is probed, the first time at the level at which it would equal the leader; who is shown to fail there is done
-(``analysis/racing.py``). Predictions order and seed, they exclude nobody. Who holds more is searched until its bounds
-are near each other, and to its end when all others were probed: most leaders are beaten before that.
+Every deployment is probed, first at the level at which it would equal the leader; one that is shown to fail there is
+finished (``analysis/racing.py``). Predictions set the order and the first levels; they exclude no deployment. One that
+holds more is searched until its bounds are close, and to the end once all others have been probed, because most
+leaders are beaten before that.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.racing import shown
 
-CAUTION = 0.9  # times the level that a rival could hold, as far as is known: where others are probed first
+CAUTION = 0.9  # share of the level that a rival could hold, at which others are probed first
 
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """One deployment. ``group``: it is compared with those of the same. ``divisor``: of levels."""
+    """One deployment. It is compared with others of its ``group``, by levels divided by ``divisor``."""
 
     group: Hashable
     divisor: float
@@ -32,7 +33,8 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Of one search. ``lead``: the level that it counts as holding; ``reach``: that it could hold; 0: it asks not."""
+    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could hold, 0 if it asks
+    for none."""
 
     claim: Claim
     lead: float
@@ -40,12 +42,12 @@ class _Known:
 
     @property
     def front(self) -> float:
-        """The level that others should hold to be as good, as far as is known."""
+        """The level that others must hold to be as good, as far as is known."""
         return max(self.lead, CAUTION * self.reach)
 
 
 class _Field:
-    """What is known of those that are compared, by name, and who of them has the highest values."""
+    """What is known of the deployments that are compared, by name, and which of them have the highest values."""
 
     def __init__(self) -> None:
         self.known: dict[str, _Known] = {}
@@ -60,27 +62,27 @@ class _Field:
 
 
 class Race:
-    """What the searches of a sweep know of each other, by name of deployment. Its launches use it from several threads.
+    """What the searches of a sweep know of each other, by name of deployment. Thread-safe.
 
-    The *lead* was shown to hold: who fails there is beaten. The *front* is where the best of the others is thought to
-    be, with caution, and never below the lead: who was not shown to hold as much asks for no lower level.
-    ``full_grid``: nobody is ever beaten; searches still begin at what their nearest neighbour holds.
+    The *lead* was shown to hold: a deployment that fails there is beaten. The *front* is a cautious estimate of what
+    the best of the others holds, never below the lead: a deployment that was not shown to hold as much asks for no
+    lower level. ``full_grid``: none is ever beaten; searches still begin at what their nearest neighbour holds.
     """
 
     def __init__(self, entrants: Mapping[str, Entrant], full_grid: bool = False) -> None:
         self.full_grid = full_grid
-        self.version = 0  # another one: somebody's next level may be another, too
+        self.version = 0  # rises whenever the next level of some search may have changed
         self.entrants = entrants
         self._fields: defaultdict[tuple[str, str, Hashable], _Field] = defaultdict(_Field)  # workload, SLO, group
         self._lock = threading.Lock()
 
     def tell(self, name: str, workload: str, slo: str, claim: Claim, reach: float, asks: bool = True) -> None:
-        """What is known of a deployment now. ``reach``: the highest level that could hold; 0 once its search is over,
-        which then leads with what it claims alone. ``asks``: whether it asks for a level now.
+        """Note what is known of a deployment. ``reach``: the highest level that could hold; 0 once its search is over,
+        and then only its claim counts as its lead. ``asks``: whether it asks for a level now.
 
-        Until it does not, what held once, and was not shown to fail, leads on, or others would come back at every
-        doubt. Once it does not, its reach counts no longer, until more was probed: of two that wait for each other one
-        goes on, and each such change is the last one until somebody is probed.
+        While it asks, a level that once held and was not shown to fail remains its lead, or others would return at
+        every doubt. When it stops asking, its reach no longer counts until it is probed again: of two deployments that
+        wait for each other one goes on, and no such change is followed by another before something is probed.
         """
         if (me := self.entrants.get(name)) is None:
             return
@@ -91,7 +93,7 @@ class Race:
                 if reach and lead < before.lead < claim.high:
                     lead = before.lead
                 if not before.reach and _bounds(before.claim) == _bounds(claim):
-                    asks = False  # it came back, and was not probed since
+                    asks = False  # it returned and has not been probed since
             now = _Known(claim, lead, reach if asks else 0.0)
             if before is None or (before.lead, before.reach) != (now.lead, now.reach):
                 self.version += 1
@@ -99,21 +101,13 @@ class Race:
             else:
                 rivals.known[name] = now
 
-    def lead(self, name: str, workload: str, slo: str) -> float:
-        """The level at which a deployment equals what the best of the others holds; 0: none does, or nobody races."""
-        return self.view(name, workload, slo)[0]
-
-    def front(self, name: str, workload: str, slo: str) -> float:
-        """The level at which it equals the front; 0: there is none."""
-        return self.view(name, workload, slo)[1]
-
     def view(self, name: str, workload: str, slo: str) -> tuple[float, float]:
-        """Its lead and front at one instant."""
+        """The levels at which a deployment equals the lead and the front of the others; 0: there is none."""
         with self._lock:
             return self._view(name, workload, slo)
 
     def neighbour(self, name: str, workload: str, slo: str) -> float | None:
-        """The level that it holds if it is as good as the one with the nearest settings; None: nobody holds any."""
+        """The level it holds if it is as good as the deployment with the nearest settings; None: none holds any."""
         if (me := self.entrants.get(name)) is None:
             return None
         with self._lock:
@@ -123,7 +117,7 @@ class Race:
         return near[1] / near[0].divisor * me.divisor if near is not None else None
 
     def standing(self, name: str) -> float:
-        """How far a deployment may come, over the front of the others, where that is most; 0: it may not."""
+        """The most that a deployment may still hold, divided by the front of the others; 0: it can hold nothing."""
         group = self.entrants[name].group if name in self.entrants else None
         with self._lock:
             fields = [(key, some.known.get(name)) for key, some in self._fields.items() if key[2] == group]
@@ -144,15 +138,15 @@ class Race:
 
 
 class Rivals:
-    """The race as one search sees it, by name of SLO: as it was when the search looked last, whatever others find
-    meanwhile. So whatever it says until it looks again follows from the same."""
+    """The race as one search sees it, by name of SLO: as it was when the search last looked, so that all its answers
+    until it looks again are consistent."""
 
     def __init__(self, race: Race, name: str, workload: str) -> None:
         self._race, self._of = race, (name, workload)
         self._seen: dict[str, tuple[float, float, float | None]] = {}
 
     def look(self, begun: bool) -> bool:
-        """See the race as it is now; whether that is anything else. ``begun``: where to begin is no question."""
+        """Update to the race as it is now; whether anything changed. ``begun``: it has chosen where to begin."""
         if begun and self._race.full_grid:
             return False
         before, self._seen = self._seen, {slo: self._look(slo) for slo in self._seen}
@@ -167,7 +161,7 @@ class Rivals:
         return self._at(slo)[1]
 
     def neighbour(self, slo: str) -> float | None:
-        """See ``Race``: where nobody is ahead. Where somebody is, the front says where to begin."""
+        """See ``Race``; only where none is ahead, because otherwise the front says where to begin."""
         return self._at(slo)[2]
 
     def _at(self, slo: str) -> tuple[float, float, float | None]:

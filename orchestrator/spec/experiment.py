@@ -78,10 +78,6 @@ def _limited(slos: dict[str, Slo]) -> dict[str, Slo]:
     return slos
 
 
-def _model_from_name(value: Any) -> Any:
-    return {"id": value} if isinstance(value, str) else value
-
-
 class ModelRef(Strict):
     """The model of every deployment that names no other: ``id`` is a hub name or a local folder."""
 
@@ -225,7 +221,7 @@ class ExperimentFile(SweepRules):
     """The file as it is written; ``deployments`` are left to combinations.py."""
 
     version: Literal[1]
-    model: Annotated[ModelRef, BeforeValidator(_model_from_name)] | None = None
+    model: Annotated[ModelRef, BeforeValidator(lambda one: {"id": one} if isinstance(one, str) else one)] | None = None
     hardware: Annotated[dict[str, Hardware], BeforeValidator(_keyed)] = {}
     environments: dict[str, Versions] = {}
     deployments: Any = None
