@@ -224,6 +224,7 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
     window, sliding = _sliding(text, model_type, shape)
     named = (one.get(key) for one in (text, config) for key in ("dtype", "torch_dtype"))
     stored = mapping(config, "quantization_config") or mapping(text, "quantization_config")
+    stored = {"expert_dtype": text.get("expert_dtype")} | stored if stored else stored
     return ModelFacts(
         model=model,
         model_type=model_type,

@@ -90,6 +90,8 @@ def quantization_from_config(config: Json | None, shape: Shape | None = None) ->
     else:
         known = _READERS[method](method, config) if method in _READERS else Quantization(method, 8)
     known = replace(known, kv_cache_dtype=_kv_cache_dtype(config))
+    if config.get("expert_dtype") == "fp4" and known.method == "fp8":  # DeepSeek-V4's own: I8 with E8M0 for 32 weights
+        known = replace(known, part_bits={"experts": MXFP4})
     return known if shape is None else _by_part(known, config, algorithms, shape)
 
 

@@ -205,6 +205,10 @@ VERDICTS: list[Row] = [
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8}, IMPOSSIBLE, 627.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", {TP: 8, PP: 2, "nnodes": 2}, FITS, 40.9),
     ("deepseek-ai/DeepSeek-V3.2", "H200", "vllm", {TP: 8}, FITS, 79.4),
+    ("deepseek-ai/DeepSeek-V4-Flash", "H200", "vllm", {TP: 8}, FITS, 19.1),
+    ("deepseek-ai/DeepSeek-V4-Flash", "H200", "sglang", {DP: 8, EP: True}, FITS, 31.1),
+    ("deepseek-ai/DeepSeek-V4-Flash", "H100-80GB", "vllm", {TP: 2}, RISKY, 75.7),  # no formula, so not impossible
+    ("deepseek-ai/DeepSeek-V4-Pro", "B200", "tensorrt_llm", {TP: 16, "nnodes": 2, EP: True}, FITS, 52.0),
     ("google/gemma-3-27b-it", "H100-80GB", "vllm", {"max_model_len": 131072}, FITS, 50.3),
     ("google/gemma-3-27b-it", "H100-80GB", "vllm", {"max_model_len": 131073}, IMPOSSIBLE, 50.3),
     ("meta-llama/Llama-3.1-405B-Instruct-FP8", "H100-80GB", "vllm", {TP: 8} | DEPRECATED, FITS, 56.7),
@@ -231,6 +235,8 @@ VERDICTS: list[Row] = [
     ("nvidia/MiniMax-M2.5-NVFP4", "B200", "vllm", {}, FITS, 125.2),
     ("nvidia/MiniMax-M3-NVFP4", "B200", "vllm", {TP: 2}, FITS, 115.3),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H100-80GB", "vllm", {}, FITS, 58.8),
+    ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "H100-80GB", "vllm", {TP: 2}, FITS, 56.8),
+    ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "B200", "vllm", {}, FITS, 113.5),
     ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "B200", "vllm", {TP: 8}, FITS, 128.3),
     ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "H200", "vllm", {TP: 8}, RISKY, 128.3),
     ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "L4", "vllm", {}, FITS, 16.6),
@@ -256,6 +262,14 @@ def test_the_verdict_is_the_true_one(
     assert verdict.status == status, verdict.reasons
     weights = verdict.predicted["weight_bytes"]
     assert (weights and weights / GIB) == (None if gib is None else pytest.approx(gib, rel=0.01))
+
+
+def test_experts_may_be_stored_in_fewer_bits_than_the_rest() -> None:
+    """DeepSeek-V4-Flash has 162 GB, as a lossless conversion of its files has; with all in FP8 it had 292."""
+    name = "deepseek-ai/DeepSeek-V4-Flash"
+    other = facts_from_config(name, PUBLISHED[name]["config"] | {"expert_dtype": "fp8"})
+    assert memory.weights(facts(name)).total == pytest.approx(162e9, rel=0.01)
+    assert memory.weights(other).total == pytest.approx(292e9, rel=0.01)
 
 
 def test_where_no_formula_holds_no_number_is_said_but_that_of_the_files() -> None:
