@@ -34,8 +34,9 @@ class Column:
 
     def taken(self, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
         """All of them in another order, to read only: on disk where they are many."""
-        found = Column(self._held.dtype)
-        found.add(self.values()[order])
+        found, values = Column(self._held.dtype), self.values()
+        for start in range(0, order.size, AT_ONCE):
+            found.add(values[order[start : start + AT_ONCE]])
         return found._held if found._file is None else np.memmap(path_of(found._file), found._held.dtype, "r")
 
     def values(self) -> npt.NDArray[Any]:
