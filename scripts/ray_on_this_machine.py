@@ -42,8 +42,9 @@ class RayOnThisMachine:
     def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
         # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without RAY_AUTH_MODE, whether a cluster
-        # asks for a token depends on a file that the last one of this user left
-        ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled"}
+        # asks for a token depends on a file that the last one of this user left; workers that start at Ray's niceness,
+        # 15, wait for whatever else runs here
+        ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
         self._saved = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
         os.makedirs(f"{self._folder}/ray", exist_ok=True)

@@ -9,7 +9,7 @@ folder=$(mktemp -d /tmp/rayas-XXXXXX)      # short: Ray's socket paths below it 
 mkdir "$folder/ray"
 sed "s/127.0.0.1:6379/127.0.0.1:$PORT/" "$(dirname "$0")/autoscaling.yaml" > "$folder/cluster.yaml"
 head_id=$(printf 'f%.0s' {1..51})00000     # what the fake provider takes for the head's
-export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder      # asks nobody for a token, and listens on all addresses
+export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder RAY_worker_niceness=0   # asks for no token, listens on all addresses
 export RAY_FAKE_CLUSTER=1 RAY_enable_autoscaler_v2=1 AUTOSCALER_UPDATE_INTERVAL_S=1 RAY_NODE_TYPE_NAME=ray.head.default
 export RAY_OVERRIDE_NODE_ID_FOR_TESTING=$head_id RAY_CLOUD_INSTANCE_ID=$head_id
 ours() { grep -lsF "$folder" /proc/[0-9]*/cmdline | cut -d/ -f3; }      # a fake node's log monitor outlives its cluster

@@ -8,7 +8,7 @@ set -euo pipefail
 : "${CPUS:=4}" "${PORT:=6379}" "${DASHBOARD_PORT:=8265}" "${RAY:=ray}"
 folder=$(mktemp -d /tmp/ray2-XXXXXX)       # short: Ray's socket paths below it are limited to 107 bytes
 mkdir "$folder/1" "$folder/2"              # one each: nodes that share one unpack a job's files over each other
-export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder      # asks nobody for a token, and listens on all addresses
+export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder RAY_worker_niceness=0   # asks for no token, listens on all addresses
 node=("$RAY" start --block --disable-usage-stats --num-cpus="$CPUS" --object-store-memory=80000000 --node-ip-address=127.0.0.1)
 trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf "$folder"; exit 0' EXIT INT TERM
 answers() { (: < "/dev/tcp/127.0.0.1/$1") 2>/dev/null; }

@@ -87,6 +87,7 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             RAY_CLOUD_INSTANCE_ID=HEAD_NODE_ID,
             RAY_AUTH_MODE="disabled",
             RAY_TMPDIR=folder,
+            RAY_worker_niceness="0",
         )
         with open(f"{folder}/log", "wb") as log:
             process = subprocess.Popen(argv, env=settings, stdout=log, stderr=log, start_new_session=True)

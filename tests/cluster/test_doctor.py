@@ -42,7 +42,7 @@ def guarded() -> Iterator[tuple[str, dict[str, str]]]:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="orch-tk-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder, "token").write_text("a" * 64)
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{folder}/token"}
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{folder}/token", "RAY_worker_niceness": "0"}
         started = []
         for name, place in (("1", ["--head", f"--port={port}"]), ("2", [f"--address=127.0.0.1:{port}"])):
             argv = [
