@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from orchestrator.cluster import ray_cluster
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.results.store import Store
 from scripts.ray_on_this_machine import RayOnThisMachine
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def open_cluster(store: Store, two_nodes: RayOnThisMachine) -> Iterator[OpenCluster]:
+def open_cluster(store: Store, two_nodes: RayOnThisMachine, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenCluster]:
+    monkeypatch.setattr(ray_cluster, "INFEASIBLE_S", 0.0)  # no node here joins again
     with ExitStack() as stack:
 
         def opened(client_limit: int | None = None) -> RayCluster:
