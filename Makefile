@@ -1,10 +1,13 @@
 # make demo | make demo-quantization | make test | make chaos | make lint; each installs what it needs, in this folder alone.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
+CLUSTERS := tests/chaos tests/cluster
+PARTS := test-clock test-engines test-clusters test-rest test-llama_cpp
 
-.PHONY: demo demo-quantization test without-engines with-engines chaos lint install engines compiled model lock clean
+.PHONY: demo demo-quantization test $(PARTS) chaos lint install engines compiled model lock clean
 
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
@@ -42,22 +45,31 @@ demo: install
 demo-quantization: install
 	$(BIN)/python scripts/demo_quantization.py
 
-# Two halves side by side, each of which waits most of the time: what needs no engine, and engines, installed and then
-# tested, to their ends whatever fails. Tests of what the clock says stand first, beside installations that give way.
-test: install compiled model
-	$(MAKE) --keep-going -j2 without-engines with-engines
+# Two parts side by side, each of which waits most of the time; when one ends the next begins, whatever failed. Tests of
+# what the clock says are the first, beside installations that give way; those of llama.cpp wait for it to be compiled.
+test: install compiled model .engines/tgi-client/installed
+	$(MAKE) --keep-going -j2 $(PARTS)
 
-without-engines: install model .engines/tgi-client/installed
-	failed=0; for part in "$(CLOCK)" "$(CLOCK:%=--ignore %)"; do \
-	  $(BIN)/python -m pytest $$part -m "not ($(REAL))" $(PYTEST_ARGS) || failed=1; done; exit $$failed
+test-clock: install model .engines/tgi-client/installed
+	$(PYTEST) $(CLOCK) -m "not ($(REAL))"
 
-with-engines: engines model
-	failed=0; for part in "($(REAL)) and not llama_cpp" llama_cpp; do \
-	  $(BIN)/python -m pytest -m "$$part" $(PYTEST_ARGS) || failed=1; done; exit $$failed
+# engines are no prerequisite: make would go on to the next part, and come back to these tests after all others
+test-engines: install model
+	$(MAKE) engines
+	$(PYTEST) -m "($(REAL)) and not llama_cpp"
+
+test-clusters: install model
+	$(PYTEST) $(CLUSTERS) -m "not ($(REAL))"
+
+test-rest: install model
+	$(PYTEST) $(patsubst %,--ignore %,$(CLOCK) $(CLUSTERS)) -m "not ($(REAL))"
+
+test-llama_cpp: install model
+	$(PYTEST) -m llama_cpp
 
 # all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts (an hour and more)
 chaos: install engines model
-	$(BIN)/python -m pytest -m "chaos or long" $(PYTEST_ARGS)
+	$(PYTEST) -m "chaos or long"
 
 lint: install
 	$(BIN)/ruff check .
