@@ -4,8 +4,7 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
-CLUSTERS := tests/chaos tests/cluster
-PARTS := test-clock test-engines test-clusters test-rest test-llama_cpp
+PARTS := test-clock test-engines test-cluster test-chaos test-rest test-llama_cpp
 
 .PHONY: demo demo-quantization test $(PARTS) chaos lint install engines compiled model lock clean
 
@@ -58,11 +57,11 @@ test-engines: install model
 	$(MAKE) engines
 	$(PYTEST) -m "($(REAL)) and not llama_cpp"
 
-test-clusters: install model
-	$(PYTEST) $(CLUSTERS) -m "not ($(REAL))"
+test-cluster test-chaos: test-%: install model
+	$(PYTEST) tests/$* -m "not ($(REAL))"
 
 test-rest: install model
-	$(PYTEST) $(patsubst %,--ignore %,$(CLOCK) $(CLUSTERS)) -m "not ($(REAL))"
+	$(PYTEST) $(patsubst %,--ignore %,$(CLOCK) tests/cluster tests/chaos) -m "not ($(REAL))"
 
 test-llama_cpp: install model
 	$(PYTEST) -m llama_cpp
