@@ -54,6 +54,8 @@ def test_levels_that_nothing_was_fitted_on_are_as_predicted_within_the_error_tha
     assert_nothing_left()
     low, high = (points[at]["measured_over_predicted"] for at in (1, 3))
     print("measured over predicted, levels 3 and 16:", low, high, "fit:", error, [one["validity"] for one in points])
+    if any(one["validity"] == "disturbed" for one in points):
+        pytest.skip("other work held the cores, so neither fit nor measurement says anything of the engine")
     for figure in ("tpot_ms", "output_throughput"):  # whatever else the machine does: it may have become slower since
         assert 0.25 < low[figure] < 4
         assert 0.5 < high[figure] / low[figure] < 2
