@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Ray cluster of two nodes on this machine until Ctrl-C, for trying sweeps; no other Ray of this machine is touched.
-#   Whoever reaches this machine reaches it (Ray listens on all addresses): behind a firewall only.
+#   It asks for a token: what it prints first has to be run where it is used.
 #   clusters/local/two-nodes.sh &      then:  ray job submit --address http://127.0.0.1:8265 --working-dir . -- \
 #                                             python -m orchestrator run experiments/quickstart-emulated.yaml --results "$PWD/sweeps"
 #   CPUS (of each node, 4), PORT (6379), DASHBOARD_PORT (8265), RAY (ray): set them to change them.
@@ -8,7 +8,9 @@ set -euo pipefail
 : "${CPUS:=4}" "${PORT:=6379}" "${DASHBOARD_PORT:=8265}" "${RAY:=ray}"
 folder=$(mktemp -d /tmp/ray2-XXXXXX)       # short: Ray's socket paths below it are limited to 107 bytes
 mkdir "$folder/1" "$folder/2"              # one each: nodes that share one unpack a job's files over each other
-export RAY_AUTH_MODE=disabled RAY_TMPDIR=$folder RAY_worker_niceness=0   # asks for no token, listens on all addresses
+tr -dc a-f0-9 < /dev/urandom | head -c 64 > "$folder/token" || true    # Ray listens on all addresses: who has this may use it
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/token RAY_TMPDIR=$folder RAY_worker_niceness=0
+export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0
 node=("$RAY" start --block --disable-usage-stats --num-cpus="$CPUS" --object-store-memory=80000000 --node-ip-address=127.0.0.1)
 trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf "$folder"; exit 0' EXIT INT TERM
 answers() { (: < "/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
@@ -23,6 +25,7 @@ done
 "${node[@]}" --address="127.0.0.1:$PORT" --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
   --temp-dir="$folder/2" > "$folder/2/log" 2>&1 &
 until answers "$DASHBOARD_PORT"; do sleep 1; done
+echo "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/token"
 echo "two nodes: --address 127.0.0.1:$PORT, jobs to http://127.0.0.1:$DASHBOARD_PORT"
 wait -n                                    # a node that ends ends both
 cat "$folder"/?/log
