@@ -138,7 +138,7 @@ class Ground:
         """No process but Ray's own, and nothing that Ray or a lock holds for anybody."""
         wait_for(lambda: not self.strangers(), limit_s, f"processes are left: {self.strangers()}")
         wait_for(lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))), limit_s, f"Ray: {self.used()}")
-        held = [path.name for path in node_path("").rglob("*.lock") if path.stem in launches and is_locked(path)]
+        held = [path.name for path in node_path("locks").glob("*.lock") if path.stem in launches and is_locked(path)]
         assert not held, "locks are held"
 
     def folders(self, launches: Collection[str]) -> list[Path]:
