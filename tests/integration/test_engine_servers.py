@@ -117,8 +117,8 @@ def failure_of(found: Running) -> Failure:
 def test_it_is_ready_and_proven_to_be_ours(server: Running) -> None:
     assert server.ready is not None
     assert server.ready.reported["proofs"] == "socket key name"
-    assert server.ready.engine_version == ENGINES[server.engine.name].version
-    assert server.ready.max_model_len == 1024
+    assert server.ready.version == ENGINES[server.engine.name].version
+    assert server.ready.reported["max_model_len"] == 1024
     assert server.ready.reported["kv_cache_tokens"] == 8192
 
 
