@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -49,6 +49,7 @@ class Document:
     value: Any
     lines: Mapping[Place, int] = field(repr=False)  # 1-based; the line of its key for a value that has one
     numbers: Mapping[Place, str] = field(repr=False)  # every number as it is written: 0.30 is 0.3 in ``value``
+    problems: Sequence[Problem] = field(default=(), repr=False)  # values that cannot be read: None or "" in ``value``
 
     def nearest(self, place: Place) -> Place:
         """``place`` if it is in the file, else the innermost place around it that is."""
@@ -62,16 +63,20 @@ class Document:
 
 
 class Problems:
-    """Everything found wrong with one document, without duplicates."""
+    """Everything found wrong with one document, without duplicates.
+
+    Of a line with a value that cannot be read only that is reported: the rest may follow from it.
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._found: dict[Problem, None] = {}
+        self._found = dict.fromkeys(document.problems)
+        self._unread = {problem.line for problem in document.problems}
 
     def add(self, place: Place, message: str, hint: str | None = None) -> None:
-        if not self.enough:
-            problem = Problem(_bounded(message), self.document.file, self.document.line(place), hint and _bounded(hint))
-            self._found[problem] = None
+        line = self.document.line(place)
+        if not self.enough and line not in self._unread:
+            self._found[Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))] = None
 
     @property
     def enough(self) -> bool:
@@ -92,7 +97,7 @@ def _bounded(text: str) -> str:
 
 
 def read_document(path: str | Path) -> Document:
-    """Parse a file. Raises ProblemsError when it cannot be read or is not YAML."""
+    """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is not YAML."""
     try:
         data = Path(path).read_bytes()
         return parse_document(data.decode("utf-8"), str(path))
@@ -103,7 +108,8 @@ def read_document(path: str | Path) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError with every problem found."""
+    """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError when it is not YAML, empty or too large;
+    single values that cannot be read are among the document's ``problems``."""
     if len(text) > MOST_BYTES:
         raise _refused(file, f"is larger than {MOST_BYTES:,} characters")
     try:
@@ -140,10 +146,7 @@ class _Reader:
 
     def read(self, node: yaml.Node) -> Document:
         self.lines[()] = _line(node)
-        value = self.value(node, ())
-        if self.problems:
-            raise ProblemsError(self.problems)
-        return Document(self.file, value, self.lines, self.numbers)
+        return Document(self.file, self.value(node, ()), self.lines, self.numbers, self.problems)
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.count += 1
@@ -196,6 +199,7 @@ class _Reader:
         self.numbers[place] = text
         if math.isinf(number := int(text) if whole else float(text)):
             self._bad(node, f"{text} is too large a number")
+            return None
         return number
 
     def _text(self, node: yaml.ScalarNode) -> str:

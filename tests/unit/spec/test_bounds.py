@@ -85,7 +85,26 @@ def test_a_footprint_is_judged_as_a_whole() -> None:
 
 @pytest.mark.parametrize("number", ["1e999", "-1e400"])
 def test_a_number_that_is_not_finite_is_refused_with_its_line(number: str) -> None:
-    assert problems_in(f"a: 1\nb: [{number}]\n") == [(2, f"{number} is too large a number")]
+    found = problems_in(f"a: 1\nb: [{number}]\n")
+    assert [message for line, message in found if line == 2] == [f"{number} is too large a number"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("repeats: 1e999", "1e999 is too large a number"),
+        ("budget: {usd: -1e999}", "-1e999 is too large a number"),
+        ("repeats: !int 3", "the tag '!int' is not allowed"),
+        ('budget: "a\\0b"', "text holds control characters or halves of characters"),
+        ("name: small", "key 'name' is given twice, in line 2 and in line 3"),
+    ],
+)
+def test_a_value_that_cannot_be_read_hides_no_other_problem_and_makes_none(line: str, said: str) -> None:
+    rest = [json.dumps({name: GOOD[name]})[1:-1] for name in ("model", "deployments", "workloads", "load")]
+    file = "\n".join(["version: 1", "name: small", line, "sed: 3", *rest, "slos: {a: {ttft: 1x}}"])
+    found = problems_in(file)
+    assert found[0] == (3, said)
+    assert [where for where, _ in found[1:]] == [4, 9]
 
 
 @pytest.mark.parametrize(

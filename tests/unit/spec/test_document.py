@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.spec.document import MOST_BYTES, parse_document, read_document
+from orchestrator.spec.document import MOST_BYTES, Problems, parse_document, read_document
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20)
 SIMPLE = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | TEXT
@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 def problems(text: str) -> list[Problem]:
     with pytest.raises(ProblemsError) as caught:
-        parse_document(text, "x.yaml")
+        Problems(parse_document(text, "x.yaml")).raise_any()
     return caught.value.problems
 
 
