@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -206,7 +206,7 @@ def _measure_levels(
     if store is not None:
         store.check_writable()
     show = click.echo if form == "json" else echo
-    repeats = Repeats(runs[0].point.workload)  # now: a file may be gone afterwards
+    repeats = Repeats(runs[0].point.workload, runs[0].load.dialect.cache_salt)  # now: a file may be gone afterwards
     documents: list[dict[str, object]] = []
     stop, failed, interrupted = threading.Event(), 0, False
     unsaved: OrchestratorError | None = None
@@ -286,7 +286,7 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     Raises ProblemsError with everything that is wrong, before anything is sent.
     """
     from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
-    from orchestrator.runner.probe import list_models, probe
+    from orchestrator.runner.probe import list_models, probe, salted_first
 
     problems: list[Problem] = []
     target, candidates = target_of(url, options, problems), dialects_of(options, problems)
@@ -301,12 +301,14 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
     elif models is not None and target.model not in models:
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
     assert plan
+    settings = plan.deployments[0].settings
+    candidates = salted_first(candidates, (models or {}).get(target.model, ""), settings)
     waiting = "note: its first answer takes long; it may be loading its model (--timeout limits this)"
     slow = threading.Timer(SLOW_S, click.echo, [waiting], {"err": True})
     slow.daemon = True
     slow.start()
     try:
-        probed = probe(target, candidates, plan.deployments[0].settings.tokenizer, plan.loads[0].request_timeout_s)
+        probed = probe(target, candidates, settings.tokenizer, plan.loads[0].request_timeout_s)
     finally:
         slow.cancel()
     return plan, target, probed
@@ -321,17 +323,21 @@ def _to_know(plan: Plan, target: Target) -> Iterator[str]:
         yield f"{load.requests:,} requests of the trace, due within {(load.requests - 1) / load.levels[0].value:,.1f} s"
 
 
-def _only_model(url: str, models: list[str] | None) -> str:
+def _only_model(url: str, models: Collection[str] | None) -> str:
     if models is None or len(models) != 1:
-        raise InputError(f"{url} lists {', '.join(models or []) or 'no models'}: name one with --model")
-    return models[0]
+        raise InputError(f"{url} lists {', '.join(models or ()) or 'no models'}: name one with --model")
+    return next(iter(models))
 
 
 class Repeats:
-    """How often prompts of a file were sent: each level begins with its first, each warm-up ends with its last."""
+    """How often prompts of a file were sent: each level begins with its first, each warm-up ends with its last.
 
-    def __init__(self, workload: Workload) -> None:
+    ``salted``: no level, with its warm-up, shares a prefix cache with those before it.
+    """
+
+    def __init__(self, workload: Workload, salted: bool = False) -> None:
         self._drawn, self._sent = workload.drawn(), [0] * (workload.distinct_requests() or 0)
+        self._salted = salted
 
     def add(self, requests: int, warm_up: bool = False) -> list[str]:
         """What a user should know after so many requests more."""
@@ -340,8 +346,9 @@ class Repeats:
         before = [0] * distinct if self._drawn else self._sent
         rounds, rest = divmod(requests, distinct)
         more = [rounds] * (distinct - rest) + [rounds + 1] * rest
-        self._sent = [old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)]
-        if (most := max(self._sent)) < 2:
+        sent = [old + new for old, new in zip(before, more if warm_up else reversed(more), strict=True)]
+        self._sent = [0] * distinct if self._salted and not warm_up else sent
+        if (most := max(sent)) < 2:
             return []
         also = ", also sent before (warm-up, earlier levels)" if any(before) else ""
         said = f"{requests} requests of {distinct} prompts{also}: each sent up to {most} times"

@@ -86,17 +86,17 @@ class EndpointRun:
         self.plan, self.point = plan, point
         self.measurement = measurement or plan.measurement(point, 0)
         self.emulated = probed.emulated
-        tokenizer = self.deployment.settings.tokenizer
+        tokenizer, attempt_id = self.deployment.settings.tokenizer, new_ulid()
         self.load = LoadPoint(
             targets=(target,),
-            dialect=probed.dialect,
+            dialect=probed.dialect.salted(attempt_id),
             **self.point.load_rules(),
             seed=self.measurement.seed,
             tokenizer=tokenizer,
             count_text=not probed.counts and tokenizer is not None,
             vocabulary=probed.vocabulary,
             measurement_id=self.measurement.measurement_id,
-            attempt_id=new_ulid(),
+            attempt_id=attempt_id,
         )
 
     def warm_up(self, requests: int, clients: int, stopped: Callable[[], bool] = lambda: False) -> int:

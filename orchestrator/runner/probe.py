@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.emulator import is_emulator
 from orchestrator.errors import InputError
@@ -22,6 +22,9 @@ from orchestrator.load.workloads.content import SMALLER_IDS
 from orchestrator.redaction import hidden, redacted
 from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
+
+if TYPE_CHECKING:
+    from orchestrator.spec.settings import EngineSettings
 
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 PROBE_TOKENS = 2
@@ -57,8 +60,21 @@ def dialects(api: str) -> list[Dialect]:
     ]
 
 
-def list_models(target: Target) -> list[str] | None:
-    """The models that an endpoint lists; None if it has no list. Raises InputError when it does not answer."""
+def salted_first(candidates: Sequence[Dialect], owner: str, settings: EngineSettings) -> list[Dialect]:
+    """Before the candidates the same ones with a cache_salt, where an engine says that it owns the endpoint's models
+    and takes one. A salt of the user's own stays."""
+    from orchestrator.engines import ENGINES
+
+    own = ENGINES[owner].dialects(settings).values() if owner in ENGINES else ()
+    takes = {one.wire for one in own if one.cache_salt}
+    able = [one for one in candidates if one.wire in takes and "cache_salt" not in one.extra_body]
+    return [*(replace(one, cache_salt=True) for one in able), *candidates]
+
+
+def list_models(target: Target) -> dict[str, str] | None:
+    """The models that an endpoint lists, with who it says owns them; None if it has no list.
+
+    Raises InputError when it does not answer."""
     parse_url(target.url)  # raises InputError for a bad URL
     answer = _ask(target, "/v1/models")
     if answer.status == 0:
@@ -68,12 +84,12 @@ def list_models(target: Target) -> list[str] | None:
         raise InputError(f"no server answers at {target.url}: {said}; {hint}")
     if answer.status in (401, 403):
         raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
-    return _model_ids(answer) if answer.status == 200 else None
+    return _models(answer) if answer.status == 200 else None
 
 
-def _model_ids(answer: Answer) -> list[str] | None:
+def _models(answer: Answer) -> dict[str, str] | None:
     try:
-        return [str(model["id"]) for model in answer.json()["data"]]
+        return {str(model["id"]): str(model.get("owned_by")) for model in answer.json()["data"]}
     except (KeyError, TypeError):
         return None
 
@@ -85,7 +101,7 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
     for dialect in candidates:
         vocabularies = SMALLER_IDS if dialect.prompt_token_ids and not tokenizer else (None,)
         for vocabulary in vocabularies:
-            row = _try(target, dialect, tokenizer, vocabulary, timeout_s)
+            row = _try(target, dialect.salted("probe"), tokenizer, vocabulary, timeout_s)
             if row["status"] == "ok" or row["error_class"] == "wrong_length":
                 counts = row["output_tokens"] is None or row["token_count_source"] in _EXACT
                 notes = _notes(dialect, candidates[0], row)

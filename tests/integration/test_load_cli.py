@@ -503,6 +503,28 @@ def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
     assert json.loads(last["generation_config"])["min_new_tokens"] == 4
 
 
+@pytest.mark.parametrize("refuses", [False, True])  # as vLLM's first engine did
+def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(refuses: bool) -> None:
+    models = b'{"data":[{"id":"m1","object":"model","owned_by":"vllm"}]}'
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        if request.body and refuses and "cache_salt" in request.json:
+            writer.write(b"HTTP/1.1 400 No\r\nContent-Length: 2\r\n\r\nno")
+        elif request.body:
+            await answer_openai(request, reader, writer)
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
+
+    with serving(behave) as server:
+        done = load(url(server.port), "--concurrency", "1,2", "--requests", "2", *QUICK, "--format", "json")
+        first, again, second, last = [one.json.get("cache_salt") for one in server.requests[-4:]]
+    assert done.returncode == 0, done.stderr
+    assert first == again and second == last
+    assert (first is None) == (second is None) == refuses
+    assert refuses or first != second
+    assert [one["cache_state"] for one in json.loads(done.stdout)] == ["unknown" if refuses else "salted"] * 2
+
+
 @pytest.mark.parametrize("words", ["Token id 30000 is out of vocabulary", "Prompt contains invalid tokens"])
 def test_ids_are_looked_for_further_down_where_the_vocabulary_is_small(words: str) -> None:
     def too_high(request: Request) -> bool:

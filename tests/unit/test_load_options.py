@@ -21,7 +21,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.runner import endpoint
 from orchestrator.runner.endpoint import EndpointRun, plan_of
 from orchestrator.runner.measure import Attempt
-from orchestrator.runner.probe import Probed
+from orchestrator.runner.probe import Probed, salted_first
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import MOST_TOKENS, Lengths
 
@@ -158,14 +158,15 @@ def test_prompts_of_a_file_are_counted_over_warm_up_and_levels_and_drawn_ones_ar
     (tmp_path / "texts.txt").write_text("a\nb\nc\n")
     (tmp_path / "trace.jsonl").write_text(TRACE)
 
-    def said(*args: str) -> list[str]:
-        repeats = Repeats(planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload)
+    def said(*args: str, salted: bool = False) -> list[str]:
+        repeats = Repeats(planned(experiment(*args, "--output-tokens", "4")[0]).points[0].workload, salted)
         return [" ".join(repeats.add(requests, warm_up=requests == 1)) for requests in (1, 2, 3, 4)]
 
     warm_up, first, second, third = said("--prompt-file", str(tmp_path / "texts.txt"))
     assert warm_up == first == "", "one is the last of three, the other the first two"
     assert second.startswith("3 requests of 3 prompts, also sent before (warm-up, earlier levels): each sent up to 2 ")
     assert "up to 4 times" in third
+    assert said("--prompt-file", str(tmp_path / "texts.txt"), salted=True)[:3] == ["", "", ""], "a cache for each level"
     assert said("--prompt-file", str(tmp_path / "trace.jsonl")) == [""] * 4
     assert said("--input-tokens", "8") == [""] * 4
 
@@ -323,3 +324,26 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
         "--arrivals is for --control request_rate"
         in search("--slo", "ttft<=1s", "--control", "concurrency", "--arrivals", "constant")[1]
     )
+
+
+@pytest.mark.parametrize(
+    ("owner", "api", "extra", "salted"),
+    [
+        ("vllm", "completions", "{}", True),
+        ("sglang", "chat", "{}", True),
+        ("sglang", "sglang", "{}", False),  # its own API has none
+        ("tgi", "completions", "{}", False),
+        ("/models/tiny", "completions", "{}", False),  # as TGI says it
+        ("openai", "chat", "{}", False),
+        ("vllm", "chat", '{"cache_salt": "mine"}', False),
+        ("vllm", "chat", '{"cache_salt": null}', False),
+    ],
+)
+def test_a_cache_salt_is_for_servers_that_say_they_are_an_engine_that_takes_one(
+    owner: str, api: str, extra: str, salted: bool
+) -> None:
+    asked = dialects_of({"api": api, "extra_body": extra, "endpoint": None, "natural_lengths": False}, [])
+    settings = planned(experiment(*LENGTHS, "--rate", "3", "--requests", "9")[0]).deployments[0].settings
+    tried = salted_first(asked, owner, settings)
+    assert tried[-len(asked) :] == asked, "where the server refuses it all the same"
+    assert [one.cache_salt for one in tried[: -len(asked)]] == [True] * len(asked) * salted
