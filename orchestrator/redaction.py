@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from base64 import b64decode, b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -59,15 +60,34 @@ def all_redacted(value: Any) -> Any:
 def hidden(text: str, secrets: Iterable[str]) -> str:
     """``text`` without ``secrets``, however they are written, and without the begin or the end of one: who shortened
     the text did not know of it. (Of a path or an address the begin is anybody's.) The rest stays as it is."""
-    forms = {
-        form for one in filter(None, secrets) for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1], quote(one, ""))
-    }
+    forms = {form for one in filter(None, secrets) for said in (one, *_of_basic(one)) for form in _written(said)}
     cut = [form for form in forms if not form.startswith("/") and "://" not in form]
     cut = [form for form in cut if form[:PIECE] in text or form[-PIECE:] in text]
     pieces = {piece.strip() for form in cut for at in range(PIECE, len(form)) for piece in (form[:at], form[-at:])}
     for written in sorted(forms | {piece for piece in pieces if len(piece) >= PIECE}, key=len, reverse=True):
         text = text.replace(written, HIDDEN)
     return text
+
+
+def _of_basic(secret: str) -> list[str]:
+    """``user:password`` and the password, if the secret is what a header holds for basic authentication."""
+    try:
+        pair = b64decode(secret.rpartition(" ")[2], validate=True).decode()
+    except ValueError:
+        return []
+    return [one for one in (pair, pair.partition(":")[2]) if len(one) >= SHORTEST] if ":" in pair else []
+
+
+def _written(secret: str) -> Iterator[str]:
+    """A secret as it stands in texts: escaped, percent-encoded, and in base64, there also behind up to two bytes of
+    something else, which shift its letters (and so behind any number)."""
+    yield from (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, ""))
+    if len(secret) >= SHORTEST:
+        for shift in range(3):
+            data = bytes(shift) + secret.encode(errors="replace")
+            whole = slice(-(-8 * shift // 6), 8 * len(data) // 6)  # letters that hold nothing else
+            for code in (b64encode(data).decode(), urlsafe_b64encode(data).decode()):
+                yield from (code[whole], code[whole.start :])
 
 
 def plain(text: str) -> str:

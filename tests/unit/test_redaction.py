@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.engines.command import Command
 from orchestrator.engines.process import EngineProcess
-from orchestrator.redaction import is_secret, plain, redacted, secrets_of
+from orchestrator.redaction import HIDDEN, is_secret, plain, redacted, secrets_of
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,34 @@ def test_a_secret_is_found_as_others_write_it() -> None:
         assert "wörd" not in redacted(text, [secret])
         assert "w\\u00f6rd" not in redacted(text, [secret])
         assert "w%C3%B6rd" not in redacted(text, [secret])
+
+
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+@pytest.mark.parametrize("before", ["", "u", "us", "use", "user:"])
+@pytest.mark.parametrize("after", ["", "\n", "; more"])
+def test_a_secret_is_found_in_base64_whatever_stands_around_it(
+    before: str, after: str, encode: Callable[[bytes], bytes]
+) -> None:
+    for secret in (SECRET, "s\u00fc?>~~\u00ffs-abc", "sixsix"):
+        said = encode((before + secret + after).encode()).decode()
+        left = redacted(f"got <{said}>", [secret]).removeprefix("got <").removesuffix(">")
+        assert HIDDEN in left
+        others = len(said) - 8 * len(secret.encode()) // 6  # letters that hold something else
+        assert len(left) - len(HIDDEN) <= others + 1
+
+
+def test_what_basic_authentication_says_in_base64_is_hidden_in_plain_too() -> None:
+    header = "Basic " + b64encode(b"alice:s3cret-word").decode()
+    assert redacted("alice, your password s3cret-word is wrong (alice:s3cret-word)", [header]) == (
+        "alice, your password *** is wrong (***)"
+    )
+    short = "Basic " + b64encode(b"alice:abc").decode()
+    assert redacted("abc of alice:abc", [short]) == "abc of ***"
+
+
+def test_short_and_other_secrets_make_no_more_of_a_text_hidden() -> None:
+    assert redacted("k3y azN5 azN5IHg= YWJjZA", ["k3y"]) == "*** azN5 azN5IHg= YWJjZA"
+    assert redacted("abc: def", ["YWJjOmRlZg"]) == "abc: def", "no padding, no basic authentication"
 
 
 def test_the_begin_of_a_path_is_no_secret() -> None:
