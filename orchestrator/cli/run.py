@@ -167,5 +167,5 @@ def _summary(report: SweepReport, store: Store) -> str:
     took = f"{report.wall_s:.0f} s in all"
     if counts.measured or counts.failed:
         took += f"; {report.overhead:.1%} of it was the program's own overhead"
-        took += " (neither engine start-up nor warm-up nor measurement)"
+        took += " (neither engine start-up nor warm-up nor measurement nor waiting for other sweeps)"
     return f"{', '.join(parts)}\n{took}\nresults: {store.uri}"

@@ -164,7 +164,8 @@ class Launch:
             try:
                 cores[id(agent)] = agent.lease(context.tag, exclusive, wanted[id(agent)])
             except Occupied:
-                context.state.rest(address, self._clock.now_s())
+                rest_ns = int(1e9 * context.state.rest(address, self._clock.now_s()))
+                context.state.add_span((now_ns := self._clock.unix_ns(), now_ns + rest_ns))
                 raise
             context.state.wake(address)
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]

@@ -98,12 +98,13 @@ class SweepState:
             under_way = [cost_of(deployment, now_s - since) for since, deployment in self._held.values()]
             return sum(under_way, self._spent)
 
-    def rest(self, address: str, now_s: float) -> None:
-        """Other sweeps hold this host: do not try it for a while, each time twice as long."""
+    def rest(self, address: str, now_s: float) -> float:
+        """Other sweeps hold this host: do not try it for a while, each time twice as long. Returns for how long."""
         with self._lock:
             since_s, until_s = self._resting.get(address, (now_s, now_s))
             rest_s = min(MOST_REST_S, max(REST_S, 2 * (until_s - since_s)))
             self._resting[address] = now_s, now_s + rest_s
+            return rest_s
 
     def wake(self, address: str) -> None:
         """The host could be leased."""
@@ -140,7 +141,7 @@ class SweepState:
             return self._took_s / self._expected_s if self._expected_s else 1.0
 
     def add_span(self, span_unix_ns: tuple[int, int]) -> None:
-        """Note a span of engine start-up, warm-up or measurement, which is not overhead."""
+        """Note a span of engine start-up, warm-up, measurement or waiting for other sweeps, which is not overhead."""
         with self._lock:
             self._spans_unix_ns.append(span_unix_ns)
 
@@ -154,8 +155,8 @@ def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> f
     """Share of a sweep that no span [start, end) of work covers; 0 for a sweep of no length.
 
     Work is an engine's start (from placement to ready) and a load point (from its common start, warm-up included, to
-    the end of its window). The rest is overhead: planning, waiting for placement, draining and committing between
-    points, stopping engines, pauses before retries.
+    the end of its window). So is the time for which a host is left to another sweep. The rest is overhead: planning,
+    waiting for placement, draining and committing between points, stopping engines, pauses before retries.
     """
     start, end = sweep
     idle_ns, covered_until = 0, start

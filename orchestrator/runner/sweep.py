@@ -43,7 +43,7 @@ class SweepReport:
 
     counts: Counts
     wall_s: float
-    overhead: float  # share of wall_s that was neither engine start-up nor warm-up nor measurement
+    overhead: float  # share of wall_s in which no engine started, nothing was measured and no host was held by others
     left: int = 0  # measurements not done because the user stopped the sweep
 
     @property

@@ -680,6 +680,7 @@ def test_what_others_hold_is_waited_for_and_leaves_no_row_but_an_event(store: St
     assert [row.status for row in launches(store)] == ["ok"]
     assert steps(world)["place"] == steps(world)["release"] == 10
     assert 300 < world.clock.now_s() < 500, "2, 4, 8, 16, 32, 60 s …: it does not spin"
+    assert report.overhead < 0.2, "the waiting is not its own"
     told = store.read("events").to_pylist()
     assert [one["text"] for one in told if one["kind"] == "occupied"] == [f"it waits: {others}"]
 
