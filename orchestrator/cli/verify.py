@@ -13,7 +13,8 @@ Examples:
 \b
 Reads every file and compares its size and SHA-256 with its manifest. A damaged file costs only its own measurement.
 The next run measures it again if the file is gone or cut off; if its content changed, remove its manifest from commits/
-first. Until then results and best show the figures computed earlier, or leave the point out and name it.
+first. Until then results and best show the figures computed earlier, or leave the point out; they name what is cut off
+or gone.
 Exit status: 0 all files are whole, 3 some are damaged.
 """
 

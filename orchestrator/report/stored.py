@@ -64,7 +64,7 @@ class Experiment:
     @property
     def damaged(self) -> bool:
         """Whether any of the files read so far is damaged."""
-        return bool(self.store.damage or self.store.torn)
+        return bool(self.store.damage or self.store.lost or self.store.torn)
 
     @property
     def notes(self) -> list[str]:
@@ -78,6 +78,9 @@ class Experiment:
         if self._superseded:
             many = f"{self._superseded} points of earlier versions of its file or of the program are"
             notes.append(f"{self.name}: {many} superseded (results --all shows them)")
+        if lost := sorted(self.store.lost.values()):
+            more = f" and {len(lost) - 1} more (verify names all)" if len(lost) > 1 else ""
+            notes.append(f"{self.name}: shown as computed earlier, for its file is {lost[0]}{more}")
         if self._unmeasured:
             notes.append(f"{self.name}: nothing that its plan asks for is measured yet")
         return notes

@@ -47,6 +47,7 @@ class Store:
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
         self.damage: dict[tuple[str, str], str] = {}  # ids of attempts with a damaged file -> what is wrong
+        self.lost: dict[tuple[str, str], str] = {}  # the same for attempts that count by what was computed of them
         self.torn: set[str] = set()  # keys of manifests that cannot be read
         computed = f"{experiment}/computed/v={METRICS_VERSION}"
         self.computed = PackedRows(
@@ -181,8 +182,8 @@ class Store:
         """Every committed attempt; those at one measurement in the order of their commits.
 
         Read from the computed rows where they exist, which is much faster; only other attempts' manifests are opened.
-        Attempts that lost files are left out. Checked for that are attempts without computed rows and measurements
-        with several ok attempts, or with ``checked`` all.
+        Attempts that lost files are left out: with ``checked`` all, else those without computed rows and those at
+        measurements with several ok attempts. The others are in ``lost``.
         """
         columns = arrow_schema(Committed).names
         known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
@@ -190,9 +191,11 @@ class Store:
         others = self._manifests([manifest_key(*ids) for ids in there if ids not in known])
         computed = [known[ids] for ids in there if ids in known]
         ok = Counter(one.measurement_id for one in (*computed, *others) if one.status == "ok")
-        doubtful = [one for one in computed if checked or ok[one.measurement_id] > 1]
-        torn = self._torn([*others, *doubtful])
-        return sorted((one for one in (*computed, *others) if one.ids not in torn), key=lambda one: one.age)
+        torn = self._torn([*others, *computed])
+        self.lost = {ids: why for ids, why in torn.items() if ids in known and not checked and ok[ids[0]] < 2}
+        for ids in (left_out := torn.keys() - self.lost.keys()):
+            self.leave_out(ids, torn[ids])
+        return sorted((one for one in (*computed, *others) if one.ids not in left_out), key=lambda one: one.age)
 
     def winners(self) -> dict[str, Committed]:
         """Measurement id -> its first ok attempt with all its files. It counts, whatever is committed later."""
@@ -309,18 +312,18 @@ class Store:
             _log.warning("%s is ignored: %s", self._blobs.path(self._key(key)), error)
             return None
 
-    def _torn(self, attempts: Sequence[Committed]) -> set[tuple[str, str]]:
-        """Ids of attempts that lost files: they are left out, and measured again.
+    def _torn(self, attempts: Sequence[Committed]) -> dict[tuple[str, str], str]:
+        """Ids of attempts that lost files, and which.
 
         One listing per table finds candidates by total size; only their manifests are opened.
         """
         if not attempts:
-            return set()
+            return {}
         tables = [self._key(f"data/{table}") for table in TABLES if table not in DROPPABLE]
         infos = [info for table in tables for info in self._blobs.listing(table) if info.is_file]
         files = sorted((info.base_name, info.size) for info in infos)
         names = [name for name, _ in files]
-        torn = set()
+        torn = {}
         for one in attempts:
             prefix = f"{one.measurement_id}-{one.attempt_id}-"
             first, last = bisect_left(names, prefix), bisect_left(names, prefix + "\U0010ffff")
@@ -329,8 +332,7 @@ class Store:
             manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
             parts = [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
             if manifest is None or (missing := self._torn_parts(parts)):
-                torn.add(one.ids)
-                self.leave_out(one.ids, f"not there whole: {', '.join(missing) if manifest else 'its manifest'}")
+                torn[one.ids] = f"not there whole: {', '.join(missing) if manifest else 'its manifest'}"
         return torn
 
     def _torn_parts(self, parts: Sequence[FilePart]) -> list[str]:

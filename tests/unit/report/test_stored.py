@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,22 @@ def test_a_damaged_plan_ends_no_command(store: Store, tmp_path: Path, content: b
     assert "emulator" in invoke("best", store.uri, "--slo", "ttft<=1s", "--per", "deployment").stdout
     assert "0 damaged" in invoke("verify", store.uri).stdout
     invoke("logs", store.uri)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"PAR1")])
+def test_figures_whose_requests_were_lost_after_they_were_computed_say_so(
+    store: Store, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    run(store, planned())
+    before = CliRunner().invoke(cli, ["results", store.uri], standalone_mode=False)
+    assert before.return_value == 0
+    lost = sorted((tmp_path / "exp" / "data" / "requests").rglob("*.parquet"))[0]
+    damage(lost)
+    for command in (["results", store.uri], ["best", store.uri, "--slo", "ttft<=1s", "--per", "deployment"]):
+        done = CliRunner().invoke(cli, command, standalone_mode=False)
+        assert (done.return_value, lost.name in done.stderr, "computed earlier" in done.stderr) == (3, True, True)
+        assert done.stdout == before.stdout or command[0] == "best"
+    assert Store.open(store.uri, "exp").winners().keys() < {one.measurement_id for one in store.commits()}
 
 
 def test_a_level_that_was_added_leaves_the_others_current(store: Store) -> None:
