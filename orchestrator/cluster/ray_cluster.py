@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from threading import Event, Thread
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
@@ -23,37 +23,12 @@ from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
 from orchestrator.cluster.ray_private import autoscaler_report, draining, on_loopback, own_signals
+from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
 
 CLIENT_CPUS = 0  # admission counts only the engines' CPUs; what a client really used is in its stats
 INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
-T = TypeVar("T")
-SHARE = 0.003  # of a core that looking at the nodes may take, and reading what the autoscaler says
-
-
-class Seldom(Generic[T]):
-    """The answer to an expensive question, asked again only when that takes at most SHARE of a core.
-
-    Threads that ask at the same time may each pay for it.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[], T],
-        now_s: Callable[[], float] = time.monotonic,
-        used_s: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._ask, self._now_s, self._used_s = ask, now_s, used_s
-        self._last: tuple[float, T] | None = None  # until when it is good, and the answer
-
-    def __call__(self) -> T:
-        last = self._last
-        if last is None or self._now_s() >= last[0]:
-            before_s = self._used_s()
-            answer = self._ask()
-            last = self._last = self._now_s() + (self._used_s() - before_s) / SHARE, answer
-        return last[1]
 
 
 class RayCluster:
@@ -74,7 +49,7 @@ class RayCluster:
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         gcs_address = ray.get_runtime_context().gcs_address
-        self._autoscaler = Autoscaler(Seldom(lambda: autoscaler_report(gcs_address)), time.monotonic)
+        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address))
         self._alive = Seldom(_alive)
         self._client_limit = client_limit
         self._gone_s: dict[str, float] = {}  # draining node -> when it will be gone, on the monotonic clock

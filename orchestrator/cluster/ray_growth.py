@@ -6,8 +6,8 @@ from a launch, so they exclude the nodes that launches hold and are made anew wh
 
 from __future__ import annotations
 
-import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +18,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 
 from orchestrator.cluster.base import Footprint, Growth
 from orchestrator.cluster.ray_private import AutoscalerReport
+from orchestrator.cluster.seldom import Seldom
 
 NODE_ID = "ray.io/node-id"
 MOST_GROUPS = 64  # Ray's scheduler and autoscaler look at every pending group again and again
@@ -103,12 +104,17 @@ class DesiredNodes:
 
 
 class Autoscaler:
-    """The cluster's autoscaler, whose report is read at most every LOOK_S seconds. Thread-safe."""
+    """The cluster's autoscaler. Its report is read every LOOK_S s, less often if that is expensive. Thread-safe."""
 
-    def __init__(self, report: Callable[[], AutoscalerReport | None], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        report: Callable[[], AutoscalerReport | None],
+        now_s: Callable[[], float] = time.monotonic,
+        used_s: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._report, self._now_s, self._lock = report, now_s, threading.Lock()
-        self._growth, self._asked_s = Growth(), -math.inf
-        self._stamp: object = None  # of its last new report, and when that was seen
+        self._look = Seldom(self._read, LOOK_S, now_s, used_s)
+        self._stamp: object = None  # of its last new report, and when that was read
         self._stamped_s = now_s()
         self._first: AutoscalerReport | None = None  # launches that failed before it do not count
         self._infeasible: Counter[Footprint] = Counter()  # footprint -> consecutive reports that call it infeasible
@@ -116,21 +122,21 @@ class Autoscaler:
     def growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
         """What it reports. ``groups``: see ``DesiredNodes.groups``."""
         with self._lock:
-            if self._now_s() - self._asked_s >= LOOK_S:
-                report = self._report()
-                self._asked_s = self._now_s()
-                self._growth = self._read(report, groups()) if report is not None else Growth()
-            return self._growth
+            return self._look(groups)
 
-    def _read(self, report: AutoscalerReport, groups: Mapping[str, Footprint]) -> Growth:
+    def _read(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
+        report, read_s = self._report(), self._now_s()
+        if report is None:
+            return Growth()
         if not report.configured:
             return Growth(may=False)
         if report.stamp not in (None, self._stamp):
-            self._stamp, self._stamped_s = report.stamp, self._asked_s
-            found = {groups[name] for name in report.infeasible if name in groups}
+            self._stamp, self._stamped_s = report.stamp, read_s
+            there = groups()
+            found = {there[name] for name in report.infeasible if name in there}
             self._infeasible = Counter({one: self._infeasible[one] + 1 for one in found})
         silent = f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its log, or the operator's"
-        silent = silent if self._asked_s - self._stamped_s >= SILENT_S else ""
+        silent = silent if read_s - self._stamped_s >= SILENT_S else ""
         silent = f"the autoscaler ended: {report.error}" if report.error else silent
         refused = self._refused(report)
         # a group that is only too large for now is called infeasible, too: believe it while no node of its types is up

@@ -10,7 +10,6 @@ import pytest
 
 from orchestrator.cluster import ray_nodes
 from orchestrator.cluster.client_host import reach_problem
-from orchestrator.cluster.ray_cluster import SHARE, Seldom
 from orchestrator.errors import InputError
 from orchestrator.results.store import Store
 
@@ -67,21 +66,3 @@ def test_a_working_dir_that_vanished_under_its_job_is_a_sentence(
     gone.rmdir()
     with pytest.raises(InputError, match="has vanished from this node: submit the job again"):
         ray_nodes.shipped_package()
-
-
-def test_an_expensive_question_is_asked_so_seldom_that_it_takes_a_small_share_of_a_core() -> None:
-    now_s, used_s, asked = 0.0, 0.0, 0
-
-    def ask() -> int:
-        nonlocal used_s, asked
-        used_s += 0.02
-        asked += 1
-        return asked
-
-    seldom, answers = Seldom(ask, lambda: now_s, lambda: used_s), list[int]()
-    while now_s < 100.0:
-        answers.append(seldom())
-        now_s += 0.1
-    assert 0.9 * SHARE < used_s / now_s < 1.1 * SHARE
-    assert answers == sorted(answers)
-    assert (answers[0], answers[-1]) == (1, asked)

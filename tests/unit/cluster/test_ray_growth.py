@@ -132,6 +132,21 @@ def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None
     assert str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0)) == "the autoscaler ended: KeyError"
 
 
+def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:
+    now_s = used_s = 0.0
+
+    def report() -> AutoscalerReport:
+        nonlocal used_s
+        used_s += 0.2
+        return AutoscalerReport(HEAD, now_s // 5.0 + 1)
+
+    autoscaler, said = Autoscaler(report, lambda: now_s, lambda: used_s), set[str]()
+    while now_s < 200.0:
+        said.add(str(autoscaler.growth(dict)))
+        now_s += 1.0
+    assert said == {""}
+
+
 def test_launches_that_are_refused_from_now_on_are_named_with_type_and_number() -> None:
     before, later = {"spot": (7, "no capacity")}, {"spot": (9, "quota"), "h8": (1, "")}
     said = Saying(AutoscalerReport(HEAD, 1, refused=before), AutoscalerReport(HEAD, 2, refused=later))
