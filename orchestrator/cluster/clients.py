@@ -235,10 +235,10 @@ class ClientPool:
             held |= dict.fromkeys(others, HELD)
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
+        if not (machines := {machine.node_id: machine for machine in self._machines()}):
+            raise PlacementError("no node is left that could run a load client")
+        self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
-            if not (machines := {machine.node_id: machine for machine in self._machines()}):
-                raise PlacementError("no node is left that could run a load client")
-            self._idle = [member for member in self._idle if member.node_id in machines]
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
             taken, self._idle = self._idle[:count], self._idle[count:]
             new: list[Member] = []
@@ -283,9 +283,12 @@ class ClientPool:
 
     def end_idle(self) -> None:
         """End idle clients on other hosts: an autoscaler removes no node on which one waits."""
+        self._end_idle(lambda member: not member.here)
+
+    def _end_idle(self, of: Callable[[Member], bool]) -> None:
         with self._lock:
-            ended = [member for member in self._idle if not member.here]
-            self._idle = [member for member in self._idle if member.here]
+            ended = [member for member in self._idle if of(member)]
+            self._idle = [member for member in self._idle if member not in ended]
             self._members = [member for member in self._members if member not in ended]
         for member in ended:
             member.handle.kill()

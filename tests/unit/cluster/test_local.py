@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing import resource_sharer
 from multiprocessing.reduction import ForkingPickler
@@ -120,27 +120,23 @@ class Machines:
     """Clients on hosts, some of which other sweeps have for themselves."""
 
     def __init__(self, *held: str) -> None:
-        self.held, self.began = held, list[str]()
+        self.held, self.names, self.killed = held, "abc", list[str]()
 
     def machines(self) -> list[Machine]:
-        return [Machine(name, name) for name in "abc"]
+        return [Machine(name, name) for name in self.names]
 
     def start(self, machine: Machine) -> ClientHandle:
-        handle = Sitting(machine.node_id in self.held)
-        self.began.append(machine.node_id)
-        return handle
+        return Sitting(machine.node_id in self.held, lambda: self.killed.append(machine.node_id))
 
 
 class Sitting:
-    def __init__(self, held: bool) -> None:
-        self._held = held
+    def __init__(self, held: bool, kill: Callable[[], None]) -> None:
+        self._held, self.kill = held, kill
 
     def begin(self, method: str, *args: object) -> Future[Any]:
         made: Future[Any] = Future()
         made.set_result({"held_by_others": self._held, "wall_ns": 1, "process": ("here", 1)}[method])
         return made
-
-    def kill(self) -> None: ...
 
 
 @pytest.mark.parametrize(("held", "where"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
@@ -149,6 +145,18 @@ def test_clients_keep_off_hosts_that_other_sweeps_have_for_themselves(held: str,
     machines = Machines(*held)
     pool = ClientPool(None, "a", machines.machines, machines.start)
     assert pool.borrow(1, {"a": 1, "b": 2}).addresses == [where]
+
+
+def test_a_client_that_waits_on_a_node_that_is_taken_back_is_ended() -> None:
+    """Its pod would wait for it."""
+    machines = Machines()
+    pool = ClientPool(None, "a", machines.machines, machines.start)
+    pool.borrow(3, {}).release()
+    machines.names = "ab"
+    assert sorted(pool.borrow(2, {}).nodes) == ["a", "b"]
+    assert machines.killed == ["c"]
+    pool.close()
+    assert machines.killed == ["c", "a", "b"]
 
 
 def test_without_any_node_there_is_no_place_for_a_client() -> None:
@@ -213,8 +221,6 @@ class Counting:
             if self.asked == 3:
                 self.report.set_result("rows")
         return made
-
-    def kill(self) -> None: ...
 
 
 @pytest.mark.parametrize(("answers", "found"), [([True], [0]), ([False], []), ([True, False], [0])])
