@@ -6,6 +6,7 @@ Why it is built this way: docs/architecture.md, "Ray".
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -38,6 +39,8 @@ class RayCluster:
         self.note: str | None = None
         if not ray.is_initialized():
             address, self.note = live_address(address)
+            if address == "local":  # workers at Ray's own niceness, 15, wait for whatever else runs here
+                os.environ.setdefault("RAY_worker_niceness", "0")
             try:
                 with own_signals(), on_loopback() if address == "local" else nullcontext():
                     ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
