@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from orchestrator.cluster.ray_actors import RayClientHost, RayEngineHost
 from orchestrator.engines.ownership import node_path
 from tests.harness import ROOT, environment, wait_for
 
@@ -38,8 +39,8 @@ QUICK = {
 }
 TITLES = {
     "engine": "-m orchestrator.emulator",
-    "agent": "ray::RayEngineHost",
-    "client": "ray::ClientHost",
+    "agent": f"ray::{RayEngineHost.__name__}",
+    "client": f"ray::{RayClientHost.__name__}",
     "guard": "orchestrator.engines.guard",
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",

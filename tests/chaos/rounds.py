@@ -77,8 +77,8 @@ class Strike:
         return signal.SIGSTOP if self.stop else signal.SIGKILL
 
     def sooner(self) -> Strike:
-        """For one that came when nobody was there any more."""
-        return replace(self, moment=self.moment / 2)
+        """For one that came when nobody was there any more: so early that the sweep cannot be over."""
+        return replace(self, moment=self.moment / 4)
 
     def __str__(self) -> str:
         what = f"SIGSTOP for {self.stopped_s:g} s" if self.stop else "SIGKILL"

@@ -42,6 +42,7 @@ def test_round(ground: Ground, peace: Peace, tmp_path: Path, seed: int, capsys: 
     if not told.hit:
         experiment, strike = prepared(tmp_path / "sooner"), strike.sooner()
         told = fight(ground, experiment, strike, peace)
+        assert told.hit, f"{strike}: {told}"
     with capsys.disabled():
         print(f"\n{strike}: {told}", end=" ", flush=True)
     check(ground, experiment, strike, told, peace)
