@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,20 @@ def manifests(results: Path, kind: str = "point") -> list[dict[str, Any]]:
     """Manifests as they lie in the folder."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*/commits/**/*.json"))]
     return [one for one in found if one["kind"] == kind]
+
+
+def free_port(row: int = 1) -> int:
+    """The first of so many ports in a row on which nobody listens."""
+    with ExitStack() as held:
+        port = 0
+        for at in range(row):
+            one = held.enter_context(socket.socket())
+            try:
+                one.bind(("127.0.0.1", port + at))
+            except (OSError, OverflowError):
+                return free_port(row)
+            port = port or one.getsockname()[1]
+        return port
 
 
 def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:

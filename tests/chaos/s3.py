@@ -10,7 +10,7 @@ from pathlib import Path
 
 import boto3
 
-from tests.harness import ROOT, wait_for
+from tests.harness import ROOT, free_port, wait_for
 
 BUCKET = "sweeps"
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -56,12 +56,6 @@ class FaultyS3:
             stderr=subprocess.DEVNULL,
         )
         wait_for(lambda: answers(self._port), 30, "the way to the S3 server is open")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:

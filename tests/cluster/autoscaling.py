@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,19 +15,13 @@ import psutil
 import yaml
 
 from orchestrator.cluster.ray_private import head_answers
-from tests.harness import environment, wait_for
+from tests.harness import environment, free_port, wait_for
 
 HEAD_NODE_ID = "f" * 51 + "00000"  # what Ray's fake provider takes for the head's
 HEAD_TYPE = "ray.head.default"  # and for its type
 OBJECT_STORE_BYTES = 78_643_200  # the least that Ray accepts
 PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def configuration(port: int, most_nodes: int) -> dict[str, Any]:

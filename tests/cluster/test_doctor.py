@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cluster.ray_private import head_answers
-from tests.cluster.autoscaling import OBJECT_STORE_BYTES, free_port, processes_of
+from tests.cluster.autoscaling import OBJECT_STORE_BYTES, processes_of
 from tests.harness import (
     MODEL,
     assert_nothing_left,
     environment,
+    free_port,
     manifests,
     orchestrator,
     start,

@@ -20,6 +20,7 @@ from tests.harness import (
     ROOT,
     assert_nothing_left,
     environment,
+    free_port,
     manifests,
     orchestrator,
     wait_for,
@@ -39,12 +40,6 @@ load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
 
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_EC2_METADATA_DISABLED": "true"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

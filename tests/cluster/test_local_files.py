@@ -21,6 +21,7 @@ from tests.harness import (
     assert_nothing_left,
     assert_rows_equal_schedule,
     environment,
+    free_port,
     manifests,
     orchestrator,
     rows,
@@ -66,12 +67,13 @@ def running(script: str, log: Path, says: str, **env: str) -> Iterator[dict[str,
 def test_a_job_on_the_two_local_nodes_measures_on_both(tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", "{here: {accelerator: cpu}}"))
     results = tmp_path / "results"
-    env = {"PORT": "20741", "DASHBOARD_PORT": "20751", "CPUS": "2"}
+    port, another = free_port(), {"RAY_AUTH_TOKEN": "of-another-cluster-" * 3}
+    env = another | {"PORT": str(port), "DASHBOARD_PORT": str(dashboard := free_port(4)), "CPUS": "2"}
     with running("two-nodes.sh", tmp_path / "log", "two nodes:", **env) as token:
         package = tmp_path / "package"
         shutil.copytree(ROOT / "orchestrator", package / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
         run = [sys.executable, "-m", "orchestrator", "run", str(experiment), "--results", str(results)]
-        submit = [RAY, "job", "submit", "--address", "http://127.0.0.1:20751", "--working-dir", str(package)]
+        submit = [RAY, "job", "submit", "--address", f"http://127.0.0.1:{dashboard}", "--working-dir", str(package)]
         assert "Missing authentication token" in _submitted([*submit, "--", *run], tmp_path, {}).stderr
         done = wait_for(lambda: _accepted([*submit, "--", *run], tmp_path, token), 60, "jobs are taken")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -99,9 +101,9 @@ def _seats(results: Path) -> list[dict[str, str]]:
 def test_the_local_cluster_that_grows_measures_a_sweep_from_nothing(tmp_path: Path) -> None:
     grown = "{here: {accelerator: H100-80GB, gpus_per_node: 8, labels: {pool: grown}}}"
     experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", grown))
-    results = tmp_path / "results"
-    with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT="20761"):
-        done = orchestrator("run", str(experiment), "--results", str(results), "--address", "127.0.0.1:20761")
+    results, port = tmp_path / "results", free_port(3)
+    with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT=str(port)):
+        done = orchestrator("run", str(experiment), "--results", str(results), "--address", f"127.0.0.1:{port}")
     assert done.returncode == 0, done.stderr
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert_rows_equal_schedule(results)

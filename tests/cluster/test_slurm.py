@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import MODEL, ROOT, assert_rows_equal_schedule, environment, manifests, wait_for, write_experiment
+from tests.harness import (
+    MODEL,
+    ROOT,
+    assert_rows_equal_schedule,
+    environment,
+    free_port,
+    manifests,
+    wait_for,
+    write_experiment,
+)
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 MISSING = [name for name in PROGRAMS if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]
@@ -93,30 +102,15 @@ class Slurm:
         return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def three_ports() -> list[int]:
-    """One, and two that follow each other."""
-    while True:
-        first = free_port()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", first + 1)):
-                return [free_port(), first, first + 1]
-
-
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
     with tempfile.TemporaryDirectory(prefix="orch-sl-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         made = Slurm(folder)
         (folder / "state").mkdir()
-        conf = CONF.format(
-            host=socket.gethostname().partition(".")[0], ports=three_ports(), folder=folder, cpus=os.cpu_count()
-        )
+        ports = [free_port(), first := free_port(2), first + 1]
+        host = socket.gethostname().partition(".")[0]
+        conf = CONF.format(host=host, ports=ports, folder=folder, cpus=os.cpu_count())
         (folder / "slurm.conf").write_text(conf)
         for number in range(8):
             (folder / f"g{number}").touch()

@@ -22,7 +22,7 @@ import psutil
 import pytest
 import ray
 
-from tests.harness import AGAINST_THE_CLOCK, orchestrator, rows, write_experiment
+from tests.harness import AGAINST_THE_CLOCK, free_port, orchestrator, rows, write_experiment
 
 pytestmark = AGAINST_THE_CLOCK
 
@@ -63,12 +63,6 @@ class Server:
         found = re.search(rf"^{re.escape(name)}\{{.*\}} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         assert found, name
         return float(found[1])
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextmanager
