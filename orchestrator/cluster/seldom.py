@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 SHARE = 0.003  # of a core that asking may take
 MOST_S = 10.0  # so old may an answer get, whatever it cost: a pause of Python's collector is no reason to look away
 
