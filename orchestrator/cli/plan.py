@@ -63,7 +63,8 @@ def plan(
 
     Each deployment is planned, risky (runs last), excluded (by which rule) or impossible (and why). The table shows
     predicted weights and KV cache of one device and how many full-length sequences fit at once; below it stand time,
-    GPU hours and cost. EXPERIMENT is an experiment file or a plan written with --output.
+    GPU hours and cost, and how many deployments are started if that is limited. EXPERIMENT is an experiment file or a
+    plan written with --output.
 
     \b
     Examples:

@@ -98,6 +98,13 @@ class Estimate:
     nodes: int | None = None  # of the cluster; None: not known
     known: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def started(self) -> list[Deployment]:
+        """The deployments that are run. Where not all of them may be started, nobody knows yet which: as many, spread
+        evenly over the plan."""
+        some, most = self.plan.runnable(), self.plan.most_started
+        return [some[at * len(some) // most] for at in range(most)]
+
     def cost(self, one: Deployment) -> Cost:
         """The cost of a deployment that is run."""
         start_s = self.plan.starts * self.known.get(one.id, estimated_start_s(one))
@@ -113,7 +120,7 @@ class Estimate:
         if self.nodes is None:
             return None
         free_s, shares, jobs = [0.0] * self.nodes, promises(self.plan), []
-        for one in self.plan.runnable():
+        for one in self.started:
             gang, seconds = any(part.nnodes > 1 for part in one.settings.engines.values()), self.cost(one).seconds
             nodes = min(self.nodes, one.settings.least_nodes(one.hardware.gpus_per_node))
             jobs.append(
@@ -126,8 +133,8 @@ class Estimate:
 
     def totals(self) -> Totals:
         statuses = [one.status for one in self.plan.deployments]
-        times = [number for one in self.plan.deployments for *_, number in self.plan.known_levels(one.id)]
-        costs = [self.cost(one) for one in self.plan.runnable()]
+        times = [number for one in self.started for *_, number in self.plan.known_levels(one.id)]
+        costs = [self.cost(one) for one in self.started]
         return Totals(
             **{status: statuses.count(status) for status in get_args(Status)},
             points=len(times),
@@ -162,6 +169,9 @@ class Estimate:
         notes += [f"{name} takes no key: on several hosts, whoever reaches the node can use it" for name in open_doors]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
+        if (most := self.plan.most_started) < (known := len(self.plan.runnable())):
+            by = next((f"that {one.proposer} proposes" for one in self.plan.loads if one.proposer), "predicted best")
+            notes.append(f"{most:,} of {known:,} deployments are started, those {by}: all figures are of so many")
         if self.plan.needs_figures:
             notes.append("a search measures as many points as it needs: points, time and cost are estimates")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:

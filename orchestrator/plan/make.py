@@ -302,9 +302,13 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
     elif (problem := STRATEGIES[load.search].problem(question)) is not None:
         experiment.problems.add(place, f"search {load.search!r}: {problem}")
     elif not hasattr(STRATEGIES[load.search], "claims"):
-        for name in (name for name in ("full_grid", "precision") if getattr(load, name)):
+        only = ("full_grid", "precision", "max_deployments", "proposer")
+        for name in (name for name in only if getattr(load, name)):
             said = f"search {load.search!r} has no use for {name!r}, which is for capacity searches"
             experiment.problems.add(("load", name), said, "leave it out")
+    if load.proposer is not None and find_spec(load.proposer) is None:
+        hint = f"pip install llm-serving-orchestrator[{load.proposer}]"
+        experiment.problems.add(("load", "proposer"), f"{load.proposer} is not installed", hint)
     arrivals = _arrivals(experiment, load.arrivals, paths)
     for workload in workloads if arrivals.trace is not None else ():
         if left := workload.left_out():

@@ -163,6 +163,12 @@ class Plan(SweepRules):
         """The deployments to run, risky ones last."""
         return [one for status in ("planned", "risky") for one in self.deployments if one.status == status]
 
+    @property
+    def most_started(self) -> int:
+        """How many of them are started; which ones is chosen while the sweep runs (search/proposing.py)."""
+        limits = [one.max_deployments for one in self.loads if one.max_deployments is not None]
+        return min([len(self.runnable()), *limits])
+
     def deployment(self, deployment_id: str) -> Deployment:
         """Raises KeyError when there is none."""
         return self._deployments[deployment_id]

@@ -37,6 +37,7 @@ KINDS = {
     "gave_up": "a deployment is given up: why",
     "engine_died": "an engine died or stalled under load",
     "preempted": "a point was ended because its node is being taken back",
+    "not_started": "deployments are left out because no more may be started (`max_deployments`)",
     "budget": "the budget is used up: what was left out",
     "stop_failed": "something could not be stopped cleanly",
     "gpu_dirty": "GPU memory was not free after a launch had ended",

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Growth, Machine
-from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind
+from orchestrator.errors import Failure, FailureKind
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.records import Committed
-from orchestrator.results.store import Store, first_ok
+from orchestrator.results.store import first_ok
 from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo, expected_s, race_of
+from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
 from orchestrator.search import STRATEGIES
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
@@ -68,6 +65,7 @@ class Sweep:
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
         self._race, self._raced = race_of(context.plan), 0
+        self._shortlist = shortlist_of(context.plan, self._race, self._promise)
         self._idle: dict[str, Todo] = {}  # deployments with nothing to measure as long as others hold more
         context.left_s, context.gives_way = self._left_s, self._gives_way
 
@@ -79,7 +77,7 @@ class Sweep:
         self._doing("store the plan")
         context.store.write_plan(context.plan.to_json())
         counts = self._state.counts
-        total, skipped = sum(todo.left for todo in self._queue.values()), counts.skipped
+        total, skipped = sum(todo.left for todo in self._to_start()), counts.skipped
         text = f"{total} measurements to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
         context.cluster.watch(lambda text: context.tell(Event("cluster_silent", text)), context.stop)
@@ -89,7 +87,7 @@ class Sweep:
         self._doing("ended")
         with context.patient():
             self._admit_all()
-        left = sum(todo.left for todo in self._queue.values())
+        left = sum(todo.left for todo in self._to_start())
         if counts.measured and not left:
             self._doing("take repeats together")
             complete(context.store)
@@ -101,11 +99,15 @@ class Sweep:
     def _doing(self, what: str) -> None:
         self._context.tell(Phase("sweep", what))
 
+    def _to_start(self) -> list[Todo]:
+        """The deployments that wait, as far as they will be started."""
+        return self._shortlist.expected(dict(self._queue))
+
     def _left_s(self) -> float:
         """Estimated time until all is measured: with as many launches in parallel as now, and at least the longest."""
         slowness = self._state.slowness
         launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
-        waiting = [todo.start_estimate_s + todo.rest_s(slowness) for todo in list(self._queue.values())]
+        waiting = [todo.start_estimate_s + todo.rest_s(slowness) for todo in self._to_start()]
         return max([sum(launched + waiting) / max(1, len(launched)), *launched, *waiting])
 
     def _fill_queue(self) -> None:
@@ -117,7 +119,7 @@ class Sweep:
         check_same(store, deployments, committed.values())
         if not self._context.retry_failed:
             searched = any(hasattr(STRATEGIES[load.search], "claims") for load in plan.loads)
-            committed = _refused(store, commits) | (_died_at(store, commits) if searched else {}) | committed
+            committed = refused(store, commits) | (died_at(store, commits) if searched else {}) | committed
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}
         todos = [Todo(plan, one, committed, self._state.starts, self._race) for one in deployments]
@@ -127,6 +129,7 @@ class Sweep:
                 text = f"{todo.refused} measurements failed before and would fail again"
                 self._context.tell(Event("refused", f"{text}; --retry-failed tries them again", deployment.label))
             (self._queue if todo.left else self._idle)[deployment.id] = todo
+        self._shortlist.chosen |= {one.deployment_id for one in commits} & {one.id for one in deployments}
         self._order()
 
     def _admit_all(self) -> None:
@@ -218,9 +221,9 @@ class Sweep:
     def _start_and_ask(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
         """Start what fits. Returns the needs that nodes were asked for, None if none can be added, and whether launches
         may still start."""
-        picks = list[tuple[Todo, Nodes]]()
+        picks, ahead = list[tuple[Todo, Nodes]](), max(1, len(usable)) if grows else 1
         try:
-            while (may_start := self._context.may_start()) and (pick := self._pick(free)) is not None:
+            while (may_start := self._context.may_start()) and (pick := self._pick(free, ahead)) is not None:
                 picks.append(pick)
             asked = self._desire(usable) if grows else None
             while picks:  # after the request for nodes has moved off those that were picked
@@ -234,7 +237,7 @@ class Sweep:
     def _order(self) -> None:
         """Order the queue by what is known now of how long starts take."""
         self._starts = dict(self._state.starts)
-        self._waiting = Queue(self._wait(todo) for todo in self._queue.values())
+        self._waiting = Queue(self._wait(todo) for name, todo in self._queue.items() if self._shortlist.has(name))
         self._seen = None
 
     def _starts_are_off(self) -> bool:
@@ -257,8 +260,23 @@ class Sweep:
             promise=todo.standing if todo.races and todo.begun else self._promise.get(todo.deployment.id, 0.0),
         )
 
-    def _pick(self, machines: list[Machine]) -> tuple[Todo, Nodes] | None:
+    def _choose(self, ahead: int) -> None:
+        """Choose deployments until ``ahead`` of those that were never probed wait, where not all are started."""
+        shortlist, queue, others = self._shortlist, self._queue, self._shortlist.others(self._queue)
+        waiting = sum(not todo.begun for name, todo in queue.items() if shortlist.has(name)) if others else 0
+        for _ in range(min(ahead - waiting, shortlist.left, len(others))):
+            first = [name for name in others if queue[name].deployment.status != "risky"]
+            others.remove(name := shortlist.choose(first or others, {*queue, *self._launched}))
+            self._waiting.add(self._wait(queue[name]))
+        if others and not shortlist.left:
+            for name in others:
+                queue.pop(name).drop()
+            text = f"{len(others):,} deployments are not started: max_deployments allows no more"
+            self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
+
+    def _pick(self, machines: list[Machine], ahead: int) -> tuple[Todo, Nodes] | None:
         """The next launch and its nodes, taken from the queue and counted as running."""
+        self._choose(ahead)
         running, now_s = self._state.running(), self._clock.now_s()
         if len(running) >= MOST_LAUNCHES:
             return None
@@ -379,21 +397,3 @@ class Sweep:
         finally:
             launch.commit(failure)
             self._context.tell(Phase(todo.deployment.label, "ended"))
-
-
-def _refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the experiment file."""
-    last = {one.measurement_id: one for one in commits}
-    wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
-    of_the_file = (one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE)
-    return {one.measurement_id: one for one in of_the_file}
-
-
-def _died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
-    """The measurements at which the engine died under load as often as it is tried: to a search, that is an answer."""
-    tries, last = Counter[str](), dict[str, Committed]()
-    for one in attempt_data(store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]):
-        if one.point.clients:
-            tries[one.measurement_id] += 1
-            last[one.measurement_id] = one
-    return {name: one for name, one in last.items() if tries[name] > FailureClass.ENGINE_CRASH.retries}

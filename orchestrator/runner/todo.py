@@ -1,27 +1,31 @@
 """What is left to measure of one deployment: its search strategies, earlier commits, and how often things failed; and
-which deployments race."""
+which deployments race and are started."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from orchestrator.errors import Failure, FailureClass, FailureKind, InputError
+from orchestrator.analysis.attempts import attempt_data
+from orchestrator.analysis.outcomes import targets
+from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKind, InputError
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import FindsCapacity, Strategy, Watch
+from orchestrator.search.proposing import Shortlist
 from orchestrator.search.racing import Entrant, Race
 from orchestrator.spec.load import Control, Level, Per
 
 if TYPE_CHECKING:
     from orchestrator.analysis.claim import Claim
+    from orchestrator.results.store import Store
 
 OVERHEAD_S = 2.0  # of a point: barrier, verdict, commit
 START = "start {}"  # key under which failures of a start are counted; for a measurement its id is the key
@@ -294,5 +298,34 @@ def race_of(plan: Plan) -> Race | None:
         counted = load.objective or all(one.devices for one in some)  # else per deployment, like ``best``
         for one in some:
             if divisor := one.divisor(per if counted else "deployment"):
-                entrants[one.id] = Entrant(group, divisor, one.settings.given())
+                settings = {"hardware": one.hardware.name, **one.settings.model_dump()}
+                entrants[one.id] = Entrant(group, divisor, settings)
     return Race(entrants, load.full_grid or load.control != "request_rate")
+
+
+def shortlist_of(plan: Plan, race: Race | None, promise: Mapping[str, float]) -> Shortlist:
+    """What chooses the deployments that are started: all, unless the plan searches for capacities and says otherwise.
+    ``promise``: see ``plan/order.py``."""
+    load = next((one for one in plan.loads if one.max_deployments or one.proposer), None)
+    if race is None or load is None:
+        return Shortlist(Race({}), {}, None)
+    goals = {slo.name: shares[0] for slo, shares in zip(plan.slos, targets(plan.slos), strict=True)}
+    return Shortlist(race, goals, plan.most_started, promise, load.proposer, plan.seed)
+
+
+def refused(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
+    """The measurements whose last attempt (``commits`` come oldest first) failed by a fault of the experiment file."""
+    last = {one.measurement_id: one for one in commits}
+    wrong = [one for one in last.values() if one.failure_class == FailureClass.BAD_CONFIG]
+    of_the_file = (one for one in attempt_data(store, wrong) if one.point.failure_kind not in OF_THE_MACHINE)
+    return {one.measurement_id: one for one in of_the_file}
+
+
+def died_at(store: Store, commits: Iterable[Committed]) -> dict[str, Committed]:
+    """The measurements at which the engine died under load as often as it is tried: to a search, that is an answer."""
+    tries, last = Counter[str](), dict[str, Committed]()
+    for one in attempt_data(store, [one for one in commits if one.failure_class == FailureClass.ENGINE_CRASH]):
+        if one.point.clients:
+            tries[one.measurement_id] += 1
+            last[one.measurement_id] = one
+    return {name: one for name, one in last.items() if tries[name] > FailureClass.ENGINE_CRASH.retries}

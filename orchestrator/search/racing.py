@@ -106,6 +106,15 @@ class Race:
         with self._lock:
             return self._view(name, workload, slo)
 
+    def claims(self, group: Hashable) -> list[tuple[str, dict[str, Claim]]]:
+        """SLO and what is known of it, by name of deployment, for each workload; of all that are compared."""
+        with self._lock:
+            return [
+                (slo, {name: one.claim for name, one in some.known.items()})
+                for (_, slo, of), some in self._fields.items()
+                if of == group
+            ]
+
     def neighbour(self, name: str, workload: str, slo: str) -> float | None:
         """The level it holds if it is as good as the deployment with the nearest settings; None: none holds any."""
         if (me := self.entrants.get(name)) is None:
@@ -113,7 +122,7 @@ class Race:
         with self._lock:
             known = [*self._fields[workload, slo, me.group].known.items()]
         found = [(self.entrants[other], one.lead) for other, one in known if other != name and one.lead]
-        near = min(found, key=lambda pair: _distance(pair[0].settings, me.settings), default=None)
+        near = min(found, key=lambda pair: distance(pair[0].settings, me.settings), default=None)
         return near[1] / near[0].divisor * me.divisor if near is not None else None
 
     def standing(self, name: str) -> float:
@@ -179,7 +188,7 @@ def _bounds(claim: Claim) -> tuple[object, ...]:
     return claim.low, claim.high, claim.levels
 
 
-def _distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
     """Between settings: doublings where both are numbers, 1 where they differ in kind."""
 
     def between(one: Any, other: Any) -> float:

@@ -300,6 +300,8 @@ class LoadRules(Strict):
     search: str = "levels"  # a name of the registry of search strategies
     full_grid: bool = False  # search every deployment to its end, also those that cannot be the best
     precision: Annotated[float, Field(ge=0.01, le=1)] | None = None  # at the end, high over claim less 1; None: 0.05
+    max_deployments: Annotated[int, Field(ge=1)] | None = None  # of a race that are started; None: all
+    proposer: Literal["optuna"] | None = None  # says which is started next; None: those predicted best, then in order
     objective: Per | None = None  # what capacity is divided by to find the best; None: the default of ``best``
     control: Control | None = None
     arrivals: Arrivals = Arrivals()

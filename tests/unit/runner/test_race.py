@@ -15,6 +15,7 @@ from orchestrator.analysis.claim import AtLevel, Claim, claim_of
 from orchestrator.analysis.probe import Evidence, Outcome
 from orchestrator.engines.command import Node
 from orchestrator.errors import ProblemsError
+from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.report.best import best_document
@@ -253,6 +254,7 @@ def test_requests_in_flight_do_not_race() -> None:
     [
         ("search: capacity, control: request_rate, objective: usd", "needs the price"),
         ("levels: {request_rate: [1]}, full_grid: true", "has no use for"),
+        ("levels: {request_rate: [1]}, max_deployments: 2", "has no use for"),
     ],
 )
 def test_what_has_no_meaning_is_refused(load: str, said: str) -> None:
@@ -260,3 +262,35 @@ def test_what_has_no_meaning_is_refused(load: str, said: str) -> None:
     text = text.replace("search: capacity, control: request_rate", load)
     with pytest.raises(ProblemsError, match=said):
         make_plan(parse_experiment(text, "x.yaml"))
+
+
+def test_of_a_limited_race_only_so_many_are_started_also_when_it_goes_on(tmp_path: Path) -> None:
+    world, store, plan = world_of(), Store.open(str(tmp_path), "x"), racing(", max_deployments: 2")
+    assert any("2 of 3 deployments are started" in note for note in Estimate(plan).notes())
+    assert sweep(world, plan, store, interrupt_s=200.0).interrupted
+    later = world_of()
+    assert not sweep(later, plan, store).interrupted
+    assert {*launched(world), *launched(later)} == {one.label for one in plan.deployments[:2]}
+    assert max(Counter(probes(store)).values()) == 1
+    assert [one.data for one in later.told if isinstance(one, Event) and one.kind == "not_started"] == [
+        {"deployments": 1}
+    ]
+    (answer,) = cast("list[Any]", best_document(answers([(Experiment(store), Experiment(store).slos)]))["comparisons"])
+    assert "not measured" in answer["why"]
+
+
+def test_a_proposer_says_who_is_started_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def last(settings: dict[str, Any], known: dict[str, float | None], seed: int) -> str:
+        return [name for name in settings if name not in known][-1]
+
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: name)
+    monkeypatch.setattr("orchestrator.search.proposing.propose", last)
+    world, plan = world_of(), racing(", max_deployments: 2, proposer: optuna")
+    sweep(world, plan, Store.open(str(tmp_path), "x"))
+    assert list(dict.fromkeys(launched(world))) == [one.label for one in plan.deployments[:0:-1]]
+
+
+def test_a_proposer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
+    with pytest.raises(ProblemsError, match=r"optuna is not installed .*\[optuna\]"):
+        racing(", proposer: optuna")
