@@ -39,7 +39,8 @@ def test_of_200_deployments_a_good_one_is_found_with_a_fifth_of_the_starts_more_
         truth = surface(np.random.default_rng(repetition))
         known: dict[str, float | None] = {}
         while len(known) < STARTS:
-            known[name] = truth[name := propose(GRID, known, 1000 * repetition + len(known))]
+            name = propose(GRID, known, 1000 * repetition + len(known))
+            known[name] = truth[name]
         for how, some in (("proposed", [*known]), ("in order", [*GRID][:STARTS])):
             found[how] += max(truth[name] for name in some) >= 0.95 * max(truth.values())
     assert len(GRID) >= 200
