@@ -53,7 +53,7 @@ class Search:
         race.tell(self.name, "w", SLO.name, self.tier.claim, 0.0 if over else self.tier.known.reach, asks=False)
 
     def wanted(self, race: Race) -> float | None:
-        lead, front = (of(self.name, "w", SLO.name) for of in (race.lead, race.front))
+        lead, front = race.view(self.name, "w", SLO.name)
         if self.probes >= MOST_PROBES or beaten(self.tier.claim, lead):
             return None
         known = self.tier.known
