@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -14,9 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.cluster.base import Footprint, Growth, HostLost, Machine, Patience, Placement
 from orchestrator.cluster.calls import crossing, in_thread
@@ -24,7 +24,8 @@ from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.clients import ClientPool, Clients
 from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
-from orchestrator.results.spool import Part, path_of
+from orchestrator.load.sockets import raise_open_files_limit
+from orchestrator.results.spool import Part, opened
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -45,6 +46,7 @@ class LocalCluster:
     """
 
     def __init__(self, store: Store | None, client_limit: int | None = None, watched: bool = True) -> None:
+        raise_open_files_limit()  # the rows of every client are open files
         self.note: str | None = None
         cores = len(os.sched_getaffinity(0))
         self._client_limit = client_limit or max(1, cores // 2)
@@ -140,18 +142,6 @@ class LocalCluster:
         self._pool.close()
 
 
-def _shared(part: Part) -> tuple[Any, ...]:
-    return _opened, (part.table, part.rows, reduction.DupFd(part.file.fileno()))
-
-
-def _opened(table: str, rows: int, file: Any) -> Part:
-    with os.fdopen(file.detach(), "rb") as mine:
-        return Part(table, rows, pa.OSFile(path_of(mine)))
-
-
-reduction.register(Part, _shared)  # between processes of this machine the open file is passed on, not its content
-
-
 class ClientThread:
     """A ClientHost in this process; each call runs in a thread of its own."""
 
@@ -208,23 +198,68 @@ class ClientProcess:
         self.process.join(END_LIMIT_S)
 
     def _read(self) -> None:
-        """Pass on answers until the process ends."""
-        with suppress(EOFError, OSError):
+        """Pass on answers until the process ends. One that cannot be read ends it."""
+        why = ""
+        try:
             while True:
-                number, error, value = self._pipe.recv()
+                number, error, value = _received(self._pipe)
                 with self._lock:
                     future = self._calls.pop(number)
                 if error is None:
                     future.set_result(value)
                 else:
                     future.set_exception(error)
+        except (EOFError, ConnectionError):
+            pass
+        except Exception as error:
+            self.process.kill()
+            why = f": its answer could not be read: {error!r}"
         self.process.join(END_LIMIT_S)
         with self._lock:
-            self._ended = f"the client process ended with exit code {self.process.exitcode}"
+            self._ended = f"the client process ended with exit code {self.process.exitcode}{why}"
             left, self._calls = list(self._calls.values()), {}
         for future in left:
             future.set_exception(HostLost(self._ended))
         self._pipe.close()
+
+
+class _Answer(pickle.Pickler):
+    """An answer of a client process, without the files of its parts: those are passed on open."""
+
+    def __init__(self, number: int, error: Exception | None, value: object) -> None:
+        self._content = io.BytesIO()
+        super().__init__(self._content)
+        self._parts: list[Part] = []
+        self.dump((number, error, value))
+
+    def persistent_id(self, value: object) -> tuple[str, int] | None:
+        if not isinstance(value, Part):
+            return None
+        self._parts.append(value)
+        return value.table, value.rows
+
+    def send(self, pipe: Connection) -> None:
+        pipe.send((self._content.getvalue(), len(self._parts)))
+        for part in self._parts:
+            reduction.send_handle(pipe, part.file.fileno(), None)
+
+
+class _Read(pickle.Unpickler):
+    def __init__(self, content: bytes, files: Iterator[IO[bytes]]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._files = files
+
+    def persistent_load(self, part: tuple[str, int]) -> Part:
+        return Part(*part, opened(next(self._files)))
+
+
+def _received(pipe: Connection) -> tuple[int, Exception | None, Any]:
+    """Another process's ``_Answer``."""
+    content, count = pipe.recv()
+    with ExitStack() as stack:
+        files = [stack.enter_context(os.fdopen(reduction.recv_handle(pipe), "rb")) for _ in range(count)]
+        found: tuple[int, Exception | None, Any] = _Read(content, iter(files)).load()
+        return found
 
 
 @contextmanager
@@ -247,13 +282,15 @@ def _serve(pipe: Connection) -> None:
     host, lock = ClientHost(), threading.Lock()
 
     def work(number: int, method: str, *args: object) -> None:
-        reply: tuple[int, Exception | None, Any]
         try:
-            reply = number, None, _checked(host, method, *args)
+            answer = _Answer(number, None, _checked(host, method, *args))
         except Exception as error:
-            reply = number, error, None
-        with lock, suppress(OSError):  # the driver is gone
-            pipe.send(reply)
+            answer = _Answer(number, crossing(error, method), None)
+        with lock:
+            try:
+                answer.send(pipe)
+            except OSError:  # the driver is gone; else it must not wait for what does not come
+                os._exit(1)
 
     with suppress(EOFError, OSError):
         while True:

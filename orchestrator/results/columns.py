@@ -37,10 +37,14 @@ class Column:
         found, values = Column(self._held.dtype), self.values()
         for start in range(0, order.size, AT_ONCE):
             found.add(values[order[start : start + AT_ONCE]])
-        return found._held if found._file is None else np.memmap(path_of(found._file), found._held.dtype, "r")
+        if found._file is None:
+            return found._held
+        with room(), pa.memory_map(path_of(found._file)) as file:  # stays mapped; np.memmap would keep it open, too
+            return np.frombuffer(file.read_buffer(), found._held.dtype)
 
     def values(self) -> npt.NDArray[Any]:
         """All of them, in memory, for the caller to change."""
         if self._file is None:
             return self._held.copy()
-        return np.fromfile(path_of(self._file), self._held.dtype)
+        with room():
+            return np.fromfile(path_of(self._file), self._held.dtype)

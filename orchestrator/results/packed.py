@@ -19,7 +19,7 @@ from pyarrow import fs
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.schemas import parquet_writer
-from orchestrator.results.spool import nameless_file, path_of, room
+from orchestrator.results.spool import nameless_file, opened, room
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
@@ -92,7 +92,7 @@ class PackedRows:
             with parquet_writer(self._schema, file, checksums=True) as writer:
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
-            with pa.OSFile(path_of(file)) as written:
+            with opened(file) as written:
                 self._blobs.put(f"{self._folder}/{new_ulid()}-{count}.parquet", written)
 
     def _files(self) -> list[fs.FileInfo]:

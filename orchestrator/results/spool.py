@@ -6,6 +6,7 @@ files go (``TMPDIR``).
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -38,7 +39,7 @@ class Part:
 
     def open(self) -> pa.NativeFile:
         """The file, to read from its begin."""
-        return pa.OSFile(path_of(self.file))
+        return opened(self.file)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows in the order they were written, in the table's schema or only these columns of it."""
@@ -118,7 +119,15 @@ class Spool:
 def nameless_file() -> pa.NativeFile:
     """A temporary file to write; what was written is read at ``path_of`` it. It disappears when it is closed."""
     with room(), tempfile.TemporaryFile() as file:
-        return pa.OSFile(path_of(file), "wb")
+        return opened(file, "wb")
+
+
+def opened(file: pa.NativeFile | IO[bytes], mode: str = "rb") -> pa.NativeFile:
+    """An open file, which has no name, opened once more, from its begin."""
+    with room():
+        found = pa.OSFile(path_of(file), mode)
+        os.set_inheritable(found.fileno(), False)  # a program that this process starts would keep it
+    return found
 
 
 def path_of(file: pa.NativeFile | IO[bytes]) -> str:
@@ -133,6 +142,6 @@ def room() -> Iterator[None]:
         yield
     except OSError as error:
         raise ResultsError(
-            f"rows cannot be kept in {tempfile.gettempdir()} until the point is over: {error}; "
+            f"rows cannot be kept in {tempfile.tempdir or 'a temporary folder'} until the point is over: {error}; "
             "make room there, or set TMPDIR to a folder that has some"
         ) from error

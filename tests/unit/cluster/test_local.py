@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import resource
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from multiprocessing import resource_sharer
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cluster.base import Machine
-from orchestrator.cluster.client_host import local_tokenizer
+from orchestrator.cluster.base import ClientReport, HostLost, Machine
+from orchestrator.cluster.client_host import ClientHost, local_tokenizer
 from orchestrator.cluster.clients import ClientHandle, ClientPool, ClientRun
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
-from orchestrator.cluster.local import ClientProcess
+from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
+from orchestrator.engines import ENGINES
 from orchestrator.engines.leases import Lease
 from orchestrator.engines.ownership import FileLock, node_folder
 from orchestrator.errors import PlacementError
-from orchestrator.load.point import Progress
+from orchestrator.load.point import LoadPoint, Progress, Target
+from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.spool import Part
+from orchestrator.spec.load import Arrivals, Lengths, Level
+from orchestrator.spec.settings import EngineSettings
 from tests.unit.results.builders import events
 
 
@@ -244,11 +252,83 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     assert [one.asked for one in clients] == [5, 1]
 
 
+def reported(client: ClientProcess) -> ClientReport:
+    """Of requests to a port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    point = LoadPoint(
+        targets=(Target(url, "m", 0),),
+        dialect=ENGINES["vllm"].dialects(EngineSettings(engine="vllm", model="m"))["completions"],
+        workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)),
+        level=Level(control="concurrency", value=2),
+        arrivals=Arrivals(),
+        duration_s=None,
+        requests=3,
+        seed=7,
+    )
+    try:
+        client.begin("prepare", point).result(30)
+        report: ClientReport = client.begin("run_and_store", time.time_ns(), 0, 0, None).result(30)
+        return report
+    finally:
+        client.kill()
+
+
+def test_a_client_process_reports_whatever_its_temporary_folder_is_called_and_leaves_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a Unix socket has at most 107 bytes."""
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    report = reported(ClientProcess())
+    rows = [part.read() for part in (report.requests, report.token_events) if part]
+    assert [one.num_rows for one in rows] == [3, 0]
+    assert set(rows[0]["error_class"].to_pylist()) == {"connect"}
+    assert list(folder.iterdir()) == []
+
+
+def test_an_answer_that_the_driver_cannot_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Connection) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(reduction, "recv_handle", full)
+    with pytest.raises(HostLost, match="answer could not be read: .*Too many open files"):
+        reported(ClientProcess())
+
+
+def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread of this process: what a client's own process lacks cannot be patched there."""
+    ours, theirs = Pipe()
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(ClientHost, "wall_ns", lambda _: threading.Lock())
+    threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
+    ours.send((3, "wall_ns", ()))
+    assert ours.poll(10)
+    number, error, _ = _received(ours)
+    assert (number, str(error)) == (3, "wall_ns failed on its node: TypeError: cannot pickle '_thread.lock' object")
+    ours.close()
+
+
 def test_rows_of_a_client_process_are_passed_on_as_an_open_file() -> None:
     part = Part.of("token_events", events({index: [20] * 500 for index in range(200)}))
-    sent = bytes(ForkingPickler.dumps(part))
-    assert len(sent) < 1_000 < part.open().size() < len(pickle.dumps(part))
-    for pickled in (sent, pickle.dumps(part)):
-        found = pickle.loads(pickled)
+    ours, theirs = Pipe()
+    _Answer(3, None, {"rows": part}).send(theirs)
+    content, _ = ours.recv()
+    os.close(reduction.recv_handle(ours))
+    assert len(content) < 1_000 < part.open().size() < len(pickle.dumps(part))
+    _Answer(3, None, {"rows": part}).send(theirs)
+    number, error, value = _received(ours)
+    assert (number, error) == (3, None)
+    for found in (value["rows"], pickle.loads(pickle.dumps(part))):
         assert (found.table, found.rows, found.open().read()) == (part.table, part.rows, part.open().read())
-    resource_sharer.stop(timeout=10)
+
+
+def test_a_driver_may_open_as_many_files_as_the_system_permits() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[0] - 1, before[1]))
+    try:
+        LocalCluster(None).close()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

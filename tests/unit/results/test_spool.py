@@ -9,12 +9,14 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from orchestrator.errors import ResultsError
+from orchestrator.results.columns import AT_ONCE, Column
 from orchestrator.results.schemas import TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool
+from orchestrator.results.spool import Part, Spool, nameless_file, opened
 from tests.unit.results.builders import events, request, requests
 
 
@@ -71,3 +73,39 @@ def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: 
         spool.write("requests", requests(request(0)))
         with pytest.raises(ResultsError, match="0 of 1 rows of requests"):
             spool.parts()
+
+
+def test_without_any_usable_temporary_folder_there_is_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(ResultsError, match=r"kept in a temporary folder .*No usable temporary directory.*TMPDIR"):
+        nameless_file()
+
+
+def test_programs_that_are_started_do_not_keep_the_files() -> None:
+    file = nameless_file()
+    assert [os.get_inheritable(one.fileno()) for one in (file, opened(file))] == [False, False]
+
+
+def test_a_file_that_cannot_be_opened_again_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, column = Part.of("token_events", events({0: [20]})), Column()
+    column.add(np.zeros(AT_ONCE + 1))
+    for module in ("spool", "columns"):
+        monkeypatch.setattr(f"orchestrator.results.{module}.path_of", lambda _: "/proc/nowhere")
+    for call in (part.open, column.values):
+        with pytest.raises(ResultsError, match="rows cannot be kept in"):
+            call()
+
+
+def test_columns_in_another_order_are_mapped_and_hold_no_file_open() -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    column, before = Column(np.int64), files()
+    column.add(np.arange(AT_ONCE + 1))
+    taken = [column.taken(np.arange(AT_ONCE, -1, -1)) for _ in range(5)]
+    assert [(one[0], one[-1], one.flags.writeable) for one in taken] == [(AT_ONCE, 0, False)] * 5
+    assert files() == before + 1, "its own"
