@@ -167,7 +167,7 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
     image. ``missing``: the Python that would start the engine is there, but the engine is not installed in it.
     """
     engine = ENGINES[settings.engine]
-    name = engine.command(settings, hardware, Node(), "").argv[0]
+    name = engine.command(settings.model_copy(update={"nnodes": 1}), hardware, Node(), "").argv[0]
     path, version, image = shutil.which(name), None, None
     if settings.image is not None:
         image = path is not None and (name == "apptainer" or _succeeds(name, "image", "inspect", settings.image))
@@ -175,6 +175,10 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
     what = f"{settings.engine} ({settings.image or name})"
+    if settings.nnodes > 1 and settings.image is None and path and (launcher := engine.launcher):
+        there = os.pathsep.join([os.path.dirname(path), os.environ.get("PATH", os.defpath)])
+        if shutil.which(launcher, path=there) is None:
+            what, path = f"{launcher}, which starts {settings.engine} on several nodes,", None
     return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
 
 

@@ -246,6 +246,7 @@ class Engine:
     on_cpus: bool = False
     on_amd: bool = False
     several_nodes: bool = False
+    launcher: str | None = None  # program in PATH that starts its ranks on several nodes; None: it needs none
     routers: Collection[str] = ()  # names of ROUTERS that can route between its prefill and decode replicas
     # Why the prefill and decode replicas of a deployment cannot work together.
     role_problems: Callable[[EngineSettings, Hardware], Iterable[str]] = lambda settings, hardware: ()
@@ -320,7 +321,7 @@ class Engine:
             env=command.environment(settings, hardware, node)
             | own.env
             | {name: command.filled(value, node) for name, value in settings.env.items()},
-            secrets={self.key_variable: api_key} if self.key_variable else {},
+            secrets=own.secrets | ({self.key_variable: api_key} if self.key_variable else {}),
             grace_s=self.follower_grace_s if node.rank else None,
             notes=notes + own.notes,
         )

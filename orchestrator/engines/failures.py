@@ -92,6 +92,7 @@ _START_ONLY = frozenset(
 _WORDLESS = {
     -signal.SIGILL: FailureKind.ILLEGAL_INSTRUCTION,
     -signal.SIGKILL: FailureKind.KILLED,
+    128 + signal.SIGKILL: FailureKind.KILLED,  # as a container or a shell ends with it
     None: FailureKind.NOT_ANSWERING,
 }
 _INTRODUCTION = {"start": "the engine did not start: ", "run": "the engine failed while it served: "}

@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
+from orchestrator.engines.mpi_ranks import KEY_VARIABLE
 from orchestrator.errors import FailureKind
 from orchestrator.registry import did_you_mean
 from orchestrator.spec.dialect import Dialect, openai
@@ -70,16 +71,19 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
         *("--host", node.bind, "--port", str(node.port), "--backend", "pytorch"),
         *("--extra_llm_api_options", CONFIG),  # an option of old and new releases
     ]
+    secrets: dict[str, str] = {}
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # is YAML
     if settings.nnodes > 1:
         beside = partial(os.path.join, os.path.dirname(argv[0]))
+        python = beside("python3") if os.path.exists(beside("python3")) else "python3"
         where = (node.rank, node.host, node.master_host, node.master_port, settings.nnodes, settings.devices_per_node)
-        argv = [beside("python3"), RANKS.name, *map(str, where), beside("trtllm-llmapi-launch"), *argv]
+        argv = [python, RANKS.name, *map(str, where), beside("trtllm-llmapi-launch"), *argv]
+        secrets[KEY_VARIABLE] = node.replica_key
         files[RANKS.name] = RANKS.read_text("utf-8")
     notes = _unknown_keys(settings, recorded=False)
     if settings.speculative and settings.speculative.method == "draft_model" and not _release(settings):
         notes.append(command.for_granted("one before 1.3"))
-    return Command(tuple(argv), files=files, notes=tuple(notes))
+    return Command(tuple(argv), secrets=secrets, files=files, notes=tuple(notes))
 
 
 def _release(settings: EngineSettings) -> tuple[int, ...] | None:
@@ -227,10 +231,9 @@ ENGINE = Engine(
     drafts=Drafts(DECODING, ("draft_model", "eagle3"), ("draft_tensor_parallel_size", "prompt_lookup_min")),
     pins=lambda settings, hardware: command.BATCH,
     several_nodes=True,
+    launcher="mpirun",
     more_problems=_problems,
     start=_start,
-    key_variable=command.KEY_VARIABLE,  # its ranks have it; the server takes none
-    guarded=False,
     rules=ModelRules(of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80}),
     # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
@@ -246,6 +249,7 @@ ENGINE = Engine(
         failures={
             FailureKind.OOM_KV: r"component could not be created: KV cache",
             FailureKind.OOM_LOAD: r"failed due to insufficient GPU memory",
+            FailureKind.NO_EXECUTABLE: r"no mpirun in PATH",
             FailureKind.BAD_QUANT: r"[Uu]nsupported quant[_ ]mode",
             FailureKind.BAD_MODEL: r"Unknown architecture for AutoModel",
             FailureKind.ENGINE_DEAD: r"Executor worker returned error",

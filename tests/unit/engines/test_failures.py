@@ -72,6 +72,7 @@ def test_words_of_a_refused_request_are_no_reason_for_a_later_death() -> None:
         ("start", 1, "died_at_start", "it ended with status 1"),
         ("run", 0, "died", "it ended with status 0"),
         ("run", -signal.SIGKILL, "killed", "killed by SIGKILL"),
+        ("run", 128 + signal.SIGKILL, "killed", "killed by SIGKILL"),  # says a container
         ("start", -signal.SIGILL, "illegal_instruction", "an instruction that this processor does not have"),
         ("run", -signal.SIGSEGV, "died", "it ended by SIGSEGV"),
         ("run", -99, "died", "it ended by signal 99"),

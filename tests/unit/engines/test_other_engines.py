@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,14 +130,22 @@ def test_golden_tensorrt_llm_1_2() -> None:
     [({}, ""), ({"executable": "/opt/trt/bin/trtllm-serve"}, "/opt/trt/bin/"), ({"image": "x/y:1.2.0"}, "")],
 )
 def test_tensorrt_llm_on_several_nodes_is_one_program_of_mpi(given: dict[str, str], folder: str) -> None:
-    made = command("tensorrt_llm", nnodes=2, tensor_parallel_size=16, **given)
+    made = command("tensorrt_llm", node={"replica_key": "0wn"}, nnodes=2, tensor_parallel_size=16, **given)
     said = shlex.join(made.argv)
     serve = f"{folder}trtllm-llmapi-launch {folder}trtllm-serve /models/tiny --host 127.0.0.1 --port 21001"
     assert f"mpi_ranks.py 0 127.0.0.1 127.0.0.1 21002 2 8 {serve}" in said
-    assert f"{folder}python3" in made.argv
     compile(made.files["mpi_ranks.py"], "mpi_ranks.py", "exec")
-    assert made.secrets == {mpi_ranks.KEY_VARIABLE: "k3y"}
-    assert "mpi_ranks.py" not in command("tensorrt_llm", tensor_parallel_size=8, **given).files
+    assert made.secrets == {mpi_ranks.KEY_VARIABLE: "0wn"}, "not the API key, which every request carries in clear"
+    one = command("tensorrt_llm", tensor_parallel_size=8, **given)
+    assert "mpi_ranks.py" not in one.files and one.secrets == {}
+
+
+def test_its_ranks_are_started_by_the_python_beside_its_program_or_by_that_in_path(tmp_path: Path) -> None:
+    (program := tmp_path / "trtllm-serve").touch()
+    given: dict[str, Any] = {"nnodes": 2, "tensor_parallel_size": 16, "executable": str(program)}
+    assert command("tensorrt_llm", **given).argv[0] == "python3"
+    (tmp_path / "python3").touch()
+    assert command("tensorrt_llm", **given).argv[0] == str(tmp_path / "python3")
 
 
 @pytest.mark.parametrize(

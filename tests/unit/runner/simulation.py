@@ -135,6 +135,7 @@ class World:
     replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
     log: list[str] = field(default_factory=list)
     ranks: list[Node] = field(default_factory=list)  # as they were started
+    api_keys: list[str] = field(default_factory=list)  # the rank got this one
     held: dict[str, list[str]] = field(default_factory=dict)  # launch id -> nodes
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
@@ -246,9 +247,10 @@ class FakeAgent:
         self._reach()
         return list(range(21000, 21000 + count))
 
-    def start(self, settings: EngineSettings, hardware: object, node: Node, *_: object) -> tuple[str, ...]:
+    def start(self, settings: EngineSettings, hardware: object, node: Node, api_key: str) -> tuple[str, ...]:
         self._reach()
         self.world.ranks.append(node)
+        self.world.api_keys.append(api_key)
         self.world.step("start")
         return ("engine", settings.model)
 
