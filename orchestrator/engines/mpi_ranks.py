@@ -78,7 +78,8 @@ async def switchboard(key: bytes, address: str, port: int, nodes: int, tell: int
         except GONE:
             writer.close()
 
-    server, joined = await asyncio.start_server(meet, address, port, limit=MOST_BYTES), {}
+    server = await asyncio.start_server(meet, address, port, limit=MOST_BYTES)
+    joined: dict[int, tuple[str, Peer]] = {}
     while len(joined) < nodes - 1:
         node, (rank, host) = await calls.get()
         joined[int(rank)] = host, node

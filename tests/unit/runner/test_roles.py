@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[EngineSettings, Node,
 
     def start(agent: Any, settings: EngineSettings, hardware: object, node: Node, key: str) -> tuple[str, ...]:
         seen.append((settings, node, key))
-        return real(agent, settings, hardware, node)
+        return real(agent, settings, hardware, node, key)
 
     monkeypatch.setattr(simulation.FakeAgent, "start", start)
     return seen
