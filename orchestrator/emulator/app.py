@@ -100,8 +100,10 @@ class App:
         self.active: dict[Generation, Pacer] = {}
         self._tgi_active: set[Generation] = set()
         self.histograms = Histograms(serving.replica.limits.max_model_len)
-        ranks = range(serving.options.settings.data_parallel_size)
-        self.pacers = [Pacer(Batch(serving.replica), loop, self._stepped) for _ in ranks]
+        options = serving.options
+        ranks = range(options.settings.data_parallel_size)
+        server = f"{options.model} {options.host}:{options.port}"  # a launch's own model name, a replica's own address
+        self.pacers = [Pacer(Batch(serving.replica, f"{server} {rank}"), loop, self._stepped) for rank in ranks]
         self.prefixes = {pacer: PrefixCache(serving.replica.limits.kv_tokens) for pacer in self.pacers}
         pages: dict[str, object] = {"/health": b"", "/ping": b"", **_pages(serving)}
         self._routes: dict[tuple[str, str], Callable[[HttpRequest, ClientConnection], None]] = {

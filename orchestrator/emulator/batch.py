@@ -50,7 +50,8 @@ class Sequence:
 class Batch:
     """One data-parallel rank of a replica. Not thread-safe; pure but for its own state."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, seed: int | str = 0) -> None:
+        """``seed``: of the jitter; what runs beside this or after it needs another one, or its steps vary alike."""
         self.limits, self.costs = replica.limits, replica.costs
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
@@ -66,7 +67,7 @@ class Batch:
         self.resting = 0  # of ``decoding``, oldest first: those that the last step gave no token
         self.preemptions = 0
         self.computed = 0  # tokens, in the last step
-        self._jitter, self._random = replica.jitter, random.Random(0)
+        self._jitter, self._random = replica.jitter, random.Random(seed)
         # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if nobody was preempted.
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
@@ -104,8 +105,9 @@ class Batch:
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Run up to ``max_steps`` steps; returns who finished in the last of them.
 
-        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``. Sets ``clock`` to
-        the end of the last step. With nothing to run the clock first moves on to the next arrival.
+        Stops at once after a step that changes who is in the batch, or that ends after ``until_s``; with jitter also
+        some steps before ``until_s`` or the next arrival. Sets ``clock`` to the end of the last step. With nothing to
+        run the clock first moves on to the next arrival.
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
@@ -247,7 +249,9 @@ class Batch:
         if self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
             until_s = min(until_s, self.waiting[0].ready_s)
         if steps > 1 and until_s < math.inf:
-            steps = min(steps, _steps_in(max(0.0, until_s - self.clock), first, growth))
+            due = _steps_in(max(0.0, until_s - self.clock), first, growth)
+            # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that short of ``until_s``.
+            steps = min(steps, max(1, due - math.ceil(3 * self._jitter * math.sqrt(due))))
         self.clock += self._lasts(steps * first + growth * (steps * (steps - 1) / 2), steps)
         self.step += steps
         self.context += steps * count

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.emulator.batch import Batch, Sequence, refusal
-from orchestrator.emulator.model import Replica, replica
+from orchestrator.emulator.model import Limits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -48,7 +48,7 @@ def run(model: Replica, schedule: Trace, ranks: int = 1) -> Outcome:
     """Simulate with a model that is already built; rank r takes every ``ranks``-th request."""
     sequences: list[Sequence | None] = [None] * len(schedule.arrival_s)
     for rank in range(ranks):
-        sequences[rank::ranks] = _run_rank(model, schedule, slice(rank, None, ranks))
+        sequences[rank::ranks] = _run_rank(Batch(model, rank), schedule, slice(rank, None, ranks))
     return _outcome(sequences)
 
 
@@ -65,14 +65,13 @@ def run_closed(
     for rank in range(ranks):
         part, share = slice(rank, None, ranks), len(range(rank, concurrency, ranks))
         entries = list(zip(*(column[part].tolist() for column in columns), strict=True))
-        arrivals[part], sequences[part] = _closed_rank(model, entries, share)
+        arrivals[part], sequences[part] = _closed_rank(Batch(model, rank), entries, share)
     return Trace(arrivals, prompts, outputs, cached), _outcome(sequences)
 
 
 def _closed_rank(
-    model: Replica, entries: list[tuple[int, int, int]], concurrency: int
+    batch: Batch, entries: list[tuple[int, int, int]], concurrency: int
 ) -> tuple[list[float], list[Sequence | None]]:
-    batch = Batch(model)
     arrivals: list[float] = []
     sequences: list[Sequence | None] = []
     running = 0
@@ -81,7 +80,7 @@ def _closed_rank(
         nonlocal running
         while running < concurrency and len(sequences) < len(entries):
             prompt, output, hit = entries[len(sequences)]
-            refused = _turned_away(model, running, prompt, output)
+            refused = _turned_away(batch.limits, running, prompt, output)
             arrivals.append(batch.clock)
             sequences.append(None if refused else batch.submit(batch.clock, prompt, output, hit))
             running += not refused
@@ -93,19 +92,19 @@ def _closed_rank(
     return arrivals, sequences
 
 
-def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | None]:
-    batch, cached = Batch(model), schedule.cached_tokens
+def _run_rank(batch: Batch, schedule: Trace, part: slice) -> list[Sequence | None]:
+    cached = schedule.cached_tokens
     if cached is None:
         cached = np.zeros_like(schedule.prompt_tokens)
     columns = (schedule.arrival_s, schedule.prompt_tokens, schedule.output_tokens, cached)
     sequences: list[Sequence | None] = []
     running: list[Sequence] = []
     for arrival_s, prompt, output, hit in zip(*(column[part].tolist() for column in columns), strict=True):
-        if model.limits.max_requests is not None:  # else nobody asks how many are here
+        if batch.limits.max_requests is not None:  # else nobody asks how many are here
             while not batch.idle and batch.clock < arrival_s:
                 batch.advance(until_s=arrival_s)
             running = [one for one in running if not one.last_token_s <= arrival_s]
-        if _turned_away(model, len(running), prompt, output):
+        if _turned_away(batch.limits, len(running), prompt, output):
             sequences.append(None)
             continue
         sequences.append(sequence := batch.submit(arrival_s, prompt, output, hit))
@@ -115,10 +114,10 @@ def _run_rank(model: Replica, schedule: Trace, part: slice) -> list[Sequence | N
     return sequences
 
 
-def _turned_away(model: Replica, running: int, prompt: int, output: int) -> bool:
+def _turned_away(limits: Limits, running: int, prompt: int, output: int) -> bool:
     """Whether it is refused: it can never run, or ``max_num_queued_reqs`` are already here."""
-    most = model.limits.max_requests
-    return (most is not None and running >= most) or refusal(model.limits, prompt, output) is not None
+    most = limits.max_requests
+    return (most is not None and running >= most) or refusal(limits, prompt, output) is not None
 
 
 def _outcome(sequences: list[Sequence | None]) -> Outcome:

@@ -31,7 +31,7 @@ from orchestrator.emulator.profile import Profile
 from orchestrator.engines import ENGINES
 from orchestrator.spec.settings import Hardware
 from orchestrator.telemetry.engine_metrics import normalize
-from tests.unit.emulator.builders import a_replica, settings
+from tests.unit.emulator.builders import IDEAL, a_replica, settings
 
 OPTIONS = Options(settings(), Hardware(name="emulated"), Profile(), "m")
 SERVING = Serving(OPTIONS, a_replica(kv_cache_tokens=5000), vocab_size=1000)
@@ -246,6 +246,22 @@ def test_a_decode_replica_computes_nothing_of_a_prompt_whose_kv_cache_it_is_give
     assert computed == [1, 100, 100], "the last token of a prompt is always computed"
     alone: Any = replace(asked, gives=False).whole()
     assert "kv_transfer_params" not in alone
+
+
+def test_the_steps_of_every_rank_replica_and_start_vary_by_themselves_and_again_alike() -> None:
+    ranks, restless = settings(data_parallel_size=2), a_replica(IDEAL.model_copy(update={"jitter": 0.5}))
+    server = replace(OPTIONS, settings=ranks, model="m-launch1")
+    seconds, loop = [], asyncio.new_event_loop()
+    for options in (server, replace(server, port=8001), replace(server, model="m-launch2"), server):
+        app = App(replace(SERVING, options=options, replica=restless), loop, lambda text, level: None)
+        for pacer in app.pacers:
+            pacer.batch.submit(0, 100, 1)
+            pacer.batch.advance()
+            seconds.append(pacer.batch.clock)
+        app.close()
+    loop.close()
+    assert len(set(seconds[:6])) == 6
+    assert seconds[6:] == seconds[:2]
 
 
 def test_a_chat_stream_begins_with_a_role_that_is_no_token() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -52,6 +53,20 @@ def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
         assert one.first_token_s == pytest.approx(other.first_token_s, rel=1e-9)
         assert one.last_token_s == pytest.approx(other.last_token_s, rel=1e-9)
         assert one.preemptions == other.preemptions
+
+
+@pytest.mark.parametrize("jitter", [0.2, 0.5])
+def test_where_steps_vary_an_arrival_waits_no_longer_for_a_jump_than_for_single_steps(jitter: float) -> None:
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(3, 500)).tolist()  # some 200 steps apart
+    ttft_s = []
+    for seed, max_steps in enumerate((2**31, 1)):
+        batch = Batch(a_replica(IDEAL.model_copy(update={"jitter": jitter})), seed)
+        sequences = submitted(batch, [(arrival_s, 100, 300, 0) for arrival_s in arrivals])
+        run(batch, max_steps)
+        ttft_s.append([one.first_token_s - one.ready_s for one in sequences])
+    jumping, stepping = ttft_s
+    assert np.mean(jumping) == pytest.approx(np.mean(stepping), rel=0.05)
+    assert np.quantile(jumping, [0.5, 0.9, 0.99]) == pytest.approx(np.quantile(stepping, [0.5, 0.9, 0.99]), rel=0.15)
 
 
 @given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from orchestrator.cli.emulator import emulator
+from orchestrator.emulator.batch import Batch
 from orchestrator.emulator.fit import (
     FIGURES,
     FitSample,
@@ -150,6 +152,21 @@ def test_a_fit_finds_how_much_steps_vary() -> None:
     for jitter in (0.0, 0.5):
         assert with_jitter([sample(1, jitter)], TRUE).jitter == jitter
     assert _tail_error(sample(1, 0.5), TRUE) > 0.05  # without it the tail is too short
+
+
+def test_a_fit_finds_in_open_loop_how_much_the_steps_of_a_server_vary() -> None:
+    closed, everything = sample(1), np.ones(400, np.bool_)
+    model = replica(closed.settings, closed.facts, closed.device, TRUE.model_copy(update={"jitter": 0.2}))
+    load = Trace(schedule(1.0, requests=400).arrival_s, np.full(400, 500), np.full(400, 200))
+    for seed in (1, 2):
+        batch = Batch(model, seed)
+        answered = [batch.submit(arrival_s, 500, 200) for arrival_s in load.arrival_s.tolist()]
+        while not batch.idle:
+            batch.advance(max_steps=1)  # as the server does
+        first_s, last_s = np.array([(one.first_token_s, one.last_token_s) for one in answered]).T
+        outcome = Outcome(load.arrival_s, first_s, last_s, np.zeros(400, np.int64))
+        measured = replace(closed, schedule=load, outcome=outcome, concurrency=None, measure=everything)
+        assert with_jitter([measured], TRUE).jitter == 0.2
 
 
 def test_what_an_emulator_answered_is_no_measurement(tmp_path: Path) -> None:

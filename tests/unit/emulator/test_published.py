@@ -16,7 +16,7 @@ import pytest
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import facts_from_config, known_config
 from orchestrator.emulator.model import replica
-from orchestrator.emulator.profile import Constants, typical
+from orchestrator.emulator.profile import Constants, resolved, typical
 from orchestrator.emulator.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
@@ -66,6 +66,13 @@ def test_recorded_points_that_no_constant_saw_are_predicted_within_the_stated_er
     ttft, tpot = np.median(np.abs(off), axis=0)
     assert ttft <= stated["ttft"] + 0.05
     assert tpot <= stated["tpot"]
+
+
+def test_the_steps_that_vary_are_those_that_docs_emulator_md_names() -> None:
+    device, asked = find("H100"), [(engine, tables) for engine in ("vllm", "tgi", "sglang") for tables in (False, True)]
+    assert device
+    varying = [one for one in asked if resolved(Constants(tables=one[1]), one[0], device).jitter]
+    assert varying == [("vllm", False), ("tgi", False)]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

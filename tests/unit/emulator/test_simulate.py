@@ -87,15 +87,28 @@ def test_a_full_queue_refuses_in_open_and_in_closed_loop() -> None:
     assert not np.isnan(trace.arrival_s).any()
 
 
-def test_steps_that_vary_by_themselves_spread_the_tail_but_not_the_mean() -> None:
-    load = schedule(rate=0.05, requests=1000)
-    calm, restless = (run(a_replica(IDEAL.model_copy(update={"jitter": value})), load) for value in (0.0, 0.5))
-    ttft = [outcome.first_token_s - load.arrival_s for outcome in (calm, restless)]
-    assert ttft[1].mean() == pytest.approx(ttft[0].mean(), rel=0.05)
-    assert np.quantile(ttft[1], 0.9) > 1.2 * np.quantile(ttft[0], 0.9)
-    assert np.array_equal(
-        ttft[1], run(a_replica(IDEAL.model_copy(update={"jitter": 0.5})), load).first_token_s - load.arrival_s
+@pytest.mark.parametrize(
+    ("jitter", "rate", "output", "tail"), [(0.5, 0.05, 20, 1.2), (0.2, 0.3, 300, 1.05)], ids=["alone", "during decodes"]
+)
+def test_steps_that_vary_by_themselves_spread_the_tail_but_not_the_mean(
+    jitter: float, rate: float, output: int, tail: float
+) -> None:
+    load = schedule(rate, requests=1000, output=output)
+    calm, restless, again = (
+        run(a_replica(IDEAL.model_copy(update={"jitter": value})), load).first_token_s - load.arrival_s
+        for value in (0.0, jitter, jitter)
     )
+    assert restless.mean() == pytest.approx(calm.mean(), rel=0.05)
+    assert np.quantile(restless, 0.9) > tail * np.quantile(calm, 0.9)
+    assert np.array_equal(restless, again)
+
+
+def test_the_steps_of_every_rank_vary_by_themselves() -> None:
+    model = a_replica(IDEAL.model_copy(update={"jitter": 0.5}))
+    pair = Trace(*(np.repeat(column, 2) for column in (np.arange(9.0), np.full(9, 100), np.full(9, 20))))
+    closed = run_closed(model, pair.prompt_tokens, pair.output_tokens, 2, ranks=2)[1]
+    for outcome in (run(model, pair, ranks=2), closed):
+        assert not np.any(outcome.last_token_s[::2] == outcome.last_token_s[1::2])
 
 
 def test_a_deployment_is_simulated_by_the_name_of_its_device_and_model() -> None:
