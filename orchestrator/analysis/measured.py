@@ -38,6 +38,7 @@ from orchestrator.results.store import Store, first_ok
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
+_without_figures = partial(re.compile(r"(?<!replica )\b\d+([.,]\d+)*").sub, "")  # a replica's number is its name
 _NOT_THE_ENGINES = (FailureClass.INFRA, FailureClass.CLIENT_BOUND)  # failures that say nothing of a deployment
 
 
@@ -137,11 +138,13 @@ class Point:
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for its validity, from every repeat that decides it; of those with other numbers, the first."""
-        found: dict[str, str] = {}
-        for text in (text for one in self._noise or self.used or self.repeats for text in one.point.validity_reasons):
-            found.setdefault(re.sub(r"\d+", "", text), text)
-        return list(found.values())
+        """The reasons for its validity, from every repeat that decides it. What repeats say alike but for its figures
+        is said once, with the first one's."""
+        found: list[str] = []
+        for one in self._noise or self.used or self.repeats:
+            said = {_without_figures(text) for text in found}
+            found += [text for text in one.point.validity_reasons if _without_figures(text) not in said]
+        return found
 
     @property
     def _noise(self) -> tuple[Measurement, ...]:

@@ -341,13 +341,25 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
     assert left["reason"] == f"not a valid measurement: {validity} (the client was at 99 % CPU)"
 
 
-def test_a_reason_that_repeats_share_is_said_once_with_the_figures_of_the_first(sweep: Sweep) -> None:
+@pytest.mark.parametrize(
+    ("repeats", "said"),
+    [
+        ((["96% were cached"], ["95% were cached", "the client was late"]), "96% were cached; the client was late"),
+        ((["half came 0.5 s late"], ["half came 3 s late"]), "half came 0.5 s late"),
+        (([f"replica {one}: {one}2 answers are empty" for one in (1, 10)],) * 2, None),
+        ((["replica 1: all empty"], ["replica 10: all empty"]), "replica 1: all empty; replica 10: all empty"),
+        ((["1 of 2 cached", "2 of 3 cached"], ["1 of 3 cached"]), "1 of 2 cached; 2 of 3 cached"),
+    ],
+)
+def test_a_reason_that_repeats_share_is_said_once_with_the_figures_of_the_first(
+    sweep: Sweep, repeats: tuple[list[str], ...], said: str | None
+) -> None:
     sweep.deployment("d0")
-    for repeat, reasons in enumerate((["96% were cached"], ["95% were cached", "the client was late"])):
+    for repeat, reasons in enumerate(repeats):
         given: dict[str, Any] = {"point_id": "d0-repeats", "repeat": repeat}
         sweep.level("d0", 5, validity="invalid", validity_reasons=reasons, **given)
     (left,) = sweep.best()["left_out"]
-    assert left["reason"] == "not a valid measurement: invalid (96% were cached; the client was late)"
+    assert left["reason"] == f"not a valid measurement: invalid ({said or '; '.join(repeats[0])})"
 
 
 def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
