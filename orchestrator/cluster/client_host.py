@@ -91,7 +91,7 @@ class ClientHost(LoadClient):
             taken = {core for one in living() for core in one.cores}
             self._cores = (self._all_cores - taken) or self._all_cores
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
-        self._point, self._writer = point, f"client{index}"
+        self._point, self._writer = point, f"client{index:04d}"  # in the order of their numbers
         return super().prepare(point, index, count)
 
     def run_and_store(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:

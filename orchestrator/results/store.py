@@ -94,7 +94,7 @@ class Store:
     def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """Store ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer``: who writes it (``driver``, ``client3``, …). Raises ResultsError when ``data`` does not fit the
+        ``writer``: who writes it (``driver``, ``client0003``, …). Raises ResultsError when ``data`` does not fit the
         table's schema or the write fails.
         """
         encoded = pa.BufferReader(to_parquet(table, conform(table, data)))

@@ -163,9 +163,9 @@ def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePar
     parts: list[FilePart] = []
     for index, one in loaded.reports.items():
         ours = (one.requests, one.token_events) if not one.stored else ()
-        parts += [*one.stored, *(store.put_part(part, writer=f"client{index}", **keys) for part in ours if part)]
+        parts += [*one.stored, *(store.put_part(part, writer=f"client{index:04d}", **keys) for part in ours if part)]
     for index, part in loaded.lost.items():
-        parts.append(store.put_part(part, writer=f"client{index}-lost", **keys))
+        parts.append(store.put_part(part, writer=f"client{index:04d}-lost", **keys))
     try:
         return parts + write_engine_metrics(store, loaded.samples, **keys)
     except ResultsError as error:

@@ -108,8 +108,10 @@ def computed(folder: str) -> list[Path]:
     return sorted((Path(folder) / "exp" / "computed").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("damage", ["delete one", "delete all", "tear", "of another version", "read-only"])
-def test_whatever_happens_to_what_was_computed_answers_stay_the_same(folder: str, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["delete one", "delete all", "tear", "of another version", "read-only", "no TMPDIR"])
+def test_whatever_happens_to_what_was_computed_answers_stay_the_same(
+    folder: str, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = shown(folder)
     assert computed(folder)
     if damage == "delete all":
@@ -117,6 +119,10 @@ def test_whatever_happens_to_what_was_computed_answers_stay_the_same(folder: str
     elif damage == "read-only":
         shutil.rmtree(Path(folder) / "exp" / "computed")
         (Path(folder) / "exp" / "computed").write_text("a file where a folder would be")
+    elif damage == "no TMPDIR":
+        shutil.rmtree(Path(folder) / "exp" / "computed")
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     elif damage == "of another version":
         other = Path(folder) / "exp" / "computed"
         (other / f"v={METRICS_VERSION}").rename(other / "v=0")

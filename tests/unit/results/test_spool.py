@@ -76,11 +76,8 @@ def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: 
 
 
 def test_without_any_usable_temporary_folder_there_is_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> str:
-        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
-
-    monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     with pytest.raises(ResultsError, match=r"kept in a temporary folder .*No usable temporary directory.*TMPDIR"):
         nameless_file()
 

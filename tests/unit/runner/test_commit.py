@@ -6,17 +6,27 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from orchestrator.analysis.requests import request_arrays
+from orchestrator.cluster.base import ClientReport
+from orchestrator.cluster.client_host import ClientHost
 from orchestrator.errors import Failure, FailureKind
+from orchestrator.load.client import LoadClient
 from orchestrator.plan.make import make_plan
+from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.records import DeploymentRow, PointRow
 from orchestrator.results.schemas import rows_of
+from orchestrator.results.spool import Part
 from orchestrator.results.store import Store
 from orchestrator.runner.commit import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
 from orchestrator.runner.measure import Attempt, Loaded
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.telemetry.engine_metrics import Sample
+from tests.unit.load.test_schedule import point
+from tests.unit.load.test_validity import CALM
 from tests.unit.plan.files import measurements
-from tests.unit.results.builders import request, requests
+from tests.unit.results.builders import events, request, requests
 
 KEYS = {"measurement_id": "m" * 16, "attempt_id": "a" * 26}
 EXPERIMENT = """
@@ -84,3 +94,33 @@ def test_when_no_replica_says_anything_there_is_no_part(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "x")
     assert write_engine_metrics(store, {0: [], 1: []}, **KEYS) == []
     assert write_engine_metrics(store, {}, **KEYS) == []
+
+
+def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all of them are read at once."""
+    tables = [(requests(request(index)), events({index: [20.0]})) for index in range(12)]
+    parts = [(Part.of("requests", rows), Part.of("token_events", gaps)) for rows, gaps in tables]
+    reports = {index: ClientReport(CALM, (), *some) for index, some in enumerate(parts)}
+    record, store = attempt("duration: 5s"), Store.open(str(tmp_path), "x")
+    loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [rows for rows, _ in parts]), reports=reports)
+    monkeypatch.setattr("orchestrator.analysis.requests.AT_ONCE", 3)
+    commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
+    (manifest,) = store.manifests()
+    gaps = store.lazy_rows("token_events", manifest)
+    for rows in (loaded.requests, store.lazy_rows("requests", manifest)):
+        assert [one.index.size for one in request_arrays(rows, gaps)] == [3] * 4
+
+
+def test_files_that_clients_store_sort_in_the_order_of_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadClient, "prepare", lambda *_: 0)
+    names = []
+    for index in (2, 10):
+        host = ClientHost()
+        host.prepare(point(measurement_id="m", attempt_id="a"), index, 12)
+        store = Store.open(str(tmp_path), "x")
+        names += [one.path for one in host._stored(store, [Part.of("requests", requests(request(index)))])]
+    assert names == sorted(names)
