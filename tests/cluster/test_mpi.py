@@ -40,8 +40,10 @@ where = tempfile.mkdtemp(prefix="work-")
 settings = EngineSettings(engine="tensorrt_llm", model="m", tensor_parallel_size=4, nnodes=2, executable=folder)
 places = {"port": int(port), "master_host": first, "master_port": int(port) + 1, "workdir": where}
 devices = ("0", "1") if rank == "0" else ("4", "5")
-node = Node(rank=int(rank), host=host, bind=host, devices=devices, launch_id="01TEST", **places)
-made = ENGINES["tensorrt_llm"].command(settings, Hardware(name="h", accelerator="H100-80GB"), node, input())
+given = {"launch_id": "01TEST", "replica_key": input()}
+node = Node(rank=int(rank), host=host, bind=host, devices=devices, **places, **given)
+made = ENGINES["tensorrt_llm"].command(settings, Hardware(name="h", accelerator="H100-80GB"), node, "")
+os.environ["TMPDIR"] = f"/tmp/own-{rank}"
 process = EngineProcess(made, Path(where), "01TEST", grace_s=8.0)
 process.start()
 print(os.getpid(), process.log_path, flush=True)
@@ -114,7 +116,7 @@ def test_its_ranks_have_their_own_nodes_devices_serve_and_end_without_a_trace(ra
     first, second = ranks
     said = first.log()
     for rank, (devices, host) in enumerate([("0,1", first.host)] * 2 + [("4,5", second.host)] * 2):
-        assert f"rank {rank} has {devices} on {host.name}, TMPDIR=." in said
+        assert f"rank {rank} has {devices} on {host.name}, TMPDIR=/tmp/own-{rank // 2}." in said
     wait_for(lambda: answers(second.host, first.host.address), LIMIT_S, "it serves")
     lines = [one.host.run("sh", "-c", "cat /proc/[0-9]*/cmdline").stdout for one in ranks]
     assert "trtllm-serve" in lines[0] and "mpi_ranks.py" in lines[1]

@@ -142,10 +142,25 @@ def test_connections_that_say_nothing_or_too_much_hold_nobody_up(nodes: Nodes) -
         one.close()
 
 
+def test_a_leader_ends_a_silent_connection(nodes: Nodes) -> None:
+    code = "import sys; sys.path.append(sys.argv.pop(1)); import mpi_ranks as m; m.LIMIT_S = 0.1; m.main(sys.argv[1:])"
+    words = [str(Path(mpi_ranks.__file__).parent), "0", FIRST, FIRST, str(nodes.port), "2", "8", "serve"]
+    env = environment(PATH=f"{nodes.folder}:{os.environ['PATH']}", **{mpi_ranks.KEY_VARIABLE: "k3y"})
+    nodes.started.append(subprocess.Popen([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE))
+    with wait_for(nodes.connected, LIMIT_S, "it listens") as silent:
+        assert len(b"".join(iter(lambda: silent.recv(4096), b""))) == 32, "a nonce, then the end"
+
+
 def test_a_node_does_not_wait_for_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi_ranks, "LIMIT_S", 0.1)
-    with socket.create_server((FIRST, 0)) as silent, pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(mpi_ranks.ask(b"k", *silent.getsockname(), "1", "h"), LIMIT_S))
+
+    async def ended() -> BaseException | None:
+        call = asyncio.create_task(mpi_ranks.ask(b"k", *silent.getsockname(), "1", "h"))
+        done, _ = await asyncio.wait([call], timeout=LIMIT_S / 4)
+        return call.exception() if done else None
+
+    with socket.create_server((FIRST, 0)) as silent:
+        assert isinstance(asyncio.run(ended()), TimeoutError)
 
 
 Answer = Callable[[bytes, bytes], bytes]  # what the node said, what the leader answered -> what the node gets
