@@ -58,10 +58,8 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     yield from command.not_in_docker("LightLLM", settings)
-    if settings.data_parallel_size not in (1, settings.tensor_parallel_size):
-        yield (
-            "data_parallel_size: LightLLM wants it equal to tensor_parallel_size, or 1 (multi-head latent attention)"
-        )
+    if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
+        yield "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it or data_parallel_size"
     off = [field for field in ("enable_prefix_caching", "enable_chunked_prefill") if getattr(settings, field) is False]
     if off == ["enable_prefix_caching"]:
         yield ("enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too")
@@ -100,7 +98,8 @@ ENGINE = Engine(
     },
     flags={
         "trust_remote_code": Flag("--trust_remote_code", "bare"),
-        "tensor_parallel_size": Flag("--tp"),
+        # all GPUs: its data-parallel ranks are of attention, within the tensor-parallel group
+        "tensor_parallel_size": Flag("--tp", of=lambda size, given: size * given.data_parallel_size),
         "data_parallel_size": Flag("--dp"),
         "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
         "quantization": Flag("--quant_type", choices=QUANTIZATION),

@@ -98,7 +98,7 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
         "awq": (AWQ, "--quant_type awq"),
         "two nodes": (BIG | {"tensor_parallel_size": 16, "nnodes": 2}, "--nnodes 2 --node_rank 1 --nccl_host 10.0.0.1"),
         "DeepSeek, attention of 8 ranks": (
-            DEEPSEEK | {"tensor_parallel_size": 8, "data_parallel_size": 8},
+            DEEPSEEK | {"data_parallel_size": 8},
             "--tp 8 --dp 8 --enable_ep_moe",
         ),
     },

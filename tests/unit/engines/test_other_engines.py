@@ -233,6 +233,8 @@ def test_golden_lightllm() -> None:
     whole = by_flag(command("lightllm", enable_chunked_prefill=False).argv)
     assert whole["--batch_max_tokens"] == ["16384"] and "--disable_chunked_prefill" in whole
     assert "--enable_ep_moe" in command("lightllm", enable_expert_parallel=True).argv
+    ranks = by_flag(command("lightllm", data_parallel_size=8).argv)  # all on the 8 GPUs of one node
+    assert (ranks["--tp"], ranks["--dp"], settings("lightllm", data_parallel_size=8).world_size) == (["8"], ["8"], 8)
 
 
 def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
@@ -293,7 +295,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"enable_expert_parallel": True, "nnodes": 2, "tensor_parallel_size": 2}, "has it on one node only"),
     ("lmdeploy", {"load_format": "dummy"}, "reads the checkpoint's own weights only"),
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
-    ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "wants it equal to tensor_parallel_size"),
+    ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "data-parallel ranks are of one GPU each"),
     ("lightllm", {"enable_prefix_caching": False}, "LightLLM splits prompts only with it"),
     ("lightllm", {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "must hold a whole prompt (16384)"),
     ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
