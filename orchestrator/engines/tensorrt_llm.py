@@ -234,7 +234,11 @@ ENGINE = Engine(
     launcher="mpirun",
     more_problems=_problems,
     start=_start,
-    rules=ModelRules(of_free_memory=True, min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80}),
+    rules=ModelRules(
+        of_free_memory=True,
+        moves_memory=("enable_attention_dp",),  # every rank has all of attention and its own KV cache
+        min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80},
+    ),
     # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)
     reported=command.reading(

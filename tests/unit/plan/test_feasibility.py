@@ -228,6 +228,19 @@ def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(given: dict[str,
     assert judge(LLAMA_70B, extra_args=given).status == "impossible", "another engine"
 
 
+@pytest.mark.parametrize(
+    ("engine", "given"),
+    [
+        ("tensorrt_llm", {"enable_attention_dp": True}),
+    ],
+)
+def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, given: dict[str, Any]) -> None:
+    verdict = judge(LLAMA_70B, engine=engine, extra_args=given)
+    assert verdict.status == "fits"
+    assert f"memory is not judged with {next(iter(given))}" in verdict.reasons
+    assert judge(LLAMA_70B, engine=engine).status == "impossible"
+
+
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), env=allowed).status == "risky"
