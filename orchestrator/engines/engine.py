@@ -154,7 +154,9 @@ class ModelRules:
     halved_groups: frozenset[str] = frozenset()  # except of experts, in checkpoints of these methods
     cuts_blocks: bool = False  # ranks can share FP8 blocks: those of experts are split evenly, K and V may be uneven
     draft_vocabulary_slack: int = 0  # tokens by which a draft's vocabulary may differ
-    moves_memory: tuple[str, ...] = ()  # flags or keys of ``extra_args`` that place or size memory otherwise
+    moves_memory: tuple[str, ...] = ()  # flags of ``extra_args`` that place or size memory otherwise
+    # Flags or keys of ``extra_args`` with which ranks have all heads of attention, and KV caches of their own.
+    whole_attention: tuple[str, ...] = ()
     other_positions: str | None = None  # part of a flag of ``extra_args`` that changes the model's positions
     min_capability: Mapping[str, int] = field(default_factory=dict)  # quantization -> compute capability times ten
     float32_methods: frozenset[str] | None = None  # methods of min_capability with float32 kernels; None: not known

@@ -236,7 +236,7 @@ ENGINE = Engine(
     start=_start,
     rules=ModelRules(
         of_free_memory=True,
-        moves_memory=("enable_attention_dp",),  # every rank has all of attention and its own KV cache
+        whole_attention=("enable_attention_dp",),
         min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80},
     ),
     # It first makes a small cache to measure what a step needs, then the final one.

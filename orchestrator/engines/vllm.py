@@ -240,6 +240,10 @@ ENGINE = Engine(
         longer_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         whole_prompts=True,
         memory_fraction=DEFAULT_UTILIZATION,
+        moves_memory=(
+            *("--offload-group-size", "--offload-num-in-group", "--quantization-config"),
+            *("--decode-context-parallel-size", "-dcp"),
+        ),
         takes=_takes,
         own_wins=OWN_WINS,
         unknown_methods=frozenset({"bitsandbytes", "gguf"}),

@@ -116,9 +116,14 @@ def findings_of(case: Case) -> list[Finding]:
 
 
 def _heads(case: Case) -> Found:
-    heads, tensor = case.facts.shape.num_attention_heads, case.settings.tensor_parallel_size
+    heads, tensor = case.facts.shape.num_attention_heads, _attention_ranks(case)
     if case.rules.heads_divisible and heads % tensor:
         yield "impossible", f"{heads} attention heads cannot be divided by tensor_parallel_size={tensor}"
+
+
+def _attention_ranks(case: Case) -> int:
+    """Ranks that divide the heads of attention."""
+    return 1 if command.among(case.settings, case.rules.whole_attention) else case.settings.tensor_parallel_size
 
 
 def _intermediate(case: Case) -> Found:
@@ -134,7 +139,7 @@ def _is_padded(case: Case, name: str) -> bool:
 
 
 def _kv_heads(case: Case) -> Found:
-    heads, tensor = case.facts.shape.num_key_value_heads, case.settings.tensor_parallel_size
+    heads, tensor = case.facts.shape.num_key_value_heads, _attention_ranks(case)
     if not case.rules.heads_divisible or case.facts.shape.mla or heads % tensor == 0:
         return
     over = f"tensor_parallel_size={tensor}"
@@ -225,7 +230,7 @@ def _is_unquantized(facts: ModelFacts) -> bool:
 
 def _blocks(case: Case) -> Found:
     """Widths per rank against blocks or groups that share a scale."""
-    stored, shape, tensor = case.facts.quantization, case.facts.shape, case.settings.tensor_parallel_size
+    stored, shape, tensor = case.facts.quantization, case.facts.shape, _attention_ranks(case)
     if stored is None or not case.rules.heads_divisible:
         return
     parts = {"intermediate_size": "mlp", "moe_intermediate_size": "experts"}
@@ -304,7 +309,7 @@ def _memory(case: Case) -> Found:
     if hardware.is_cpu:
         yield "fits", "memory is not judged on cpu"
         return
-    if moved := command.among(case.settings, case.rules.moves_memory):
+    if moved := command.among(case.settings, case.rules.moves_memory + case.rules.whole_attention):
         yield "fits", f"memory is not judged with {', '.join(moved)}"
         return
     if case.prediction.weight_bytes is None:

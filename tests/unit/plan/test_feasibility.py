@@ -232,6 +232,15 @@ def test_memory_that_llama_cpp_leaves_to_the_host_is_not_judged(given: dict[str,
     ("engine", "given"),
     [
         ("tensorrt_llm", {"enable_attention_dp": True}),
+        ("vllm", {"--offload-group-size": 8}),
+        ("vllm", {"--offload-num-in-group": 6}),
+        ("vllm", {"--decode-context-parallel-size": 8}),
+        ("vllm", {"-dcp": 8}),
+        ("vllm", {"--quantization-config": '{"linear":"fp8_per_tensor"}'}),
+        ("sglang", {"--offload-group-size": 8}),
+        ("sglang", {"--offload-num-in-group": 4}),
+        ("sglang", {"--dcp-size": 8}),
+        ("sglang", {"--decode-context-parallel-size": 8}),
     ],
 )
 def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, given: dict[str, Any]) -> None:
@@ -239,6 +248,18 @@ def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, giv
     assert verdict.status == "fits"
     assert f"memory is not judged with {next(iter(given))}" in verdict.reasons
     assert judge(LLAMA_70B, engine=engine).status == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("engine", "given"), [("sglang", {"--attn-dp-size": 8}), ("tensorrt_llm", {"enable_attention_dp": True})]
+)
+@pytest.mark.parametrize("heads", [(28, 4), (24, 3)])
+def test_ranks_that_each_have_all_of_attention_do_not_divide_its_heads(
+    engine: str, given: dict[str, Any], heads: tuple[int, int]
+) -> None:
+    model = facts(LLAMA_8B, num_attention_heads=heads[0], num_key_value_heads=heads[1], head_dim=128)
+    assert judge(model, engine=engine, tensor_parallel_size=8, extra_args=given).status == "fits"
+    assert judge(model, engine=engine, tensor_parallel_size=8).status == "impossible"
 
 
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
