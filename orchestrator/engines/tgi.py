@@ -72,6 +72,9 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
         yield "quantization: exl2 cannot be sharded in TGI"
     if settings.max_input_len and settings.max_model_len and settings.max_input_len >= settings.max_model_len:
         yield f"max_input_len: {settings.max_input_len} must be below max_model_len ({settings.max_model_len})"
+    longest, tokens = settings.max_input_len or (settings.max_model_len or 1) - 1, settings.max_num_batched_tokens
+    if settings.enable_chunked_prefill is False and tokens and tokens < longest:
+        yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
     if settings.max_num_queued_reqs == 0:
         yield "max_num_queued_reqs: 0 would refuse every request in TGI"
     spec = settings.speculative

@@ -259,6 +259,8 @@ def test_without_its_cache_llama_cpp_is_told_so_in_every_request_and_keeps_nothi
     assert engine.dialects(settings("llama_cpp"))["chat"].extra_body == {}
 
 
+# TGI's longest prompt leaves one token of max_model_len to the answer.
+WHOLE_PROMPTS = {"enable_chunked_prefill": False, "max_model_len": 4097, "max_num_batched_tokens": 4097}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"max_input_len": 5}, "max_input_len: SGLang limits input and output together"),
     ("sglang", {"data_parallel_size": 2, "nnodes": 2}, "SGLang runs whole data-parallel ranks on one node only"),
@@ -273,6 +275,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("tgi", {"dtype": "float16", "quantization": "awq"}, "dtype: TGI refuses it together with quantization"),
     ("tgi", {"quantization": "exl2", "tensor_parallel_size": 2}, "exl2 cannot be sharded"),
     ("tgi", {"max_input_len": 9, "max_model_len": 9}, "max_input_len: 9 must be below max_model_len (9)"),
+    ("tgi", WHOLE_PROMPTS | {"max_num_batched_tokens": 4095}, "4095 must hold a whole prompt (4096)"),
+    ("tgi", WHOLE_PROMPTS | {"max_input_len": 4098, "max_model_len": 5000}, "4097 must hold a whole prompt (4098)"),
     ("tgi", {"max_num_queued_reqs": 0}, "0 would refuse every request"),
     (
         "tgi",
@@ -315,6 +319,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "given", "sentence"), REFUSED)
 def test_what_an_engine_cannot_do_is_refused_with_the_reason(name: str, given: dict[str, Any], sentence: str) -> None:
     assert sentence in "\n".join(ENGINES[name].problems(settings(name, **given), H100))
+
+
+def test_tgi_splits_prompts_or_has_batches_that_hold_the_longest() -> None:
+    for given in (WHOLE_PROMPTS | {"max_num_batched_tokens": 4096}, WHOLE_PROMPTS | {"enable_chunked_prefill": True}):
+        assert ENGINES["tgi"].problems(settings("tgi", **given), H100) == []
 
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 1}
