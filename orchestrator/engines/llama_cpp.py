@@ -155,7 +155,7 @@ ENGINE = Engine(
     },
     reserved=(
         *("--host", "--port", "--api-key", "--api-key-file", "--model", "-m", "-hf", "--hf-repo", "--metrics"),
-        *("--fit", "-fit", "--gpu-layers", "-ngl", "--alias", "-a"),
+        *("--fit", "-fit", "--gpu-layers", "--n-gpu-layers", "-ngl", "--alias", "-a"),
     ),
     aliases={
         "-c": "the fields max_model_len and max_num_seqs",
@@ -163,7 +163,7 @@ ENGINE = Engine(
         **dict.fromkeys(("--threads", "-t"), "the key cpus_per_device of the hardware"),
         **dict.fromkeys(("-b", "-ub"), "the field max_num_batched_tokens"),
         **dict.fromkeys(("-ctk", "-ctv"), "the field kv_cache_dtype"),
-        "-md": "the field speculative",
+        **dict.fromkeys(("--model-draft", "-md"), "the field speculative"),
     },
     words={
         "kv_cache_dtype": {

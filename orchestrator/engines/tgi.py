@@ -141,6 +141,7 @@ ENGINE = Engine(
         *("--model-id", "--hostname", "--port", "--api-key", "--sharded"),
         *("--prometheus-port", "--shard-uds-path", "--master-addr", "--master-port", "--usage-stats"),
     ),
+    aliases={"--max-input-length": "the field max_input_len"},
     drafts=Drafts(("ngram", "medusa")),
     on_cpus=True,
     on_amd=True,

@@ -214,7 +214,7 @@ ENGINE = Engine(
         "-dp": "the field data_parallel_size",
         "-ep": "the field enable_expert_parallel",
         "-q": "the field quantization",
-        "-sc": "the field speculative",
+        **dict.fromkeys(("-sc", "--spec-method", "--spec-model", "--spec-tokens"), "the field speculative"),
         "--device-memory-utilization": "the field gpu_memory_utilization",
     },
     drafts=Drafts(

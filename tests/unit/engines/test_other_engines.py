@@ -311,6 +311,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama_cpp", {"kv_cache_tokens": 9}, "max_num_seqs slots of max_model_len tokens; give these"),
     ("llama_cpp", {}, "max_model_len: llama.cpp cuts its KV cache into max_num_seqs slots; give the length of one"),
     ("llama_cpp", {"extra_args": {"-t": 2}}, "-t is set by the key cpus_per_device of the hardware"),
+    ("llama_cpp", {"extra_args": {"--model-draft": "/d"}}, "--model-draft is set by the field speculative"),
+    ("llama_cpp", {"extra_args": {"--n-gpu-layers": 9}}, "--n-gpu-layers is set by this program"),
+    ("vllm", {"extra_args": {"--spec-method": "ngram"}}, "--spec-method is set by the field speculative"),
+    ("vllm", {"extra_args": {"--spec-model": "/d"}}, "--spec-model is set by the field speculative"),
+    ("vllm", {"extra_args": {"--spec-tokens": 5}}, "--spec-tokens is set by the field speculative"),
+    ("tgi", {"extra_args": {"--max-input-length": 5}}, "--max-input-length is set by the field max_input_len"),
     ("llama_cpp", {"extra_args": {"-np": 2}}, "-np is set by the field max_num_seqs"),
     ("llama_cpp", {"speculative": {"method": "suffix", "num_speculative_tokens": 1}}, "llama.cpp has no method suffix"),
 ]
