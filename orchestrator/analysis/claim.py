@@ -1,10 +1,11 @@
 """The capacity that probes show: the highest load at which a tier of limits holds, with bounds, for any limits.
 
 Of every level the evidence of all its probes is taken together (``analysis/probe.py``). A level is *shown to hold* or
-*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. It fails, too, where two probes
-mostly miss; a short one may have met one long run of misses. What is claimed was shown to hold once more by the probes
-after those, each with a seed of its own: the first ones were why it was chosen. How long runs of misses are is learned
-from all levels that are near the target.
+*shown to fail* where that evidence says so with 95 % confidence, and is undecided else. One long run of misses comes at
+levels that hold, too: a level fails by 20 independent requests, or where it is far below the target and so were two
+probes by themselves, one of them at that level and the other at that one or lower. What is claimed was shown to hold
+once more by the probes after those, each with a seed of its own: the first ones were why it was chosen. How long runs
+of misses are is learned from all levels that are near the target.
 
 ``low`` and ``high`` bound the capacity: the highest level that is shown to hold below the lowest one that is shown to
 fail. A probe that was saturated, or ended before its time because it failed, never shows that a level holds.
@@ -24,12 +25,14 @@ from orchestrator.analysis.next_level import PRECISION, Known, falling
 from orchestrator.analysis.probe import (
     ALPHA,
     CONFIRM_ALPHA,
+    FAR_BELOW,
     FEWEST,
     PRIOR_EFFECT,
     Evidence,
     Outcome,
     design_effect,
     evidence,
+    far_below,
     runs_of_misses,
     together,
 )
@@ -74,7 +77,7 @@ class AtLevel:
     test that is worst off, scaled to the target of the first; None where no probe has figures. ``whole``: probes
     that ran their time. ``blocked``: it cannot be measured, by clients that are too slow (``client_bound``) or whatever
     made its probes invalid. ``collapsed``: not even half of the target was met. ``usual_effect``: the design effect
-    that was learned.
+    that was learned. ``far_below``: all its requests are, and those of some probe by itself (``analysis/probe.py``).
     """
 
     level: float
@@ -90,6 +93,7 @@ class AtLevel:
     collapsed: bool
     usual_effect: float
     start: int = 0
+    far_below: bool = False
 
     def lean(self, holds: bool) -> float:
         """Evidence so far (a logarithm) that it holds, or that it fails; 0 where a verdict says it."""
@@ -179,14 +183,24 @@ def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLeve
     again = any(one.start for some in by_level.values() for one in some)
     slow = sorted(level for level, some in by_level.items() for one in some if one.shows == "client_bound")
     too_slow = slow[-MOST_INVALID] if len(slow) >= MOST_INVALID else 0.0
-    return [_at_level(level, by_level[level], asked, again, level <= too_slow) for level in sorted(by_level)]
+    levels, lower = list[AtLevel](), False
+    for level in sorted(by_level):
+        levels.append(_at_level(level, by_level[level], asked, again, level <= too_slow, lower))
+        lower = levels[-1].verdict != "holds" and (lower or levels[-1].far_below)
+    return levels
 
 
 def _at_level(
-    level: float, probes: Sequence[Probed], asked: Sequence[tuple[int, float, float]], again: bool, slow: bool
+    level: float,
+    probes: Sequence[Probed],
+    asked: Sequence[tuple[int, float, float]],
+    again: bool,
+    slow: bool,
+    lower: bool,
 ) -> AtLevel:
     """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this level or above it, as
-    many probes were slowed down by clients as give a level up; one of them is then enough here."""
+    many probes were slowed down by clients as give a level up; one of them is then enough here. ``lower``: a
+    lower level is far below the target, and none in between holds."""
     full = [one for one in probes if one.shows == "all"]
     some = [one for one in probes if one.shows in ("all", "misses", "diverged", "interrupted")]
 
@@ -200,9 +214,9 @@ def _at_level(
     flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
     met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
     targets = [target for _, target, _ in asked]
-    collapsed = any(one < COLLAPSED * of * requests for one, of in zip(met, targets, strict=True))
-    brief = len(flags[0]) < 2 and not any(one.whole for one in some)  # that may have been one run of misses
-    hopeless = collapsed and requests >= FEWEST and not brief
+    worst = min(one.share / of for one, of in zip(misses, targets, strict=True))
+    apart = sum(any(far_below(one.met[test], target) for test, target, _ in asked) for one in some)
+    hopeless = worst < FAR_BELOW and apart > 0 and apart + lower > 1
     hopeless |= [one.shows for one in some if not one.whole].count("diverged") > 1
     if hopeless or any(one.shows == "fails" for one in probes) or "fails" in [one.verdict() for one in misses]:
         verdict = "fails"
@@ -224,7 +238,8 @@ def _at_level(
         client_bound=client_bound,
         usual_effect=max(prior for _, _, prior in asked),
         start=max((one.start for one in full), default=0),
-        collapsed=collapsed,
+        collapsed=bool(requests) and worst < COLLAPSED,
+        far_below=apart > 0 and worst < FAR_BELOW,
     )
 
 

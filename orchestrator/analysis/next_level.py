@@ -196,12 +196,13 @@ class Known:
             further = max(further, max(tried) + 1) if up else max(1.0, min(further, min(tried) - 1))
         lowest = self.levels[0]
         pointless = (lowest.blocked and not lowest.client_bound) or 0 < lowest.requests < FEWEST
-        if not up and lowest.verdict is None and pointless:
-            young = (
-                not lowest.blocked and not lowest.whole and lowest.probes < FIRST_EFFORT.repeats
-            )  # its search was over
-            return lowest.level if young else None
-        return further if further not in tried and LOWEST < further < HIGHEST else None
+        ends = not up and lowest.verdict is None and pointless
+        if not ends and further not in tried and LOWEST < further < HIGHEST:
+            return further
+        # nothing is lower: levels that one probe did not decide, because it was short or alone
+        undecided = (one for one in self.levels if one.verdict is None and one.level < self._ceiling)
+        again = (one for one in undecided if not one.whole or one.requests >= FEWEST)
+        return next((one.level for one in again if not up and one.probes < FIRST_EFFORT.repeats), None)
 
     def _inside(self, confirms_last: bool, left_s: float, effort: Effort) -> float | None:
         """The level, between what is held and what fails, whose verdict narrows that bracket most for its load.

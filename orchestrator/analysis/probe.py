@@ -41,6 +41,7 @@ MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
 FEWEST = 30  # requests that a verdict rests on: two slow ones of a cold engine are none
 FEWEST_TO_FAIL = 20.0  # independent ones that "fails" rests on: one long run of misses comes at good levels, too
+FAR_BELOW = 0.7  # times the target: two probes that began apart and fell so far show that a level fails
 LOOK_S, LOOK_SHARE = 0.5, 0.1  # between two looks at a running probe, or so much of how long it runs
 NEEDED = -np.log(ALPHA) + 2.0  # evidence that is expected at the end of a probe; what the mixture costs is in it
 PATIENT = 4.0  # parts of the expected requests after which a probe may be found to take far more than expected
@@ -65,7 +66,8 @@ class Evidence:
         """None: undecided, more requests would tell. ``to_hold``: ``alpha`` of "holds", where it is another."""
         if self.holds >= -np.log(alpha if to_hold is None else to_hold):
             return "holds"
-        return "fails" if self.fails >= -np.log(alpha) and self.effective >= FEWEST_TO_FAIL else None
+        enough = self.effective >= FEWEST_TO_FAIL or np.isinf(self.fails)
+        return "fails" if self.fails >= -np.log(alpha) and enough else None
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
@@ -118,6 +120,12 @@ def design_effect(runs: Sequence[Bools]) -> float:
         found = max(found, spread / (count * share * (1 - share)))
         batches *= 2
     return found
+
+
+def far_below(met: Bools, target: float) -> bool:
+    """Whether so many requests of a probe miss that another probe tells sooner than the rest of this one whether that
+    was one long run of misses."""
+    return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
 
 
 def runs_of_misses(runs: Sequence[Bools]) -> int:
@@ -183,6 +191,8 @@ class Probe:
             judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
             shown = evidence([met[judged, column]], float(target), self._prior)
             verdict, least = shown.verdict(self._alpha, self._to_hold), min(least, shown.effective)
+            if far_below(met[judged, column], float(target)):
+                verdict = "fails"
             if begin is None or shown.requests < FEWEST or (verdict == "holds" and saturated):
                 verdict = None  # cold starts and the burst that begins a closed loop are not the level
             if verdict is None:

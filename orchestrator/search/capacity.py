@@ -122,7 +122,8 @@ class Capacity:
     @property
     def prior_effect(self) -> float:
         """Of the next probe (``analysis/probe.py: Probe``)."""
-        return max(tier.prior_effect for tier in self._tiers)
+        level = self.ask()
+        return max(tier.prior_effect(level.value) for tier in self._tiers) if level is not None else 1.0
 
     @property
     def expected(self) -> float:
@@ -201,7 +202,9 @@ class Tier:
         """Of the bracket: how little is known."""
         return self.claim.high / max(self.claim.low, LOWEST)
 
-    @property
-    def prior_effect(self) -> float:
-        """None while it shall only be known whether to go up or down; then what was learned."""
-        return 1.0 if self.known.screening or not self.claim.levels else self.claim.levels[0].usual_effect
+    def prior_effect(self, level: float) -> float:
+        """None for the first probe of a level while it shall only be known whether to go up or down; then what was
+        learned."""
+        levels = self.claim.levels
+        first = self.known.screening and all(one.level != level for one in levels)
+        return 1.0 if first or not levels else levels[0].usual_effect

@@ -159,6 +159,14 @@ def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
     assert verdicts == ("holds",)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(share: float) -> None:
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]], prior_effect=20.0)
+    due = np.arange(60.0)
+    probe.tell(due, due + 0.2, rng.random((60, 1)) < share)
+    assert probe.look(60.0, np.zeros(0), np.zeros((0, 1), bool)) == ("fails",)
+
+
 @pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
 def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(share: float, longer: bool) -> None:
     rng, probe = np.random.default_rng(3), Probe([[TARGET]], prior_effect=1.0, expected=300.0)

@@ -141,7 +141,7 @@ def last_claims(world: World) -> dict[str, dict[str, Any]]:
 def test_it_ends_with_a_claim_below_the_capacity_and_a_level_that_fails_above_it(tmp_path: Path) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
-    text = text.replace("duration: 60s", "duration: 60s, precision: 0.25")
+    text = text.replace("duration: 60s", "duration: 60s, precision: 0.3")
     report = sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
     found = last_claims(world)["fast"]
     assert (report.counts.failed, steps(world)["start"]) == (0, 1)
@@ -160,7 +160,7 @@ def test_what_is_stored_is_judged_at_the_precision_of_the_search(tmp_path: Path,
     sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
     told, experiment = last_claims(world)["fast"], Experiment(store)
     assert told["status"] in (("unresolved",) if precision < 0.1 else ("converged", "cliff"))
-    assert (told["high"] / told["claim"] > 1.25) == (precision == 0.5)
+    assert (told["high"] / told["claim"] > 1.3) == (precision == 0.5)
     (found,) = capacity_documents(experiment, experiment.points(*experiment.slos).current, experiment.slos)
     assert [found[name] for name in ("claim", "high", "status")] == [told[name] for name in ("claim", "high", "status")]
 

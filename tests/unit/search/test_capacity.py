@@ -134,10 +134,45 @@ def test_one_long_run_of_misses_fails_no_level_and_two_probes_that_mostly_miss_d
         ([Probed(8.0, flags(0.99)), burst], "holds"),
         ([Probed(8.0, flags(0.96)), burst, burst], None),
         ([burst, burst], "fails"),
+        ([Probed(8.0, (np.ones(20, bool),), whole=False), burst], None),
+        ([Probed(8.0, (np.arange(30) > 15,))], None),
         ([Probed(8.0, flags(0.6, 400), "misses", whole=False)], "fails"),
     ):
         (level,) = at_levels(probes, [TARGET])
         assert level.verdict == verdict
+
+
+def test_a_probe_far_below_the_target_is_borne_out_by_one_at_a_lower_level() -> None:
+    brief = [Probed(level, (np.arange(31) > 20,), "misses", whole=False) for level in (4.0, 8.0, 16.0)]
+    assert [one.verdict for one in at_levels(brief, [TARGET])] == [None, "fails", "fails"]
+    held = [brief[0], Probed(6.0, flags(0.99)), brief[1]]
+    assert [one.verdict for one in at_levels(held, [TARGET])] == [None, "holds", None]
+
+
+@pytest.mark.parametrize("whole_numbers", [False, True])
+@pytest.mark.parametrize("guess", [None, 3.0])
+def test_nothing_holds_where_brief_probes_miss_all_the_way_down(whole_numbers: bool, guess: float | None) -> None:
+    tier = Tier(whole_numbers, SLO)
+    for _ in range(MOST_PROBES):
+        if (level := tier.known.wanted(guess)) is None:
+            break
+        count = 31 if whole_numbers else min(31, int(600 * level))
+        tier.tell(Probed(level, flags(0.2, count), "misses" if count == 31 else "all", whole=count < 31))
+    assert tier.claim.status == "nothing_holds"
+    assert tier.claim.high <= (1 if whole_numbers else 0.11)
+
+
+def test_the_first_probe_of_a_level_alone_says_only_whether_to_go_up_or_down() -> None:
+    """Others of it are to decide it: their runs of misses count."""
+    tier = Tier(False, SLO)
+    assert tier.prior_effect(16.0) == 1.0
+    tier.tell(Probed(16.0, flags(0.8, 40), "misses", whole=False))
+    assert tier.claim.levels[0].verdict is None
+    assert (tier.prior_effect(16.0), tier.prior_effect(8.0)) == (tier.claim.levels[0].usual_effect, 1.0)
+
+
+def test_one_miss_shows_that_not_every_request_meets_the_limits() -> None:
+    assert at_levels([Probed(8.0, (np.arange(12) > 0,))], [1.0])[0].verdict == "fails"
 
 
 def test_fresh_probes_confirm_with_less_evidence_than_shows_a_level_to_hold() -> None:
