@@ -155,9 +155,9 @@ def test_who_gives_way_waits_for_the_risky_ones_too(tmp_path: Path) -> None:
 
 
 def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: Path) -> None:
-    plan = racing(", objective: deployment", "{tensor_parallel_size: 8, max_num_seqs: 8}, {max_num_seqs: 4}")
+    plan = racing(", objective: deployment", "{tensor_parallel_size: 8, max_num_seqs: 16}, {max_num_seqs: 4}")
     store, beaten = Store.open(str(tmp_path), "x"), plan.deployments[1].label
-    assert sweep(world_of(), plan, store, interrupt_s=260.0).interrupted
+    assert sweep(world_of(), plan, store, interrupt_s=200.0).interrupted
     assert capacities(store).count("outraced") == 1
     world = world_of([node("a", gpus=1)])  # nothing holds the leader any more
     sweep(world, plan, store)
