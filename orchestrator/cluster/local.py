@@ -61,11 +61,11 @@ class LocalCluster:
 
     @cached_property
     def _gpus(self) -> tuple[str, ...]:
-        """Indices of this machine's GPUs, or those in CUDA_VISIBLE_DEVICES. Not looked up by the load command."""
+        """Indices of this machine's GPUs, or those that a variable names. Not looked up by the load command."""
         from orchestrator.cluster.engine_host import assigned_gpus
         from orchestrator.telemetry.gpus import gpus
 
-        if "CUDA_VISIBLE_DEVICES" in os.environ:
+        if {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"} & os.environ.keys():
             return assigned_gpus()
         return tuple(str(gpu.index) for gpu in gpus())
 

@@ -37,6 +37,15 @@ from orchestrator.spec.settings import EngineSettings
 from tests.unit.results.builders import events
 
 
+@pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
+def test_the_local_machine_has_the_gpus_that_a_vendors_variable_names(
+    variable: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(f"{other}_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv(f"{variable}_VISIBLE_DEVICES", "2,0,5")
+    assert [machine.gpus for machine in LocalCluster(None).machines()] == [3]
+
+
 def test_of_a_long_log_the_start_and_the_end_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     lines = [f"line {number}" for number in range(1000)]
