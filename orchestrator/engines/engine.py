@@ -129,6 +129,7 @@ class ModelRules:
     heads_divisible: bool = True  # attention heads and widths must be divisible by tensor parallelism
     repeats_kv_heads: bool = True  # KV heads are repeated if there are fewer than ranks
     experts_divisible: bool = True  # experts must be divisible by expert parallelism
+    experts_span_nodes: bool = False  # data-parallel ranks span nodes of models with experts only
     partition_variable: str | None = None  # environment variable with the layers of each pipeline stage
     refuses_longer: bool = False  # refuses a max_model_len beyond the model's positions
     longer_variable: str | None = None  # environment variable that, set to 1, allows it

@@ -146,11 +146,6 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             f"data_parallel_size: {size} ranks cannot be divided over {nnodes} nodes; vLLM takes whole ranks on a node "
             "or whole nodes for a rank"
         )
-    elif 1 < size < nnodes and not settings.enable_expert_parallel:
-        yield (
-            "data_parallel_size: ranks that span nodes are for mixtures of experts (all ranks of a dense model would "
-            "meet at one address in vLLM); set enable_expert_parallel: true, or use replicas"
-        )
     if settings.quantization in ("gguf", "bitsandbytes"):
         yield f"quantization: {settings.quantization} is no longer part of vLLM (removed by 0.32)"
     if settings.quantization == "int8":
@@ -233,6 +228,7 @@ ENGINE = Engine(
     follower_grace_s=0.5,  # on SIGTERM a follower only waits 10 s for its worker and then kills it
     rules=ModelRules(
         experts_divisible=False,
+        experts_span_nodes=True,
         partition_variable="VLLM_PP_LAYER_PARTITION",
         refuses_longer=True,
         keeps_block=True,

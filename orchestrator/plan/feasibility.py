@@ -185,6 +185,9 @@ def _experts(case: Case) -> Found:
     experts, spread = case.facts.shape.num_experts, expert_parallel_size(case.settings)
     if case.copies > 1 and experts:
         yield "fits", f"{case.copies} copies of all experts: only enable_expert_parallel divides them in this engine"
+    if case.rules.experts_span_nodes and 1 < case.settings.data_parallel_size < case.settings.nnodes and not experts:
+        sentence = "data_parallel_size: ranks of a model without experts would meet at one address; use replicas"
+        yield "impossible" if case.facts.counted else "risky", sentence
     if case.settings.enable_expert_parallel and not experts:
         yield "impossible", "enable_expert_parallel: the model has no experts"
     elif experts and experts % spread:

@@ -206,10 +206,6 @@ def test_the_users_environment_wins() -> None:
             {"data_parallel_size": 3, "tensor_parallel_size": 2, "nnodes": 2},
             "vLLM takes whole ranks on a node or whole nodes for a rank",
         ),
-        (
-            {"data_parallel_size": 2, "tensor_parallel_size": 16, "nnodes": 4},
-            "ranks that span nodes are for mixtures of experts",
-        ),
         ({"extra_args": {"-dpl": 2}}, "-dpl is set by this program"),
         ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "uni runs one rank"),
         ({"quantization": "gguf"}, "quantization: gguf is no longer part of vLLM"),

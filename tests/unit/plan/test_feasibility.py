@@ -437,6 +437,16 @@ def test_experts_that_do_not_divide_are_a_risk_only_where_the_engine_needs_it() 
     assert judge(MIXTRAL, CPU, **three, engine="sglang").status == "risky"
 
 
+def test_data_parallel_ranks_of_vllm_span_nodes_if_the_model_has_experts() -> None:
+    spans: dict[str, Any] = {"tensor_parallel_size": 16, "data_parallel_size": 2, "nnodes": 4}
+    verdict = judge(LLAMA_70B, **spans)
+    assert verdict.status == "impossible" and "would meet at one address" in verdict.reasons[0]
+    assert "one address" not in "".join(judge(DEEPSEEK, **spans).reasons)
+    assert judge(LLAMA_70B, **spans | {"nnodes": 2, "tensor_parallel_size": 8}).status == "fits", (
+        "whole ranks on a node"
+    )
+
+
 def test_a_draft_model_must_speak_the_same_vocabulary() -> None:
     speculative = Speculative(method="draft_model", num_speculative_tokens=3, model="draft")
     settings = EngineSettings(
