@@ -16,6 +16,7 @@ from orchestrator.engines.ownership import FileLock, forget, is_abandoned, is_he
 from orchestrator.engines.reaper import Leftover
 from orchestrator.engines.shared_memory import mapped
 from orchestrator.errors import OrchestratorError
+from tests.harness import wait_for
 
 
 def test_a_lease_is_held_until_it_is_released(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_engines_their_guards_and_what_docker_runs_for_them_are_a_launchs(
     try:
         assert parent.stdout is not None
         parent.stdout.readline()
-        (child,) = (process.pid for process, _ in ownership.tagged(tags))
+        (child,) = wait_for(lambda: [process.pid for process, _ in ownership.tagged(tags)], 10.0, "the engine")
         assert reaper.processes_of({"held"}) == {parent.pid, child}
         assert reaper.processes_of({"held"}, in_docker=True) == {parent.pid, child, 4711}
         assert reaper.processes_of({"another"}, in_docker=True) == set()
