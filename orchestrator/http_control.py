@@ -24,11 +24,19 @@ LIMIT_BYTES = 16 * 2**20  # /metrics of a large deployment has 1 MB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why."""
+    """One HTTP answer. ``status`` 0: nobody answered, ``error`` says why. ``location``: where a redirect points."""
 
     status: int
     body: bytes = b""
     error: str = ""
+    location: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """``HTTP 401``, ``HTTP 302, it is at URL``, or why nobody answered."""
+        if not self.status:
+            return self.error
+        return f"HTTP {self.status}, it is at {self.location}" if self.location else f"HTTP {self.status}"
 
     def json(self) -> Any:
         """The body's value; None when it is not JSON."""
@@ -69,7 +77,7 @@ def ask(
         return Answer(0, error=f"it answers with more than {LIMIT_BYTES} bytes")
     if response.length:
         return Answer(0, error=f"its answer ends {response.length} bytes early")
-    return Answer(response.status, body)
+    return Answer(response.status, body, location=response.headers.get("location", ""))
 
 
 def tls_context(verify: bool = True) -> ssl.SSLContext:

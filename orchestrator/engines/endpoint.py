@@ -1,16 +1,18 @@
 """A server that already runs somewhere: it is never launched, stopped or reset.
 
-Requests use what most servers understand: text prompts, ``ignore_eos``, and usage at the end of a stream.
+Requests use what most servers understand: text prompts, ``ignore_eos``, and usage at the end of a stream. The one
+exception is a cache_salt, without which repeated prompts would be answered from the prefix cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from orchestrator.engines import vllm
+from orchestrator.engines import ENGINES, vllm
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine
-from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, openai
+from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
 
@@ -25,6 +27,16 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
     return settings.served_model_name or settings.model
+
+
+def with_salt(dialect: Dialect, owner: str, settings: EngineSettings) -> Dialect:
+    """A copy for requests with a cache_salt, if ``owner`` is an engine that takes one in this API.
+
+    ``owner``: ``owned_by`` of the model in the server's /v1/models. A salt of the user's own stays.
+    """
+    own = ENGINES[owner].dialects(settings).values() if owner in ENGINES else ()
+    takes = any(one.cache_salt for one in own if one.wire == dialect.wire)
+    return replace(dialect, cache_salt=True) if takes and "cache_salt" not in dialect.extra_body else dialect
 
 
 ENGINE = Engine(

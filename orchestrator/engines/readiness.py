@@ -84,8 +84,7 @@ def wait_ready(
             last_log, last_change = log, clock()
         waited_s, silent_s = clock() - started, clock() - last_change
         if waited_s >= timeout_s:
-            text = f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
-            raise watch.failed(FailureKind.NEVER_READY, text)
+            raise watch.failed(FailureKind.NEVER_READY, watch.never_ready(waited_s))
         if expected.process is not None and silent_s >= silence_s:
             text = f"the engine hangs: not ready, and its log has been silent for {silent_s:.0f} s"
             raise watch.failed(FailureKind.SILENT, text)
@@ -117,14 +116,23 @@ class _Watch:
         self._base_url, self._ask = expected.base_url.rstrip("/"), ask
         self._last_words = LastWords(self.engine.log, clock)
         self.loading = False  # as the server says
+        self._said = Answer(0)  # the last answer whether it is ready
 
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
         """The server's answer with its key hidden, since parts of answers are stored with the launch."""
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
-        return replace(answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode())
+        body, location = (
+            hidden(text, [self.api_key]) for text in (answer.body.decode(errors="replace"), answer.location)
+        )
+        return replace(answer, body=body.encode(), location=location)
 
     def log(self, lines: int = LOG_LINES) -> str:
         return self.process.log_tail(lines) if self.process else ""
+
+    def never_ready(self, waited_s: float) -> str:
+        if self.process is not None:
+            return f"the engine was not ready after {waited_s:.0f} s (startup_timeout_s)"
+        return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
         return EngineFailure(Failure(kind, sentence, self.log(TAIL_LINES)))
@@ -135,7 +143,7 @@ class _Watch:
             status = self.process.poll()
             if status is not None or self._last_words.spoken("start", self.process.news()):
                 raise self._died(status)
-        answer = self.ask(self.engine.ready_path)
+        answer = self._said = self.ask(self.engine.ready_path)
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
@@ -154,6 +162,8 @@ class _Watch:
             reported["vocab_size"] = size
         if isinstance(length := card.get("max_model_len"), int):
             reported["max_model_len"] = length
+        if self.process is None and isinstance(owner := card.get("owned_by"), str):
+            reported["owned_by"] = owner
         return Ready(reported | {"proofs": " ".join(proofs)}, self._version(reported))
 
     def _died(self, status: int | None) -> EngineFailure:

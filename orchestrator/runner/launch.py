@@ -16,6 +16,7 @@ from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
+from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
@@ -28,6 +29,7 @@ from orchestrator.runner.admission import Need, Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
+from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
 
 if TYPE_CHECKING:
@@ -108,10 +110,17 @@ class Launch:
         engine = ENGINES[settings.engine]
         key = endpoint_key(settings)
         ready = wait_ready(Expected(engine, settings, Node(), str(settings.url), key or ""), ENDPOINT_LIMIT_S)
-        self._note(engine_reported_json=json.dumps(ready.reported), engine_version=ready.version)
+        self._reported = dict(ready.reported)
+        self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
         self._note(emulated=is_emulator(ready.version))
         target = Target(str(settings.url), engine.served_name(settings, Node()), 0, key)
         return Replicas((), (target,), cache_of(settings), self._vocab_size())
+
+    def dialect(self, api: str) -> Dialect:
+        """How one of its APIs is asked, now that it serves: an endpoint says whose it is."""
+        settings = self._deployment.settings
+        dialect = ENGINES[settings.engine].dialect(settings, api)
+        return with_salt(dialect, str(self._reported.get("owned_by")), settings)
 
     def _place(self) -> None:
         began_s = self._clock.now_s()

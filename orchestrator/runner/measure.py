@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -213,6 +214,7 @@ class Measurer:
     keeps: bool = False
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
+    salts: bool = True  # requests may carry a cache_salt; first_answers finds out
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # set if its nodes will go within needs_s
 
     def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
@@ -239,10 +241,14 @@ class Measurer:
         None when a client was lost or the point cannot be run: the first point will fail in the same way.
         """
         self.tell(Phase(self.label, "answers"))
+        salting = (True, False) if point.dialect.cache_salt else (True,)
         try:
-            loaded = self.load_once(fixed_prompts(point, logprobs=True), lead_s=0.0, store=False)
-            if loaded.ended is None and set(loaded.requests["error_class"].to_pylist()) == {ErrorClass.HTTP_4XX}:
-                loaded = self.load_once(fixed_prompts(point, logprobs=False), lead_s=0.0, store=False)
+            for salts, logprobs in itertools.product(salting, (True, False)):
+                asked = point if salts else replace(point, dialect=point.dialect.unsalted())
+                loaded = self.load_once(fixed_prompts(asked, logprobs), lead_s=0.0, store=False)
+                if loaded.ended is not None or set(loaded.requests["error_class"].to_pylist()) != {ErrorClass.HTTP_4XX}:
+                    self.salts = salts
+                    break
         except (InputError, ClientLost):
             return None
         lost = loaded.ended is not None and loaded.ended.kind is FailureKind.CLIENT_LOST

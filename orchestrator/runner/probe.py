@@ -61,14 +61,11 @@ def dialects(api: str) -> list[Dialect]:
 
 
 def salted_first(candidates: Sequence[Dialect], owner: str, settings: EngineSettings) -> list[Dialect]:
-    """Before the candidates the same ones with a cache_salt, where an engine says that it owns the endpoint's models
-    and takes one. A salt of the user's own stays."""
-    from orchestrator.engines import ENGINES
+    """Before the candidates the same ones with a cache_salt, where ``with_salt`` gives them one."""
+    from orchestrator.engines.endpoint import with_salt
 
-    own = ENGINES[owner].dialects(settings).values() if owner in ENGINES else ()
-    takes = {one.wire for one in own if one.cache_salt}
-    able = [one for one in candidates if one.wire in takes and "cache_salt" not in one.extra_body]
-    return [*(replace(one, cache_salt=True) for one in able), *candidates]
+    salted = [with_salt(one, owner, settings) for one in candidates]
+    return [*(one for one, plain in zip(salted, candidates, strict=True) if one != plain), *candidates]
 
 
 def list_models(target: Target) -> dict[str, str] | None:
@@ -84,6 +81,8 @@ def list_models(target: Target) -> dict[str, str] | None:
         raise InputError(f"no server answers at {target.url}: {said}; {hint}")
     if answer.status in (401, 403):
         raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
+    if answer.location and not target.model:  # with one, the trial request will tell
+        raise InputError(f"{target.url} does not list its models: {answer.outcome}; give that URL")
     return _models(answer) if answer.status == 200 else None
 
 
@@ -129,7 +128,8 @@ def _ask(target: Target, path: str) -> Answer:
     url = target.url.rstrip("/") + path
     answer = ask(url, api_key=target.api_key or "", more_headers=target.headers, verify_tls=target.verify_tls)
     body = hidden(answer.body.decode(errors="replace"), target.secrets).encode()
-    return replace(answer, body=body, error=redacted(answer.error, target.secrets))
+    error, location = (redacted(text, target.secrets) for text in (answer.error, answer.location))
+    return replace(answer, body=body, error=error, location=location)
 
 
 def _try(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.analysis.answers import broken
-from orchestrator.engines import ENGINES
 from orchestrator.errors import (
     Failure,
     FailureClass,
@@ -31,7 +30,6 @@ from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
 from orchestrator.runner.measure import Attempt, Loaded, Measurer
-from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.todo import START, Todo, expected_s
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.search.base import claim_document
@@ -121,7 +119,7 @@ class LaunchRun:
         """Measure point after point until nothing is left for this start or the engine is gone; why it is gone."""
         if (found := self._todo.next()) is None:
             return None
-        asked = self._load_point(measurer.replicas, *found)
+        asked = self._load_point(measurer, *found)
         first = self._first_answers(measurer, asked)
         if first is not None and first.ended is not None:
             return first.ended
@@ -146,7 +144,7 @@ class LaunchRun:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
-            load = replace(self._load_point(measurer.replicas, point, measurement), count_text=count_text)
+            load = replace(self._load_point(measurer, point, measurement), count_text=count_text)
             attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
@@ -186,12 +184,13 @@ class LaunchRun:
             for one in replies
         ]
 
-    def _load_point(self, replicas: Replicas, point: Point, measurement: Measurement) -> LoadPoint:
+    def _load_point(self, measurer: Measurer, point: Point, measurement: Measurement) -> LoadPoint:
         """The point as clients load it."""
-        settings, attempt_id = self._deployment.settings, new_ulid()
+        settings, replicas, attempt_id = self._deployment.settings, measurer.replicas, new_ulid()
+        dialect = self._launch.dialect(point.workload.api)
         return LoadPoint(
             targets=replicas.targets,
-            dialect=ENGINES[settings.engine].dialect(settings, point.workload.api).salted(attempt_id),
+            dialect=dialect.salted(attempt_id) if measurer.salts else dialect.unsalted(),
             **point.load_rules(),
             seed=measurement.tried(self._todo.tries(measurement.measurement_id)).seed,
             tokenizer=settings.tokenizer or settings.model,  # each client looks it up on its own node

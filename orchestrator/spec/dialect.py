@@ -38,6 +38,11 @@ class Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
         return replace(self, extra_body=self.extra_body | {"cache_salt": salt}) if self.cache_salt else self
 
+    def unsalted(self) -> Dialect:
+        """A copy without ``cache_salt``."""
+        body = {name: value for name, value in self.extra_body.items() if name != "cache_salt"}
+        return replace(self, cache_salt=False, extra_body=body)
+
     def through(self, router: Dialect) -> Dialect:
         """A copy for requests through a router: of optional features only those that the router passes on."""
         return replace(self, **{name: getattr(self, name) and getattr(router, name) for name in _NOT_EVERYWHERE})

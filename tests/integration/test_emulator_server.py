@@ -162,6 +162,7 @@ load: {levels: {concurrency: [1]}, requests: 3}
     assert (loaded.returncode, swept.returncode) == (0, 0), loaded.stderr + swept.stderr
     assert "emulated" in loaded.stdout
     assert [row["emulated"] for table in ("points", "launches") for row in rows(there, table)] == [True] * 4
+    assert [row["cache_state"] for row in rows(there, "points")] == ["salted"] * 2, "/v1/models says whose it is"
     for command, *options in (("results",), ("best", "--slo", "ttft<=9s"), ("results", "--launches")):
         assert "emulated" in orchestrator(command, str(there), *options).stdout
 

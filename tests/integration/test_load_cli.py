@@ -446,6 +446,18 @@ def test_an_endpoint_that_is_not_there_is_bad_input() -> None:
     assert "no server answers" in done.stderr
 
 
+@pytest.mark.parametrize("model", [(), ("--model", "m1")])
+def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
+    model: tuple[str, ...], refused: Callable[..., str]
+) -> None:
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 308 Moved\r\nLocation: https://elsewhere.example/\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(behave) as server:
+        said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK, *model)
+    assert "it is at https://elsewhere.example/; give that URL" in said
+
+
 @pytest.mark.parametrize(("timeout", "status"), [("1s", 2), ("600s", 0)])
 def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(timeout: str, status: int) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:

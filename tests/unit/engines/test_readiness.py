@@ -248,12 +248,28 @@ def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: 
 def test_an_endpoint_is_ready_when_it_lists_the_model() -> None:
     ready = wait(ENDPOINT, FakeServer({"/v1/models": models("acme/tiny")}), None, url="http://h")
     assert ready.reported["proofs"] == "name"
+    card = Answer(200, b'{"data": [{"id": "other", "owned_by": "x"}, {"id": "acme/tiny", "owned_by": "vllm"}]}')
+    assert wait(ENDPOINT, FakeServer({"/v1/models": card}), None, url="http://h").reported["owned_by"] == "vllm"
 
 
 def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
     failure = failed(ENDPOINT, FakeServer({"/v1/models": models("other")}), None, url="http://h")
     assert failure.failure_class is FailureClass.BAD_CONFIG
     assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(0, error="[Errno 111] Connection refused"), "[Errno 111] Connection refused"),
+        (Answer(401), "HTTP 401"),
+        (Answer(307, location=f"https://h/login?key={KEY}"), "HTTP 307, it is at https://h/login?key=***"),
+    ],
+)
+def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(answer: Answer, said: str) -> None:
+    failure = failed(ENDPOINT, FakeServer({"/v1/models": answer}, open_to_all="/"), None, url="http://h")
+    assert failure.kind == "never_ready"
+    assert failure.sentence == f"the endpoint did not list its models within 60 s: {said}"
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{", '{"data": 3}', '{"data": [1]}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -222,6 +223,25 @@ def test_who_refuses_log_probabilities_is_asked_without() -> None:
     world = world_of(fails={"first": ["refused", None]})
     assert measurer(world).first_answers(load_point()) is not None
     assert [one.dialect.logprobs for one in world.firsts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "salts"),
+    [
+        ([None], [(True, True)], True),
+        (["refused", None], [(True, True), (True, False)], True),
+        (["refused", "refused", None], [(True, True), (True, False), (False, True)], False),
+        (["refused"] * 4, [(True, True), (True, False), (False, True), (False, False)], True),
+    ],
+)
+def test_who_refuses_a_cache_salt_is_asked_without(
+    answers: list[Any], asked: list[tuple[bool, bool]], salts: bool
+) -> None:
+    world = world_of(fails={"first": answers})
+    with_salt = Dialect("openai_chat", "/", cache_salt=True).salted("mine")
+    assert (made := measurer(world)).first_answers(replace(load_point(), dialect=with_salt)) is not None
+    assert [("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts] == asked
+    assert made.salts == salts, "where all is refused, it is not the salt"
 
 
 def test_who_watches_hears_every_phase_and_the_death() -> None:

@@ -13,11 +13,13 @@ from orchestrator.analysis.best import best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.cluster.base import Bundle, ClientLost, Footprint, Growth, HostLost
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
+from orchestrator.runner import launch
 from orchestrator.runner import sweep as sweep_module
 from orchestrator.runner.admission import choose
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
@@ -449,6 +451,22 @@ def test_every_attempt_has_a_salt_of_its_own_where_the_api_takes_one(store: Stor
     assert [row.cache_state for row in points(store)] == ["salted", "salted"]
     assert [load.dialect.extra_body["cache_salt"] for load in world.loads] == [load.attempt_id for load in world.loads]
     assert len({load.attempt_id for load in world.loads}) == 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "refuses", "state"),
+    [("vllm", False, "salted"), ("vllm", True, "unknown"), ("llamacpp", False, "unknown"), (None, False, "unknown")],
+)
+def test_an_endpoint_gets_a_salt_where_it_says_that_an_engine_with_one_owns_its_model(
+    owner: str | None, refuses: bool, state: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"proofs": "name"} | ({"owned_by": owner} if owner else {})
+    monkeypatch.setattr(launch, "wait_ready", lambda *given: Ready(said, "1.0"))
+    world = world_of(fails={"first": ["refused", "refused", None]} if refuses else {})
+    sweep(world, plan_of("{engine: endpoint, url: 'http://h:1', hardware: null}", levels="1, 2"), store)
+    assert [row.cache_state for row in points(store)] == [state] * 2
+    salts = [load.dialect.extra_body.get("cache_salt") for load in world.loads]
+    assert salts == [load.attempt_id if state == "salted" else None for load in world.loads]
 
 
 def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(store: Store) -> None:
