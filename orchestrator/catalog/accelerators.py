@@ -115,6 +115,18 @@ def is_named(known: Accelerator, driver_name: str) -> bool:
     return mine <= theirs and not any(mine < words <= theirs for words in own.values())
 
 
+@cache
+def may_be(name: str, label: str) -> bool:
+    """Whether a node with this label (Ray's, which is coarse: ``A100``) may have an accelerator. True where nothing is
+    known of one of them.
+
+    >>> [may_be("A100-80GB", label) for label in ("A100", "A10G", "H100", "somebody's")]
+    [True, False, False, True]
+    """
+    known, vocabulary = find(name), {word for entry in _all() for word in _words(entry.name)}
+    return known is None or _words(label) & vocabulary <= _words(known.name)
+
+
 def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", name.lower()))
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from orchestrator.cluster.base import Bundle, Footprint, Machine
+from orchestrator.catalog.accelerators import may_be
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine
 from orchestrator.plan.order import place
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
@@ -45,6 +46,17 @@ class Need:
     exclusive: bool = True  # no other launch on its hosts
     endpoint: str = ""  # two launches never load the same URL at once
     gpus_per_node: int = 0  # of its hardware; 0: unknown
+    accelerator: str = ""  # that its nodes must not deny by their label; empty: any
+
+    def suits(self, machine: Machine) -> bool:
+        """Whether a machine has the labels, and no label of another accelerator."""
+        labels = machine.labels
+        return all(labels.get(key) == value for key, value in self.labels) and not self._denied(machine)
+
+    def _denied(self, machine: Machine) -> str:
+        """The machine's label of another accelerator, or nothing."""
+        label = machine.labels.get(ACCELERATOR_LABEL, "")
+        return label if self.accelerator and not may_be(self.accelerator, label) else ""
 
     def footprints(self) -> list[Footprint]:
         """One footprint per replica."""
@@ -72,11 +84,21 @@ class Need:
     def __str__(self) -> str:
         """In words, equal replicas counted."""
         counted = Counter(map(str, self.footprints()))
-        return " + ".join(one if times == 1 else f"{times} x {one}" for one, times in counted.items())
+        sizes = " + ".join(one if times == 1 else f"{times} x {one}" for one, times in counted.items())
+        kind = ", ".join(filter(None, (self.accelerator, *(f"{key}={value}" for key, value in self.labels))))
+        return f"{sizes} ({kind})" if kind else sizes
 
     def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """The footprints to ask an autoscaler for: whole nodes if it shares none, or several would go to one node."""
-        return self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
+        """The footprints to ask an autoscaler for: whole nodes if it shares none, or several would go to one node.
+
+        Nodes with another accelerator must not hold them: none would be added.
+        """
+        asked = self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
+        others = ",".join(sorted({label for one in machines if (label := self._denied(one))}))
+        if not others or ACCELERATOR_LABEL in dict(self.labels):
+            return asked
+        labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({others})"))
+        return [Footprint(one.bundles, labels) for one in asked]
 
     def least_nodes(self, machines: Sequence[Machine]) -> int:
         """How many otherwise empty nodes it takes, as far as their size is known."""
@@ -86,7 +108,7 @@ class Need:
 
     def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
         """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits."""
-        seen = [one.gpus for one in machines if one.gpus >= self.gpus and _labelled(one, self)]
+        seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)]
         gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0))
         shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
         for bundles in (self.replicas[at] for at in self.by_size()):
@@ -200,12 +222,8 @@ def _free(need: Need, machines: Sequence[Machine], running: Sequence[Running]) -
                 free[node] = free[node][0] - bundle.gpus, free[node][1] - bundle.cpus
                 if need.exclusive or launch.need.exclusive:
                     closed.add(address[node])
-    usable = (one for one in machines if one.address not in closed and _labelled(one, need))
+    usable = (one for one in machines if one.address not in closed and need.suits(one))
     return {one.node_id: free[one.node_id] for one in usable}
-
-
-def _labelled(machine: Machine, need: Need) -> bool:
-    return all(machine.labels.get(key) == value for key, value in need.labels)
 
 
 def _replica(

@@ -306,5 +306,4 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
 
 def _holds(machine: Machine, one: Deployment) -> bool:
     need = need_of(one, exclusive=False)
-    fits = machine.gpus >= need.gpus and machine.cpus >= need.cpus
-    return fits and all(machine.labels.get(name) == value for name, value in need.labels)
+    return machine.gpus >= need.gpus and machine.cpus >= need.cpus and need.suits(machine)

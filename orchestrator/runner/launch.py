@@ -52,7 +52,8 @@ def need_of(deployment: Deployment, exclusive: bool) -> Need:
         bundle = Bundle(0, 0.0) if role == ROUTER else Bundle(0 if hardware.is_cpu else devices, devices * each)
         replicas.append((bundle,) * part.nnodes)
     labels = tuple(sorted(hardware.labels.items()))
-    return Need(tuple(replicas), labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0)
+    named = "" if hardware.is_cpu or find(hardware.accelerator) is None else hardware.accelerator
+    return Need(tuple(replicas), labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0, accelerator=named)
 
 
 def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:

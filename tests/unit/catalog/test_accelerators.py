@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrator.catalog.accelerators import accelerators, find, nearest, of_hardware
+from orchestrator.catalog.accelerators import accelerators, find, may_be, nearest, of_hardware
 from orchestrator.spec.settings import Hardware
 
 
@@ -65,3 +65,21 @@ def test_a_type_the_device_has_no_units_for_runs_on_the_next_wider_ones() -> Non
     assert hopper.flops_for("fp4") == hopper.flops["fp8"]
     assert ampere.flops_for("fp8") == ampere.flops["bfloat16"]
     assert turing.flops_for("bfloat16") == turing.flops["float16"]
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        ("A100", {"A100-80GB", "A100-40GB", "A100-PCIe-80GB"}),
+        ("A100-80G", {"A100-80GB", "A100-40GB", "A100-PCIe-80GB"}),  # Ray's way to write a size
+        ("H100", {"H100-80GB", "H100-PCIe-80GB", "H100-NVL-94GB"}),
+        ("L4", {"L4-24GB"}),
+        ("RTX-PRO-6000", {"RTX-PRO-6000-96GB"}),
+        ("AMD-Instinct-MI300X-OAM", {"MI300X-192GB"}),
+        ("somebody's", set(accelerators())),
+        ("", set(accelerators())),
+    ],
+)
+def test_rays_label_leaves_open_what_it_does_not_say(label: str, names: set[str]) -> None:
+    assert {name for name in accelerators() if may_be(name, label)} == names
+    assert may_be("my-card", label), "nobody knows it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cluster.base import Bundle, Footprint, Machine
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine
 from orchestrator.plan.order import BEGUN, RISKY
 from orchestrator.runner.admission import Cost, Need, Queue, Running, Waiting, choose, fit, worth_adding
 
@@ -86,6 +86,20 @@ def test_replicas_of_one_launch_may_share_a_host_and_never_overbook_it() -> None
 def test_labels_select_nodes() -> None:
     machines = [Machine("a", "1", gpus=8, cpus=8), Machine("b", "2", gpus=8, cpus=8, labels={"accelerator": "H100"})]
     assert fit(gpu_need(8, labels=(("accelerator", "H100"),)), machines, ()) == (("b",),)
+
+
+def test_a_node_that_its_label_gives_to_another_accelerator_is_not_taken_and_not_asked_for() -> None:
+    kinds = {"a": "A100", "b": "H100", "c": "somebody's"}
+    machines = [Machine(name, name, 8, 96.0, {ACCELERATOR_LABEL: kind}) for name, kind in kinds.items()]
+    need = gpu_need(8, accelerator="H100-80GB")
+    assert fit(need, machines, ()) == (("b",),)
+    assert fit(need, machines[2:], ()) == (("c",),), "nothing is known of it"
+    assert fit(need, [Machine("d", "d", 8, 96.0)], ()) == (("d",),)
+    assert fit(need, machines[:1], ()) is None
+    (asked,) = need.nodes_worth_adding(machines)
+    assert asked.labels == ((ACCELERATOR_LABEL, "!in(A100)"),)
+    assert need.nodes_worth_adding(machines[1:]) == gpu_need(8).nodes_worth_adding([])
+    assert str(need) == "one node with 8 GPUs (H100-80GB)"
 
 
 def test_one_endpoint_is_never_loaded_by_two_launches_at_once() -> None:

@@ -306,6 +306,16 @@ def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> N
     assert told(unset) == []
 
 
+@pytest.mark.parametrize(("state", "is_set"), [(0, True), (1, True), (5, False), (-1, None)])
+def test_a_clock_is_kept_right_if_the_kernel_says_so_and_unknown_where_it_may_not_be_asked(
+    state: int, is_set: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace(adjtimex=lambda _: state))
+    assert node_checks._clock_is_set() is is_set
+    monkeypatch.setattr(node_checks.ctypes, "CDLL", lambda _: SimpleNamespace())
+    assert node_checks._clock_is_set() is None, "a C library without it"
+
+
 def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

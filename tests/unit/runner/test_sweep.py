@@ -12,7 +12,7 @@ import pytest
 from orchestrator.analysis.best import best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.cluster.base import Bundle, ClientLost, Footprint, Growth, HostLost
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, ClientLost, Footprint, Growth, HostLost
 from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
 from orchestrator.results.events import Event, Phase
@@ -225,6 +225,13 @@ def test_infrastructure_is_tried_again_on_another_node_where_one_is_free(store: 
     assert len(places) == 2
     assert '"node_id": "a"' in str(places[0])
     assert '"node_id": "b"' in str(places[1])
+
+
+def test_named_hardware_runs_where_the_clusters_label_does_not_deny_it(store: Store) -> None:
+    others = {name: node(name, **{ACCELERATOR_LABEL: kind}) for name, kind in (("a", "A100"), ("b", "H100"))}
+    report = sweep(world_of(list(others.values())), plan_of("{}, {tensor_parallel_size: 2}"), store)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert all('"node_id": "b"' in str(row.placement_json) for row in launches(store))
 
 
 def test_running_again_measures_what_is_not_yet_committed_whenever_the_driver_died(
@@ -551,8 +558,8 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
     rows = [row for row in launches(store) if row.status == "failed"]
     assert {row.failure_kind for row in rows} == {"no_room"}
     assert {row.reason for row in rows} == {
-        "No room: the cluster's 1 node(s) cannot hold one node with 8 GPUs, and it has no autoscaler.",
-        "No room: the cluster's 1 node(s) cannot hold 5 x one node with 1 GPUs, and it has no autoscaler.",
+        "No room: the cluster's 1 node(s) cannot hold one node with 8 GPUs (H100-80GB), and it has no autoscaler.",
+        "No room: the cluster's 1 node(s) cannot hold 5 x one node with 1 GPUs (H100-80GB), and it has no autoscaler.",
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
@@ -641,7 +648,7 @@ def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
     assert after_s <= report.wall_s < after_s + 10
     (row,) = launches(store)
-    assert str(row.reason).endswith(f"cannot hold one node with 1 GPUs, and {why}")
+    assert str(row.reason).endswith(f"cannot hold one node with 1 GPUs (H100-80GB), and {why}")
     told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
     assert told == ([str(says)] if str(says) else [])
 
@@ -786,7 +793,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
         "ended",
     ]
     waits = [one for one in phases if one.name == "wait for nodes"]
-    assert {one.detail for one in waits} == {"one node with 1 GPUs"}
+    assert {one.detail for one in waits} == {"one node with 1 GPUs (H100-80GB)"}
     assert max(one.elapsed_s for one in waits) > 50
     assert "loading weights" in {one.says for one in phases if one.name == "start"}
     before = [one.name for one in phases if one.deployment == "sweep"]
