@@ -15,15 +15,30 @@ from orchestrator.results.columns import AT_ONCE
 from orchestrator.results.schemas import schema_of
 from orchestrator.results.spool import Part
 
+SMALL_BYTES = 1 << 20  # rows that take less are read at once: each column by itself would take longer than all
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Group:
-    """A row group of a file, and the number of rows before it."""
+    """A row group of a file: ``names`` of its columns, and the number of rows before it. ``held``: once it was read, if
+    all groups together are ``small``."""
 
     file: pq.ParquetFile
     at: int
+    names: frozenset[str]
     start: int
     rows: int
+    small: bool = False
+    held: pa.Table | None = None
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Those of these columns that it has. Raises OSError and ValueError."""
+        there = [name for name in names if name in self.names]
+        if not self.small:
+            return self.file.read_row_group(self.at, there, use_threads=False)
+        if self.held is None:
+            self.held = self.file.read_row_group(self.at, use_threads=False)
+        return self.held.select(there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +65,19 @@ class LazyRows:
 
         Raises OSError or ValueError for what is not Parquet or holds other rows.
         """
-        schema, groups, start = schema_of(table), list[_Group](), 0
+        schema, groups, start, size = schema_of(table), list[_Group](), 0, 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         for source in sources:
             file = pq.ParquetFile(source, read_dictionary=texts)
+            names = frozenset(file.schema_arrow.names)
             for at in range(file.num_row_groups):
-                groups.append(_Group(file, at, start, file.metadata.row_group(at).num_rows))
-                start += groups[-1].rows
+                group = file.metadata.row_group(at)
+                groups.append(_Group(file, at, names, start, group.num_rows))
+                start, size = start + group.num_rows, size + group.total_byte_size
         if start != rows:
             raise ValueError(f"there are {start} rows, and {rows} were written")
+        for one in groups:
+            one.small = size <= SMALL_BYTES
         return cls(schema, groups, 0, rows)
 
     def __len__(self) -> int:
@@ -83,11 +102,10 @@ class LazyRows:
 
     def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
         """Those of these rows that a group holds; columns that an older version did not write are null."""
-        there = set(group.file.schema_arrow.names)
         with _reading(names[0] if len(names) == 1 else "rows"):
-            found = group.file.read_row_group(group.at, [name for name in names if name in there], use_threads=False)
+            found = group.read(names)
         for name in names:
-            if name not in there:
+            if name not in group.names:
                 found = found.append_column(name, pa.nulls(group.rows, self._schema.field(name).type))
         start = max(self._start - group.start, 0)
         return found.slice(start, self._start + self.num_rows - group.start - start)

@@ -33,12 +33,22 @@ def token_events(gaps: np.ndarray, per_request: int = 200) -> pa.Table:
 
 
 def test_gaps_are_byte_stream_split_and_zstd() -> None:
-    file = parquet("token_events", events({0: [20, 21, 19.5], 1: [20]}, {1: [2, 1]}))
+    gaps_ms = dict.fromkeys(range(99), [20, 21, 19.5] * 20)
+    file = parquet("token_events", events(gaps_ms | {99: [20]}, {99: [2, 1]}))
     gaps = column(file, "gaps_us.list.element")
     assert "BYTE_STREAM_SPLIT" in gaps.encodings
     assert not any("DICTIONARY" in encoding for encoding in gaps.encodings)
     assert gaps.compression == "ZSTD"
     assert "RLE_DICTIONARY" in column(file, "tokens_per_chunk.list.element").encodings
+
+
+def test_a_file_of_few_rows_is_not_compressed() -> None:
+    assert (
+        column(parquet("points", table("points", [point_row("m1", "a1")])), "evidence_json").compression
+        == "UNCOMPRESSED"
+    )
+    many = table("points", [point_row("m1", f"a{index}") for index in range(99)])
+    assert column(parquet("points", many), "evidence_json").compression == "ZSTD"
 
 
 @pytest.mark.parametrize("sigma", [0.03, 0.1, 0.3])
@@ -95,6 +105,15 @@ def test_what_does_not_fit_the_schema_is_refused(name: str, values: pa.Array | N
     data = data.append_column(name, values) if values is not None else data
     with pytest.raises(ResultsError, match=f"table requests: .*{why}"):
         conform("requests", data)
+
+
+def test_rows_in_their_schema_pass_as_they_are_unless_a_value_is_missing() -> None:
+    data = requests(request(0), request(1))
+    assert conform("requests", data).equals(data)
+    broken = data.set_column(0, data.schema.field(0), pa.array([None, "m"], data.schema.field(0).type))
+    assert broken.schema.equals(TABLES["requests"])
+    with pytest.raises(ResultsError, match="null values"):
+        conform("requests", broken)
 
 
 def test_an_unknown_table_is_refused_with_the_known_ones() -> None:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.errors import DamagedError
+from orchestrator.results import lazy_rows
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.schemas import TOKEN_EVENTS
 from orchestrator.results.spool import Part
 from tests.unit.results.builders import events, failed_request, request, requests
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 20], ids=["column by column", "read at once"])
+def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_rows, "SMALL_BYTES", request.param)
+
+
+def test_few_rows_are_read_once_and_many_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part.of("requests", requests(request(0), request(1)))
+    read = Mock(side_effect=pq.ParquetFile.read_row_group, autospec=True)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *given, **named: read(*given, **named))
+    for small_bytes, times in ((1 << 20, 1), (0, 3)):
+        monkeypatch.setattr(lazy_rows, "SMALL_BYTES", small_bytes)
+        found = LazyRows.of("requests", [part])
+        read.reset_mock()
+        assert [found[name].to_pylist() for name in ("request_index", "status")] == [[0, 1], ["ok", "ok"]]
+        assert found.slice(1, 1)["status"].to_pylist() == ["ok"]
+        assert read.call_count == times
 
 
 def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> None:
