@@ -8,14 +8,18 @@ file disappears while it is read it was merged, and its rows are found in a new 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
-from collections.abc import Container, Iterator, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from orchestrator.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.schemas import parquet_writer
@@ -36,11 +40,40 @@ class PackedRows:
         self._blobs, self._folder, self._schema, self._key = blobs, folder, schema, tuple(key)
         self._merging = threading.Lock()
         self._added = 0
+        self._every_s, self._now_s, self._stored_s = 0.0, time.monotonic, -math.inf
+        self._holding = threading.Lock()
+        self._held: list[pa.Table] = []
+
+    @contextmanager
+    def held_back(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
+        """Inside the block rows are written every so many seconds at the most, because a file of one row costs as much
+        as one of fifty; at its end the last ones, if that is possible. ``now_s``: a monotonic clock."""
+        self._every_s, self._now_s = every_s, now_s
+        try:
+            yield
+        finally:
+            self._every_s = 0.0
+            with suppress(ResultsError):
+                self._flush()
 
     def add(self, rows: pa.Table) -> None:
-        """Store rows, and now and then merge small files. Raises ResultsError when nothing can be written."""
+        """Store rows, or hold them back for now; now and then merge small files. Raises ResultsError when nothing can
+        be written."""
         if not rows.num_rows:
             return
+        with self._holding:
+            self._held.append(rows)
+            early = self._now_s() - self._stored_s < self._every_s
+            if early and sum(one.nbytes for one in self._held) < GROUP_BYTES:
+                return
+        self._flush()
+
+    def _flush(self) -> None:
+        with self._holding:
+            held, self._held, self._stored_s = self._held, [], self._now_s()
+        if not held:
+            return
+        rows = pa.concat_tables(held)
         self._put(rows.num_rows, _groups(rows))
         self._added += 1
         if self._added % FILES_PER_MERGE == 0:

@@ -25,6 +25,8 @@ from orchestrator.runner.watched import WatchedCluster
 if TYPE_CHECKING:
     from orchestrator.runner.todo import Todo
 
+FIGURES_EVERY_S = 30.0  # whoever reads the results sooner computes what is not stored yet
+
 
 @dataclass
 class SweepContext:
@@ -99,12 +101,14 @@ class SweepContext:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Inside the block calls that the storage refuses are retried for ``storage_timeout_s``, engines stay up."""
-        self._storage.limit_s = self.storage_timeout_s
-        try:
-            yield
-        finally:
-            self._storage.limit_s = 0.0
+        """Inside the block calls that the storage refuses are retried for ``storage_timeout_s``, engines stay up; and
+        figures of attempts are stored every FIGURES_EVERY_S."""
+        with self.store.computed.held_back(FIGURES_EVERY_S, self.clock.now_s):
+            self._storage.limit_s = self.storage_timeout_s
+            try:
+                yield
+            finally:
+                self._storage.limit_s = 0.0
 
     def may_start(self) -> bool:
         """Whether launches may start: not while the storage refuses, nor while all launches fail in the same way.

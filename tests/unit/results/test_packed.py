@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -81,6 +82,36 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         store.add(rows([f"k{index}"], index))
     assert found(opened(tmp_path)) == {f"k{nth}": nth for nth in range(40)}
     assert (files(tmp_path)[0].parent / "copy.parquet").read_bytes() == b"not ours"
+
+
+def test_rows_that_are_held_back_are_few_files_and_all_there_at_the_end(tmp_path: Path) -> None:
+    store, now_s = opened(tmp_path), 0.0
+    with store.held_back(30.0, lambda: now_s):
+        store.add(rows(["first"]))  # whoever measures slowly waits for nothing
+        for index in range(9):
+            store.add(rows([f"k{index}"], index))
+        assert found(opened(tmp_path)) == {"first": 0}
+        now_s = 30.0
+        store.add(rows(["late"]))
+        assert len(found(opened(tmp_path))) == 11
+        store.add(rows(["last"]))
+    assert len(files(tmp_path)) == 3
+    assert found(opened(tmp_path)) == {"first": 0, "late": 0, "last": 0} | {f"k{nth}": nth for nth in range(9)}
+    store.add(rows(["after"]))
+    assert "after" in found(opened(tmp_path))
+
+
+def test_much_is_not_held_back_and_what_cannot_be_stored_at_the_end_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, large = opened(tmp_path), "x" * (packed.GROUP_BYTES // 8)
+    with store.held_back(30.0, lambda: 0.0):
+        store.add(rows(["first"]))
+        store.add(rows([large]))
+        assert set(found(opened(tmp_path))) == {"first", large}
+        store.add(rows(["last"]))
+        monkeypatch.setattr(store, "_put", Mock(side_effect=ResultsError("the disk is full")))
+    assert set(found(opened(tmp_path))) == {"first", large}
 
 
 def test_of_equal_keys_the_newest_counts(tmp_path: Path) -> None:

@@ -267,6 +267,16 @@ def test_what_lost_a_file_is_measured_again_although_its_figures_were_computed(
     assert sweep(world_of(), plan_of(), Store.open(store.uri, "x")).counts.skipped == 1
 
 
+@pytest.mark.parametrize(("interrupt_s", "files", "points"), [(None, 4, 12), (200.0, 3, 8)])
+def test_figures_of_points_that_end_together_are_one_file_and_all_are_there_at_the_end(
+    store: Store, tmp_path: Path, interrupt_s: float | None, files: int, points: int
+) -> None:
+    cases = ", ".join(f"{{max_num_seqs: {most}}}" for most in range(1, 5))
+    sweep(world_of([node(name) for name in "abcd"]), plan_of(cases, levels="1, 2, 4"), store, interrupt_s)
+    assert len(list((tmp_path / "x" / "computed").glob("*/attempts/*.parquet"))) == files
+    assert sum(rows.num_rows for rows in Store.open(store.uri, "x").computed.scan([])) == points
+
+
 class Killed(BaseException):
     """The driver dies."""
 
