@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from orchestrator.analysis.claim import Claim, Probed, at_levels, between_tokens, claim_of, shown_by
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
@@ -23,7 +21,7 @@ from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.outcomes import targets
 from orchestrator.analysis.racing import SETTLED, against, lead_of
-from orchestrator.analysis.slo import JOINT
+from orchestrator.analysis.slo import JOINT, shares
 from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Per, Slo, format_duration, load_text
 
@@ -347,17 +345,17 @@ def binding(point: Point, slo: Slo) -> str:
     ``ttft p90 there: 640 ms, limit 500ms`` where the percentile of one limit says it all; else the share of requests
     within each limit that some answered request missed, and how many failed.
     """
-    verdicts = [one.verdicts[0] for one in point.used]
-    shares = {one: float(np.concatenate([each.by_limit[one.name] for each in verdicts]).mean()) for one in slo.limits}
-    worst = min(shares, key=lambda one: shares[one] - (one.share or slo.attainment))
+    by_name = shares([one.verdicts[0] for one in point.used])
+    met = {one: by_name[one.name] for one in slo.limits}
+    worst = min(met, key=lambda one: met[one] - (one.share or slo.attainment))
     quantile = min((one for one in QUANTILES if one >= (worst.share or slo.attainment)), default=0.99)
     values, percentile = getattr(point.figures, _FIGURE_OF.get(worst.of, ""), None), f"p{quantile * 100:.0f}"
     if values is not None and getattr(values, percentile) > worst.seconds * 1e3:
         limit = format_duration(worst.seconds)
         return f"{worst.of} {percentile} there: {getattr(values, percentile):.4g} ms, limit {limit}"
     requests = point.figures.requests
-    missed = [one for one, share in shares.items() if share * requests.scheduled < requests.ok - 0.5]
-    said = [f"{one.name}<={format_duration(one.seconds)} was met by {shares[one]:.3f} there" for one in missed]
+    missed = [one for one, share in met.items() if share * requests.scheduled < requests.ok - 0.5]
+    said = [f"{one.name}<={format_duration(one.seconds)} was met by {met[one]:.3f} there" for one in missed]
     if requests.failed:
         said.append(f"{requests.failed} of {requests.scheduled} requests failed there")
     return "; ".join(said)

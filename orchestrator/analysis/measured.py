@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from orchestrator.analysis.attempts import computed, pool_key, pooled
 from orchestrator.analysis.intervals import Interval, rate_interval, share_interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, validity_of
 from orchestrator.analysis.requests import Floats
-from orchestrator.analysis.slo import LimitValues, Verdicts, judge
+from orchestrator.analysis.slo import LimitValues, Verdicts, judge_each
 from orchestrator.analysis.throughput import Batches
 from orchestrator.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.results.records import (
@@ -291,7 +291,10 @@ class _Attempts:
     def measurements(self) -> list[Measurement]:
         """Sorted by deployment, load and repeat."""
         chosen = sorted(range(len(self._rows)), key=self._order)
-        columns = pa.concat_tables(self._figures).take(pa.array(chosen, pa.int64()))
+        columns = pa.concat_tables(self._figures)
+        self._figures = []  # the copy in order is made, and these given back, before anything else is
+        columns = columns.take(pa.array(chosen, pa.int64()))
+        pa.default_memory_pool().release_unused()
         figures, engine_side = _handles(columns["figures"], Figures), _handles(columns["engine_side"], EngineSide)
         counts = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), Counts)
         rows = zip((self._rows[at] for at in chosen), counts, figures, engine_side, strict=True)
@@ -313,17 +316,8 @@ class _Attempts:
         columns = {name: judged[f"request_{name}_s"] for name in self._limits}
         seconds = {name: _flat(column) for name, column in columns.items() if not column.null_count}
         values, ends = LimitValues(_flat(judged["request_ok"]), seconds), np.cumsum(_lengths(judged["request_ok"]))
-        each = zip(*(_each(judge(values, slo), ends[:-1]) for slo in self._slos), strict=True)
+        each = zip(*(judge_each(values, slo, ends.tolist()) for slo in self._slos), strict=True)
         return [next(each) if one else () for one in ok]
-
-
-def _each(verdicts: Verdicts, ends: npt.NDArray[np.int64]) -> Iterator[Verdicts]:
-    """The joint verdicts on several attempts, cut apart. ``ends``: where the requests of each but the last end."""
-    by_limit = {name: np.split(flags, ends) for name, flags in verdicts.by_limit.items()}
-    tests = [np.split(one.met, ends) for one in verdicts.tests]
-    for at in range(len(ends) + 1):
-        of_it = (replace(one, met=met[at]) for one, met in zip(verdicts.tests, tests, strict=True))
-        yield Verdicts(tuple(of_it), {name: flags[at] for name, flags in by_limit.items()})
 
 
 def _together(store: Store, groups: Sequence[Sequence[Measurement]]) -> list[Callable[[], Figures]]:

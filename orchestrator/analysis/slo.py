@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,7 +43,7 @@ class Verdicts:
     """
 
     tests: tuple[Test, ...]
-    by_limit: dict[str, Bools]  # each limit alone
+    by_limit: dict[str, int]  # how many met each limit alone
 
     @property
     def met(self) -> Bools:
@@ -177,6 +177,11 @@ def stored_values(data: AttemptData) -> LimitValues:
 
 def judge(values: LimitValues, slo: Slo) -> Verdicts:
     """Judges every request by every limit. Raises InputError where a limit needs token_events that are not there."""
+    return next(judge_each(values, slo, [values.ok.size]))
+
+
+def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[Verdicts]:
+    """As ``judge``, attempts whose requests come one attempt after the other. ``ends``: where those of each end."""
     by_limit = {}
     for one in slo.limits:
         if one.of not in values.seconds:
@@ -184,8 +189,18 @@ def judge(values: LimitValues, slo: Slo) -> Verdicts:
         by_limit[one.name] = values.ok & (values.seconds[one.of] <= one.seconds)
     together = [by_limit[one.name] for one in slo.limits if one.share is None]
     joint = [Test(JOINT, np.logical_and.reduce(together), slo.attainment)] if together else []
-    percentiles = (Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None)
-    return Verdicts((*joint, *percentiles), by_limit)
+    every = [*joint, *(Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None)]
+    begin = 0
+    for end in ends:
+        counted = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
+        yield Verdicts(tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted)
+        begin = end
+
+
+def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
+    """The share of the requests of some attempts that met each limit alone."""
+    of = sum(one.met.size for one in verdicts)
+    return {name: sum(one.by_limit[name] for one in verdicts) / of for name in verdicts[0].by_limit}
 
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:

@@ -6,13 +6,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from orchestrator.analysis.answers import called
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
-from orchestrator.analysis.slo import JOINT, Verdicts, format_slo
+from orchestrator.analysis.slo import JOINT, Verdicts, format_slo, shares
 from orchestrator.report.agreement import agreement_column, agreement_fields, agreement_text
 from orchestrator.report.as_predicted import beside_column, beside_fields, beside_text
 from orchestrator.report.documents import Document, fields_of, metrics
@@ -125,10 +123,7 @@ def slo_document(slo: Slo, judged: Sequence[Verdicts], held: Sequence[Attained],
             {"name": one.name, "target": one.target, "share": one.share, "met": one.share.estimate >= one.target}
             for one in held
         ],
-        "by_limit": {
-            name: float(np.concatenate([one.by_limit[name] for one in judged]).mean())
-            for name in (judged[0].by_limit if held else ())
-        },
+        "by_limit": shares(judged) if held else {},
         "goodput": sum(int(one.met.sum()) for one in judged) / window_s if joint and window_s > 0 else None,
     }
 
