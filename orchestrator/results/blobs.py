@@ -281,17 +281,18 @@ def _digest(source: pa.NativeFile) -> str:
 def drop_unfinished(folder: str) -> None:
     """Remove unfinished files of dead writers below a folder, once they are a day old."""
     with suppress(OSError):  # whatever stays only takes space
-        for path in map(Path, _files_below(folder)):
-            if path.name.endswith(UNFINISHED) and time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
+        for path in (Path(file) for file in _files_below(folder) if file.endswith(UNFINISHED)):
+            if time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
                 path.unlink(missing_ok=True)
 
 
 def _files_below(folder: str) -> list[str]:
     """Paths of all files below a folder, none if it does not exist. Takes a third of the time of pyarrow's listing."""
-    found: list[str] = []
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            found += _files_below(entry.path) if entry.is_dir() else [entry.path]
+    found, folders = list[str](), [folder]
+    while folders:
+        with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                (folders if entry.is_dir() else found).append(entry.path)
     return found
 
 

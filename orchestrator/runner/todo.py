@@ -34,11 +34,16 @@ NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 @dataclass(eq=False)
 class _Search:
-    """One workload's strategy, and the repeats of each level that it was told of."""
+    """One workload's strategy, and the repeats of each level that it was told of. ``finds``: the strategy, if it
+    searches for capacities (which Python takes long to find out)."""
 
     load: PlannedLoad
     strategy: Strategy
     told: set[tuple[Level, int]] = field(default_factory=set)
+    finds: FindsCapacity | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.finds = self.strategy if isinstance(self.strategy, FindsCapacity) else None
 
     def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
         self.told.add((level, repeat))
@@ -47,7 +52,7 @@ class _Search:
     @property
     def start(self) -> int | None:
         """Which start of the deployment its next measurement belongs to; None if the strategy does not say."""
-        return self.strategy.start if isinstance(self.strategy, FindsCapacity) else None
+        return self.finds.start if self.finds is not None else None
 
     def repeats_of(self, level: Level) -> Iterator[int]:
         """The repeats that it was not told of, in order."""
@@ -80,7 +85,9 @@ class Todo:
         self._next: tuple[_Search, Point, Measurement] | None = None
         self._left: list[tuple[Point, Measurement]] = []
         self._seen = -1  # version of the race
+        self._estimated_start_s = estimated_start_s(deployment)
         self._of = cache(self._measurement_of)  # ids are hashes, and each is needed again and again
+        self._point = cache(lambda search, level: plan.point(deployment.id, search.load, level))
         known = [one for search in self._searches for one in self._tell_all(search)]
         known += [committed[one.measurement_id] for _, one in self._ahead() if one.measurement_id in committed]
         self.skipped = sum(one.status == "ok" for one in known)
@@ -100,8 +107,8 @@ class Todo:
     def hurry(self, left_s: float) -> None:
         """So many seconds are left for its searches."""
         for one in self._searches:
-            if isinstance(one.strategy, FindsCapacity):
-                one.strategy.hurry(left_s)
+            if one.finds is not None:
+                one.finds.hurry(left_s)
         self._go_on()
 
     def close(self, attempt: Committed) -> None:
@@ -121,15 +128,15 @@ class Todo:
     @property
     def watch(self) -> Watch | None:
         """If the next measurement is a probe: what it must find out, after which it may end early."""
-        strategy = self._next[0].strategy if self._next is not None else None
-        if not isinstance(strategy, FindsCapacity):
+        strategy = self._next[0].finds if self._next is not None else None
+        if strategy is None:
             return None
         return Watch(self._plan.slos, strategy.prior_effect, strategy.expected, strategy.confirms)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does not search for one."""
-        found = (one.strategy for one in self._searches if one.load.workload.name == workload)
-        return next((one.claims() for one in found if isinstance(one, FindsCapacity)), {})
+        found = (one.finds for one in self._searches if one.load.workload.name == workload)
+        return next((one.claims() for one in found if one is not None), {})
 
     @property
     def start(self) -> int:
@@ -151,14 +158,13 @@ class Todo:
     @property
     def may_wait(self) -> bool:
         """Whether its searches know enough to let others be probed first. It waits only once."""
-        found = [one.strategy for one in self._searches]
-        known = all(isinstance(one, FindsCapacity) and one.may_wait for one in found)
+        known = all(one.finds is not None and one.finds.may_wait for one in self._searches)
         return self.races and not self.waited and known
 
     @property
     def outraced(self) -> bool:
         """Whether it is beaten: others hold more load than it can."""
-        found = [one.strategy.claims() for one in self._searches if isinstance(one.strategy, FindsCapacity)]
+        found = [one.finds.claims() for one in self._searches if one.finds is not None]
         return any(claim.status == "outraced" for claims in found for claim in claims.values())
 
     @property
@@ -174,7 +180,7 @@ class Todo:
     @property
     def start_estimate_s(self) -> float:
         """Seconds its engine takes to start: as the last time, or the estimate scaled by the engine's other starts."""
-        by_engine = self._starts.get(self.deployment.settings.engine, 1.0) * estimated_start_s(self.deployment)
+        by_engine = self._starts.get(self.deployment.settings.engine, 1.0) * self._estimated_start_s
         return self._starts.get(self.deployment.id, by_engine)
 
     def estimate_s(self) -> float:
@@ -183,8 +189,7 @@ class Todo:
 
     def rest_s(self, slowness: float = 1.0) -> float:
         """Seconds for all that is left, without the next launch's start. ``slowness``: see ``SweepState``."""
-        later = len({one.start for _, one in self._left} - {self.start})
-        return later * self.start_estimate_s + self._load_s * slowness
+        return self._later_starts * self.start_estimate_s + self._load_s * slowness
 
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure under ``key``; whether its class allows another try. Each class is counted separately.
@@ -211,7 +216,7 @@ class Todo:
         """Let every search look at the race; whether any of them saw something new."""
         if self._race is not None:
             self._seen = self._race.version  # read first: what changes meanwhile is seen next time
-        seen = [one.strategy.look() for one in self._searches if isinstance(one.strategy, FindsCapacity)]
+        seen = [one.finds.look() for one in self._searches if one.finds is not None]
         return any(seen)
 
     def _go_on(self) -> None:
@@ -232,13 +237,14 @@ class Todo:
                 f"the search {self._next[0].load.search!r} asks for a level that its `ahead` does not name"
             )
         self._load_s = sum(expected_s(point) for point, _ in self._left)
+        self._later_starts = len({one.start for _, one in self._left} - {self.start})
 
     def _tell_race(self, search: _Search, asks: bool, over: bool = False) -> None:
         """Tell the race what one search knows now."""
-        if self._race is None or not isinstance(search.strategy, FindsCapacity):
+        if self._race is None or search.finds is None:
             return
-        reaches = search.strategy.reaches()
-        for slo, claim in search.strategy.claims().items():
+        reaches = search.finds.reaches()
+        for slo, claim in search.finds.claims().items():
             reach = 0.0 if over else reaches[slo]
             self._race.tell(self.deployment.id, search.load.workload.name, slo, claim, reach, asks)
 
@@ -274,7 +280,7 @@ class Todo:
         self, search: _Search, level: Level, repeat: int, start: int | None
     ) -> tuple[Point, Measurement]:
         """``start``: used only if the search's strategy decides on starts."""
-        point = self._plan.point(self.deployment.id, search.load, level)
+        point = self._point(search, level)
         return point, self._plan.measurement(point, repeat, start if search.start is not None else None)
 
 
