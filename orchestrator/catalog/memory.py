@@ -52,10 +52,11 @@ def kv_cache_dtype(facts: ModelFacts, settings: EngineSettings) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head``."""
+    """Bytes of a whole model in memory. The parts do not overlap, but for a tied ``lm_head`` and ``mlp``."""
 
     embedding: float
     layers: float  # attention, dense MLPs and shared experts: divided among tensor-parallel ranks
+    mlp: float  # dense MLPs and shared experts alone, a part of ``layers``
     kv_projection: float  # divided among ranks up to the number of KV heads
     replicated: float  # norms, routers, latents: on every tensor-parallel rank
     experts: float
@@ -87,7 +88,7 @@ def weights(facts: ModelFacts, dtype: str | None = None, quantization: str | Non
     factor = (inner + beyond - min(max(0.0, beyond), drafts)) / inner if inner else 1.0
     if facts.exact and not LEAST_FACTOR < factor < 1 / LEAST_FACTOR:
         return computed  # files are missing, or there is more than one copy of the model
-    return _times(computed, max(0.0, factor), "layers", "kv_projection", "experts")
+    return _times(computed, max(0.0, factor), "layers", "mlp", "kv_projection", "experts")
 
 
 def loaded(stored: Quantization | None, asked: str | None) -> Quantization | None:
@@ -109,10 +110,11 @@ def _computed(facts: ModelFacts, plain: float, stored: Quantization | None) -> W
     attention, mlp, experts, head = (
         stored.bytes_of(part, plain) if stored else plain for part in ("attention", "mlp", "experts", "lm_head")
     )
-    divided = (parts.attention - parts.kv_projection - parts.latents) * attention + (parts.mlp - parts.routers) * mlp
+    dense = (parts.mlp - parts.routers) * mlp
     return Weights(
         embedding=parts.embedding * plain,
-        layers=divided,
+        layers=(parts.attention - parts.kv_projection - parts.latents) * attention + dense,
+        mlp=dense,
         kv_projection=parts.kv_projection * attention,
         replicated=(parts.norms + parts.routers) * plain + parts.latents * attention,
         experts=parts.experts * experts,
@@ -144,13 +146,16 @@ def layers_per_stage(layers: int, stages: int) -> list[int]:
 VOCAB_PADDING = 64  # rows: vLLM and SGLang round the vocabulary up (``DEFAULT_VOCAB_PADDING_SIZE``)
 
 
-def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings) -> float:
-    """Bytes on the fullest rank. Experts are spread over all ranks of a stage."""
+def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSettings, shared: bool = False) -> float:
+    """Bytes on the fullest rank. Experts are spread over all ranks of a stage; with ``shared`` dense MLPs, shared
+    experts and the output layer are too, else over the tensor-parallel ranks of each data-parallel one."""
     shape, tensor, stages = facts.shape, settings.tensor_parallel_size, settings.pipeline_parallel_size
     if not facts.sized:
         return parts.total / tensor / stages
     padding = -shape.vocab_size % VOCAB_PADDING * shape.hidden_size * dtype_bytes(settings.dtype)
-    inner = parts.layers / tensor + parts.kv_projection / min(tensor, shape.num_key_value_heads) + parts.replicated
+    sharers = expert_ranks(settings) if shared else tensor
+    inner = (parts.layers - parts.mlp) / tensor + parts.mlp / sharers + parts.replicated
+    inner += parts.kv_projection / min(tensor, shape.num_key_value_heads)
     experts = parts.experts / expert_ranks(settings)
     if (spread := expert_parallel_size(settings)) > 1 and shape.num_experts:  # whole experts
         experts = parts.experts * -(-shape.num_experts // spread) / shape.num_experts
@@ -163,7 +168,7 @@ def weight_bytes_per_rank(facts: ModelFacts, parts: Weights, settings: EngineSet
     ]
     held[0] += (parts.embedding + padding) / tensor
     if stages > 1 or not parts.tied:
-        held[-1] += (parts.lm_head + padding) / tensor
+        held[-1] += (parts.lm_head + padding) / sharers
     return max(held)
 
 
@@ -246,18 +251,24 @@ UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
 
 def predict(
-    facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, static: bool = False
+    facts: ModelFacts,
+    settings: EngineSettings,
+    device: Accelerator | None,
+    static: bool = False,
+    shared: bool = False,
 ) -> Prediction:
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend on its memory.
 
-    ``static``: the engine's share of memory is for weights and KV cache alone; a step's activations come on top. Models
-    that no formula fits (``ModelFacts.sized``) get only the weights, if their files are at hand.
+    ``static``: the engine's share of memory is for weights and KV cache alone; a step's activations come on top.
+    ``shared``: as in ``weight_bytes_per_rank``. Models that no formula fits (``ModelFacts.sized``) get only the
+    weights, if their files are at hand.
     """
     length = settings.max_model_len or facts.max_model_len or UNKNOWN_LENGTH
     batched, sequences = settings.max_num_batched_tokens or BATCHED_TOKENS, settings.max_num_seqs or SEQUENCES
     held = None
     if facts.sized or facts.checkpoint_bytes:
-        held = int(weight_bytes_per_rank(facts, weights(facts, settings.dtype, settings.quantization), settings))
+        parts = weights(facts, settings.dtype, settings.quantization)
+        held = int(weight_bytes_per_rank(facts, parts, settings, shared))
     if held is None or not facts.sized:
         return Prediction(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
     room = _kv_room_bytes(facts, settings, device, held, 0 if static else batched)

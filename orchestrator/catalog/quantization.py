@@ -29,11 +29,11 @@ ONLINE: dict[str, tuple[float, str]] = {
     **dict.fromkeys(("mxfp4", "quark_mxfp4"), (4.25, "mxfp4")),
     "int8_per_channel_weight_only": (8, "int8 weights"), "experts_int8": (8, "int8 weights"),
     **dict.fromkeys(("nvfp4_per_token", "nvfp4_online", "modelopt_fp4"), (4.5, "fp4")), "bnb-8bit": (8, ""),
-    **dict.fromkeys(("int8", "vllm-w8a8", "w8a8_int8"), (8, "int8")),
-    **dict.fromkeys(("w8a8_fp8", "vllm-fp8w8a8"), (8, "fp8 per channel")),
-    **dict.fromkeys(
-        ("vllm-fp8w8a8-b128", "deepgemm-fp8w8a8-b128", "triton-fp8w8a8-block128"), (8.002, "fp8 per block")
-    ),
+    **dict.fromkeys(("int8", "w8a8_int8", "w8a8", "w8a8-vllm"), (8, "int8")),
+    **dict.fromkeys(("w8a8_fp8", "fp8w8a8", "fp8w8a8-vllm"), (8, "fp8 per channel")),
+    **dict.fromkeys(("fp8w8a8g128", "fp8w8a8g128-triton", "fp8w8a8g64", "fp8w8a8g64-triton"), (8, "fp8 per channel")),
+    **{f"fp8w8a8-pt{kernels}": (8, "fp8 per tensor") for kernels in ("", "-vllm", "-sgl", "-triton")},
+    **{f"fp8w8a8-b128{kernels}": (8.002, "fp8 per block") for kernels in ("", "-vllm", "-deepgemm", "-triton")},
     **dict.fromkeys(("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), (4.13, "")),
     "eetq": (8, "int8 weights"),
 }  # fmt: skip

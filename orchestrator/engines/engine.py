@@ -143,12 +143,14 @@ class ModelRules:
     keeps_block: bool = False  # one block of kv_cache_tokens is never given to a sequence
     allocates_tokens: bool = False  # it allocates kv_cache_tokens whatever memory there is
     whole_replicas: bool = False  # without expert parallelism every data-parallel rank has all experts
+    shares_dense: bool = False  # data-parallel ranks of attention share dense MLPs, shared experts and output layer
     # Whether it accepts (``quantization`` asked for, method of the checkpoint); None: not known.
     takes: Callable[[str, str], bool] | None = None
     own_wins: frozenset[str] = frozenset()  # methods of checkpoints that stay in effect, whatever is asked for
     allowed_by: Mapping[str, str] = field(default_factory=dict)  # method that it refuses -> flag that allows it
     not_on_amd: frozenset[str] = frozenset()  # methods that it has for NVIDIA's GPUs only
     unknown_methods: frozenset[str] = frozenset()  # methods of other engines that it does not have
+    unread: frozenset[str] = frozenset()  # methods of checkpoints at which it stops
     experts_while_loading: frozenset[str] = frozenset()  # methods of checkpoints that also quantize experts at load
     stored_methods: frozenset[str] = frozenset()  # ``quantization`` values for checkpoints that are stored that way
     whole_groups: bool = False  # ranks cannot share a group of integer weights
@@ -167,6 +169,10 @@ class ModelRules:
         """The quantization in effect: the one asked for, else or where it wins the checkpoint's; empty without any."""
         own = stored.method if stored else ""
         return own if own in self.own_wins else asked or own
+
+    def moved(self, settings: EngineSettings) -> list[str]:
+        """Names in ``extra_args`` with which nobody here knows what memory holds."""
+        return command.among(settings, (*self.moves_memory, *self.whole_attention))
 
     def cut_group(
         self, stored: Quantization, width: int, hardware: Hardware, name: str

@@ -1,8 +1,7 @@
-"""LightLLM (``python -m lightllm.server.api_server``) of early 2026, on GPUs, with local model folders.
+"""LightLLM (``python -m lightllm.server.api_server``) 1.2, from its source, on GPUs, with local model folders.
 
-It is installed from its main branch, since no package index has it; versions of 2025 refuse ``--llm_kv_type`` and
-``--enable_ep_moe``. It takes no API key and lists no models, so only the owner of the listening socket proves that it
-is ours. Its HTTP server opens once the model is loaded; ``/health`` generates two tokens before it answers 200.
+It is installed from its repository, since no package index has it; versions of 2025 refuse many of these flags. It
+takes no API key. Its HTTP server opens once the model is loaded.
 """
 
 from __future__ import annotations
@@ -13,26 +12,30 @@ from dataclasses import replace
 
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
-from orchestrator.engines.engine import Drafts, Engine, LogWords, Reported
+from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, Reported
 from orchestrator.errors import FailureKind
 from orchestrator.spec.dialect import TGI_STREAM, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 
-# All but awq quantize a 16-bit checkpoint while it loads.
+# All but awq quantize a 16-bit checkpoint while it loads. What follows w8a8 names the kernels.
 QUANTIZATION = (
-    *("none", "vllm-w8a8", "vllm-fp8w8a8", "vllm-fp8w8a8-b128", "deepgemm-fp8w8a8-b128", "triton-fp8w8a8-block128"),
-    *("awq", "awq_marlin"),
+    *("none", "awq", "awq_marlin", "w8a8", "w8a8-vllm", "fp8w8a8", "fp8w8a8-vllm"),
+    *("fp8w8a8-pt", "fp8w8a8-pt-vllm", "fp8w8a8-pt-sgl", "fp8w8a8-pt-triton"),
+    *("fp8w8a8-b128", "fp8w8a8-b128-vllm", "fp8w8a8-b128-deepgemm", "fp8w8a8-b128-triton"),
+    *("fp8w8a8g128", "fp8w8a8g128-triton", "fp8w8a8g64", "fp8w8a8g64-triton", "fp4fp8-b32-deepgemm"),
 )
-MAX_MODEL_LEN, CHUNK = 16384, 8192  # its own defaults
-PINS = {"max_num_seqs": 1000, "max_num_batched_tokens": 8192}  # the first is LightLLM's default, made explicit
+KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
+CALIBRATION = "--kv_quant_calibration_config_path"
+BATCH = 16384  # its default for all data-parallel ranks together; a chunk is half of it
 PROFILED = re.compile(r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S)
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
-    if settings.enable_chunked_prefill is not False:
-        return PINS
-    longest = settings.max_model_len or MAX_MODEL_LEN  # a whole prompt must fit into one batch
-    return PINS | {"max_num_batched_tokens": max(PINS["max_num_batched_tokens"], longest)}
+    """Its own defaults, made explicit. Where prompts are not split, its batch holds the longest one by itself."""
+    sequences = {"max_num_seqs": 256}
+    if settings.enable_chunked_prefill is False:
+        return sequences
+    return sequences | {"max_num_batched_tokens": BATCH // settings.data_parallel_size}
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -45,11 +48,6 @@ def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
     return Command(tuple(argv))
 
 
-def _chunk(tokens: int, settings: EngineSettings) -> int | None:
-    """LightLLM's default (None), but never more than the batch."""
-    return tokens if settings.enable_chunked_prefill is not False and tokens < CHUNK else None
-
-
 def _nodes(settings: EngineSettings, node: Node) -> list[str]:
     if settings.nnodes == 1:
         return []
@@ -57,19 +55,21 @@ def _nodes(settings: EngineSettings, node: Node) -> list[str]:
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
-    yield from command.not_in_docker("LightLLM", settings)
     if settings.data_parallel_size > 1 and settings.tensor_parallel_size > 1:
         yield "tensor_parallel_size: LightLLM's data-parallel ranks are of one GPU each; set it or data_parallel_size"
     off = [field for field in ("enable_prefix_caching", "enable_chunked_prefill") if getattr(settings, field) is False]
     if off == ["enable_prefix_caching"]:
         yield ("enable_prefix_caching: LightLLM splits prompts only with it; set enable_chunked_prefill: false too")
-    longest, tokens = settings.max_model_len or MAX_MODEL_LEN, settings.max_num_batched_tokens
-    if settings.enable_chunked_prefill is False and tokens and tokens < longest:
+    longest, tokens = settings.max_model_len, settings.max_num_batched_tokens
+    if settings.enable_chunked_prefill is False and tokens and longest and tokens < longest:
         yield f"max_num_batched_tokens: {tokens} must hold a whole prompt ({longest}) where none is split"
+    if settings.kv_cache_dtype in ("fp8kv_sph", "fp8kv_spt") and CALIBRATION not in settings.extra_args:
+        needed = f"extra_args: {{{CALIBRATION}: file}}"
+        yield f"kv_cache_dtype: LightLLM's {settings.kv_cache_dtype} needs the scales: {needed}"
 
 
 def _reported(log: str) -> Reported:
-    # lightllm/common/mem_manager.py where it chooses the size itself, else lightllm/server/api_start.py
+    # common/kv_cache_mem_manager/mem_manager.py where it chooses the size itself, else server/api_start.py
     if sizes := PROFILED.search(log):
         tokens = int(sizes[2])
         return {"kv_cache_tokens": tokens, "kv_cache_bytes": round(float(sizes[1]) * tokens * (1 << 20))}
@@ -80,6 +80,7 @@ def _reported(log: str) -> Reported:
 ENGINE = Engine(
     name="lightllm",
     title="LightLLM",
+    version="1.2",
     metrics={
         "running": "lightllm_batch_current_size",
         "waiting": "lightllm_queue_size",
@@ -91,9 +92,8 @@ ENGINE = Engine(
         "prompt_tokens_total": "lightllm_request_input_length_sum",
         "generation_tokens_total": "lightllm_request_generated_tokens_sum",
     },
-    # It has no usage in streams.
     dialects=lambda settings: {
-        **openai(prompt_token_ids=True, min_tokens_field=None, include_usage=False),
+        **openai(prompt_token_ids=True, min_tokens_field=None),
         "tgi": replace(TGI_STREAM, length_control="ignore_eos", min_tokens_field="min_new_tokens"),
     },
     flags={
@@ -104,9 +104,9 @@ ENGINE = Engine(
         "dtype": Flag("--data_type", choices=("fp16", "float16", "bf16", "bfloat16", "fp32", "float32")),
         "quantization": Flag("--quant_type", choices=QUANTIZATION),
         "enable_expert_parallel": Flag("--enable_ep_moe", "bare"),
-        "kv_cache_dtype": Flag("--llm_kv_type", choices=("None", "int8kv", "int4kv")),
+        "kv_cache_dtype": Flag("--llm_kv_type", choices=KV_TYPES),
         "max_num_seqs": Flag("--running_max_req_size"),
-        "max_num_batched_tokens": (Flag("--batch_max_tokens"), Flag("--chunked_prefill_size", of=_chunk)),
+        "max_num_batched_tokens": Flag("--batch_max_tokens"),
         "max_model_len": Flag("--max_req_total_len"),
         "gpu_memory_utilization": Flag("--mem_fraction"),
         "kv_cache_tokens": Flag("--max_total_token_num"),
@@ -123,9 +123,10 @@ ENGINE = Engine(
     words={
         "kv_cache_dtype": {"auto": "None", "int8": "int8kv", "int4": "int4kv"},
         "quantization": {
-            **dict.fromkeys(("fp8", "fp8_per_channel"), "vllm-fp8w8a8"),
-            "fp8_per_block": "vllm-fp8w8a8-b128",
-            "int8": "vllm-w8a8",
+            **dict.fromkeys(("fp8", "fp8_per_channel"), "fp8w8a8"),
+            "fp8_per_tensor": "fp8w8a8-pt",
+            "fp8_per_block": "fp8w8a8-b128",
+            "int8": "w8a8",
         },
     },
     refused={
@@ -137,18 +138,23 @@ ENGINE = Engine(
         *("--host", "--port", "--model_dir", "--model_name", "--run_mode"),
         *("--nnodes", "--node_rank", "--nccl_host", "--nccl_port"),
     ),
-    drafts=Drafts(("mtp",), with_model=("mtp",)),
+    drafts=Drafts(("mtp",)),
     several_nodes=True,
     pins=_pins,
     more_problems=_problems,
     start=_start,
+    # kv_cache_mem_manager/mem_manager.py: of all memory, for weights and KV cache
+    rules=ModelRules(memory_fraction=0.8, static_fraction=True),
     reported=_reported,
     log=LogWords(
         failures={
-            FailureKind.OOM_KV: (r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"),
+            FailureKind.OOM_KV: (
+                r"-[\d.]+ GB space is available after load the model weight|check max len infer fail"
+                r"|max_total_token_num must be (?:>=|greater than)"
+            ),
             FailureKind.BAD_QUANT: r"QuantMethod '.*' not supported",
             FailureKind.BAD_MODEL: r"Model type .* is not supported",
-            FailureKind.PORT_TAKEN: r"Connection in use: \(|port \d+ has been used",
+            FailureKind.PORT_TAKEN: r"port \d+ has been used",
             FailureKind.BAD_CONFIG: r"assert .*% self\.tp_world_size_ == 0",
             FailureKind.ENGINE_DEAD: r"init func \w+ : (?!init ok)|kill all process consecutive_failures",
         },

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pydantic import ByteSize, TypeAdapter
 
+from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
@@ -23,7 +24,17 @@ PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backen
 # turbomind describes its cache at the start and then once in so many steps: never again.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
+# Sequences at once by part of a GPU's name, else 128 (lmdeploy/utils.py: get_max_batch_size).
+SEQUENCES = {"a100": 384, "a800": 384, "h100": 1024, "h800": 1024, "l20y": 1024, "h200": 1024}
 ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "deepseek_mtp"}
+
+
+def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
+    device = of_hardware(hardware)
+    if device is None:
+        return command.BATCH
+    sequences = next((size for name, size in SEQUENCES.items() if name in device.name.lower()), 128)
+    return command.BATCH | {"max_num_seqs": sequences}
 
 
 def _start(settings: EngineSettings, hardware: Hardware, node: Node) -> Command:
@@ -122,7 +133,7 @@ ENGINE = Engine(
     ),
     drafts=Drafts(ALGORITHMS, with_model=("eagle", "eagle3")),
     several_nodes=True,
-    pins=lambda settings, hardware: command.BATCH,
+    pins=_pins,
     more_problems=_problems,
     start=_start,
     key_variable=command.KEY_VARIABLE,

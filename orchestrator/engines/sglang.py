@@ -341,6 +341,7 @@ ENGINE = Engine(
         static_fraction=True,
         holds_length=False,
         whole_replicas=True,
+        shares_dense=True,  # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends
         moves_memory=("--offload-group-size", "--offload-num-in-group", "--dcp-size", "--decode-context-parallel-size"),
         whole_attention=ATTENTION_FLAGS,
         takes=_takes,

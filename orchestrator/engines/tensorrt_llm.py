@@ -237,7 +237,10 @@ ENGINE = Engine(
     rules=ModelRules(
         of_free_memory=True,
         whole_attention=("enable_attention_dp",),
-        min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "awq": 80, "gptq": 80},
+        # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads; GPTQ since late 2026.
+        unread=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
+        unknown_methods=frozenset({"gptq"}),
+        min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "gptq": 80},
     ),
     # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)

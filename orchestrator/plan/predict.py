@@ -131,6 +131,8 @@ class _Predictor:
         for field, what in NO_TERM.items():
             if getattr(settings, field):
                 raise Unknown(f"the model has no term for {what}")
+        if moved := engine.rules.moved(settings):
+            raise Unknown(f"the model has no term for {', '.join(moved)}")
         profile, facts, device, error = self._imitated(one) if engine.emulated else self._real(one, tables)
         names = ["max_model_len", "max_num_seqs", "max_num_batched_tokens"]
         limits = {name: memory[name] for name in names if name in memory}

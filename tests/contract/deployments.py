@@ -11,6 +11,37 @@ DRAFT = {"method": "eagle3", "num_speculative_tokens": 3, "model": "yuhuili/EAGL
 TWO_NODES = BIG | {"pipeline_parallel_size": 2, "nnodes": 2}
 DEEPSEEK = {"model": "deepseek-ai/DeepSeek-V3.1", "enable_expert_parallel": True}
 LORA = BIG | {"enable_lora": True, "lora_modules": {"a": "/adapters/a"}}
+# Every launched engine has each of these in DEPLOYMENTS, in its own words where they differ, or REFUSED says why not.
+KINDS: dict[str, dict[str, Any]] = {
+    "70B on 8 GPUs": BIG,
+    "fp8": FP8,
+    "awq": AWQ,
+    "eagle3": BIG | {"speculative": DRAFT},
+    "two nodes": TWO_NODES,
+    "DeepSeek, attention of 8 ranks": DEEPSEEK | {"data_parallel_size": 8},
+    "LoRA": LORA,
+}
+_OWN = "a GGUF file has its own quantization"
+_ONE_DEVICE = "transformers serve has no tensor parallelism"
+REFUSED: dict[str, dict[str, str]] = {
+    "tgi": {
+        "eagle3": "TGI has no method eagle3; it has ngram, medusa",
+        "two nodes": "nnodes: TGI runs on one node",
+        "DeepSeek, attention of 8 ranks": "TGI has no data parallelism; use replicas",
+    },
+    "lightllm": {"eagle3": "LightLLM has no method eagle3; it has mtp"},
+    "llama_cpp": {
+        "fp8": _OWN,
+        "awq": _OWN,
+        "two nodes": "nnodes: llama.cpp runs on one node",
+        "DeepSeek, attention of 8 ranks": "llama.cpp has no data parallelism; use replicas",
+    },
+    "transformers": dict.fromkeys(("70B on 8 GPUs", "fp8", "awq", "eagle3"), _ONE_DEVICE)
+    | {
+        "two nodes": "nnodes: transformers serve runs on one node",
+        "DeepSeek, attention of 8 ranks": "transformers serve has no data parallelism; use replicas",
+    },
+}
 # Engine -> what it is -> settings, and the role of the replica; words of rank 1's command line (rank 0's of one node).
 DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "vllm": {
@@ -71,7 +102,10 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "tensorrt_llm": {
         "70B on 8 GPUs": (BIG, "--backend pytorch --extra_llm_api_options trtllm.yaml"),
         "fp8": (FP8 | {"quantization": None, "model": "nvidia/Qwen3-32B-FP8"}, "--backend pytorch"),
+        # as ModelOpt makes it, whose files name the quantization (examples/llm_ptq: --qformat int4_awq)
+        "awq": (AWQ | {"quantization": None, "model": "/models/Qwen2.5-72B-Instruct-int4-awq"}, "--backend pytorch"),
         "eagle3": (BIG | {"speculative": DRAFT}, "--backend pytorch"),
+        "two nodes": (TWO_NODES, "--host 10.0.0.2 --backend pytorch --extra_llm_api_options trtllm.yaml"),
         "DeepSeek, attention of 8 ranks": (
             DEEPSEEK
             | {"tensor_parallel_size": 8, "extra_args": {"enable_attention_dp": True, "moe_config.backend": "CUTLASS"}},
@@ -94,7 +128,7 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     },
     "lightllm": {
         "70B on 8 GPUs": (BIG, "--tp 8 --max_req_total_len 16384"),
-        "fp8": (FP8 | {"kv_cache_dtype": "int8"}, "--quant_type vllm-fp8w8a8 --llm_kv_type int8kv"),
+        "fp8": (FP8 | {"kv_cache_dtype": "int8"}, "--quant_type fp8w8a8 --llm_kv_type int8kv"),
         "awq": (AWQ, "--quant_type awq"),
         "two nodes": (BIG | {"tensor_parallel_size": 16, "nnodes": 2}, "--nnodes 2 --node_rank 1 --nccl_host 10.0.0.1"),
         "DeepSeek, attention of 8 ranks": (
@@ -105,16 +139,22 @@ DEPLOYMENTS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "llama_cpp": {
         "70B on 8 GPUs": (BIG, "--split-mode tensor --gpu-layers all"),
         "70B by layers": (BIG | {"tensor_parallel_size": 1, "pipeline_parallel_size": 8}, "--split-mode layer"),
+        "eagle3": (
+            BIG | {"speculative": DRAFT | {"model": "/models/EAGLE3-LLaMA3.3-Instruct-70B.gguf"}},
+            "--spec-type draft-eagle3 --spec-draft-n-max 3 "
+            "--spec-draft-model /models/EAGLE3-LLaMA3.3-Instruct-70B.gguf",
+        ),
         "by rows": (BIG | {"extra_args": {"--split-mode": "row"}}, "--split-mode row"),
     },
 }
 # Field -> the word for all engines -> what each that has it calls it ("": it says nothing), by its own source.
 WORDS: dict[str, dict[str, dict[str, str]]] = {
     "quantization": {
-        "fp8": {"vllm": "fp8", "sglang": "fp8", "tgi": "fp8", "lmdeploy": "fp8", "lightllm": "vllm-fp8w8a8"},
-        "fp8_per_channel": {"vllm": "fp8_per_channel", "sglang": "w8a8_fp8", "lightllm": "vllm-fp8w8a8"},
-        "fp8_per_block": {"vllm": "fp8_per_block", "lightllm": "vllm-fp8w8a8-b128"},
-        "int8": {"sglang": "w8a8_int8", "lightllm": "vllm-w8a8"},
+        "fp8": {"vllm": "fp8", "sglang": "fp8", "tgi": "fp8", "lmdeploy": "fp8", "lightllm": "fp8w8a8"},
+        "fp8_per_channel": {"vllm": "fp8_per_channel", "sglang": "w8a8_fp8", "lightllm": "fp8w8a8"},
+        "fp8_per_tensor": {"vllm": "fp8_per_tensor", "lightllm": "fp8w8a8-pt"},
+        "fp8_per_block": {"vllm": "fp8_per_block", "lightllm": "fp8w8a8-b128"},
+        "int8": {"sglang": "w8a8_int8", "lightllm": "w8a8"},
         "awq": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy", "lightllm"), "awq"),
         "gptq": dict.fromkeys(("vllm", "tgi", "lmdeploy"), "gptq") | {"sglang": "gptq_marlin"},
         "compressed-tensors": dict.fromkeys(("vllm", "sglang", "tgi", "lmdeploy"), "compressed-tensors"),
@@ -137,5 +177,16 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
         "int8": {"vllm": "int8_per_token_head", "lmdeploy": "int8", "lightllm": "int8kv", "llama_cpp": "q8_0"},
         "int4": {"vllm": "int4_per_token_head", "lmdeploy": "int4", "lightllm": "int4kv", "llama_cpp": "q4_0"},
     },
+}
+# What stands in TensorRT-LLM's file, by the keys of its source (orchestrator/engines/tensorrt_llm_keys.json).
+TENSORRT_FILES: dict[str, dict[str, Any]] = {
+    "70B on 8 GPUs": {"tensor_parallel_size": 8, "max_seq_len": 16384},
+    "fp8": {"tensor_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}},
+    "awq": {"tensor_parallel_size": 2},
+    "eagle3": {
+        "speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model_dir": DRAFT["model"]}
+    },
+    "two nodes": {"tensor_parallel_size": 8, "pipeline_parallel_size": 2},
+    "DeepSeek, attention of 8 ranks": {"enable_attention_dp": True, "moe_expert_parallel_size": 8},
 }
 CASES = [(engine, what) for engine, cases in DEPLOYMENTS.items() for what in cases]

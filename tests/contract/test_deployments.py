@@ -9,11 +9,21 @@ import pytest
 
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, each
-from orchestrator.engines.tensorrt_llm import CONFIG
+from orchestrator.engines.tensorrt_llm import CONFIG, unknown
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 from tests.contract import recorded
-from tests.contract.deployments import BIG, CASES, DEPLOYMENTS, DRAFT, LORA, WORDS
+from tests.contract.deployments import (
+    BIG,
+    CASES,
+    DEPLOYMENTS,
+    DRAFT,
+    KINDS,
+    LORA,
+    REFUSED,
+    TENSORRT_FILES,
+    WORDS,
+)
 from tests.contract.test_engine_flags import complaints
 
 H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8)
@@ -47,10 +57,34 @@ def test_a_real_deployment_becomes_the_flags_that_the_engine_documents(name: str
         assert complaints(argv, recorded.flags(name)["flags"]) == []
 
 
-@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm", "lmdeploy", "tgi"])
+LAUNCHED = [name for name in ENGINES.names() if ENGINES[name].launches and not ENGINES[name].emulated]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_runs_each_kind_of_deployment_or_says_why_not(name: str, kind: str) -> None:
+    refused = REFUSED.get(name, {}) | {"LoRA": "no workload asks for LoRA adapters"}
+    assert (kind in DEPLOYMENTS.get(name, {})) is (kind not in refused)
+    if kind in refused:
+        made = EngineSettings.model_validate({"engine": name} | KINDS[kind])
+        assert refused[kind] in "\n".join(ENGINES[name].problems(made, H100))
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
 def test_adapters_are_refused_as_long_as_no_workload_asks_for_them(name: str) -> None:
-    problems = ENGINES[name].problems(EngineSettings.model_validate({"engine": name} | LORA), H100)
-    assert [problem.split(":")[0] for problem in problems] == ["enable_lora", "lora_modules"]
+    flags = recorded.flags(name)["flags"] if name in recorded.WITH_FLAGS else {"--lora-modules": {}}
+    extra = {"extra_args": {flag: "/a" for flag in flags if "lora" in flag and flag.startswith("--")}}
+    said = ENGINES[name].problems(EngineSettings.model_validate({"engine": name} | LORA | extra), H100)
+    about = [problem for problem in said if "no workload asks for LoRA adapters" in problem]
+    assert len(about) == len(extra["extra_args"]) + 2 and about[0].startswith("enable_lora: ")
+
+
+@pytest.mark.parametrize("what", DEPLOYMENTS["tensorrt_llm"])
+def test_tensorrts_file_says_what_its_command_line_leaves_open(what: str) -> None:
+    given, _ = DEPLOYMENTS["tensorrt_llm"][what]
+    document = file_of(**given)
+    assert {key: document[key] for key in TENSORRT_FILES[what]} == TENSORRT_FILES[what]
+    assert [key for key in document if unknown(key)] == []
 
 
 @pytest.mark.parametrize("spellings", recorded.flags("sglang")["aliases"], ids=lambda group: group[0])
@@ -188,7 +222,8 @@ def test_every_word_for_numbers_is_each_engines_own_or_refused(field: str, word:
 def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
     made = EngineSettings.model_validate({"engine": "lightllm", **BIG, "kv_cache_dtype": "fp8"})
     (problem,) = ENGINES["lightllm"].problems(made, H100)
-    assert problem == "kv_cache_dtype: 'fp8' is none of auto, int8, int4, None, int8kv, int4kv; LightLLM has no other"
+    words = "auto, int8, int4, None, int8kv, int4kv, fp8kv_sph, fp8kv_spt, fp8kv_dsa"
+    assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
 
 def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_refused() -> None:

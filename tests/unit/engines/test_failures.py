@@ -150,7 +150,7 @@ CAUSES = {
     "sglang": [
         ("[2026-11-21 18:12:51] ERROR:    [Errno 98] error while binding: address already in use", "port_taken")
     ],
-    "lightllm": [("[2026-11-21 18:12:51 +0000] [71] [ERROR] Connection in use: ('127.0.0.1', 8000)", "port_taken")],
+    "lightllm": [("RuntimeError: port 8000 has been used", "port_taken")],
     "llama_cpp": [
         ("0.00.002.711 E srv start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 2841", "port_taken"),
         ("0.00.068.596 E common_init_: failed to create context with model '/models/tiny.gguf'", "bad_config"),

@@ -224,17 +224,18 @@ def test_golden_lightllm() -> None:
     made = command("lightllm", tensor_parallel_size=2, max_model_len=9000, **off)
     assert by_flag(made.argv) == by_flag(
         "python3 -m lightllm.server.api_server --model_dir /models/tiny --model_name tiny-01L --host 127.0.0.1 "
-        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 --running_max_req_size 1000 "
-        "--batch_max_tokens 9000 --disable_chunked_prefill --disable_dynamic_prompt_cache"
+        "--port 21001 --nccl_port 21002 --tp 2 --dp 1 --max_req_total_len 9000 --running_max_req_size 256 "
+        "--disable_chunked_prefill --disable_dynamic_prompt_cache"
     )
-    # server/api_start.py: a batch holds a whole chunk, or, where prompts are not split, a whole prompt
-    small = by_flag(command("lightllm", max_num_batched_tokens=640).argv)
-    assert small["--batch_max_tokens"] == small["--chunked_prefill_size"] == ["640"]
-    whole = by_flag(command("lightllm", enable_chunked_prefill=False).argv)
-    assert whole["--batch_max_tokens"] == ["16384"] and "--disable_chunked_prefill" in whole
+    split = by_flag(command("lightllm").argv)  # server/api_start.py: its defaults
+    assert (split["--running_max_req_size"], split["--batch_max_tokens"]) == (["256"], ["16384"])
     assert "--enable_ep_moe" in command("lightllm", enable_expert_parallel=True).argv
     ranks = by_flag(command("lightllm", data_parallel_size=8).argv)  # all on the 8 GPUs of one node
     assert (ranks["--tp"], ranks["--dp"], settings("lightllm", data_parallel_size=8).world_size) == (["8"], ["8"], 8)
+    assert ranks["--batch_max_tokens"] == ["2048"]
+    draft = by_flag(command("lightllm", speculative={"method": "mtp", "num_speculative_tokens": 1}).argv)
+    assert (draft["--mtp_mode"], draft["--mtp_step"]) == (["eagle_with_att"], ["1"])  # of the model's own folder
+    assert "--mtp_draft_model_dir" not in draft
 
 
 def test_golden_llama_cpp_on_gpus_and_on_a_cpu() -> None:
@@ -301,10 +302,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lmdeploy", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "LMDeploy has no method ngram"),
     ("lightllm", {"data_parallel_size": 2, "tensor_parallel_size": 4}, "data-parallel ranks are of one GPU each"),
     ("lightllm", {"enable_prefix_caching": False}, "LightLLM splits prompts only with it"),
-    ("lightllm", {"enable_chunked_prefill": False, "max_num_batched_tokens": 9}, "must hold a whole prompt (16384)"),
+    (
+        "lightllm",
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 9, "max_model_len": 10},
+        "must hold a whole prompt (10)",
+    ),
+    ("lightllm", {"kv_cache_dtype": "fp8kv_spt"}, "needs the scales: extra_args: {--kv_quant_calibration_config_path"),
     ("lightllm", {"revision": "abc"}, "revision: LightLLM reads a local folder"),
     ("lightllm", {"speculative": {"method": "ngram", "num_speculative_tokens": 1}}, "has no method"),
-    ("lightllm", {"image": "x"}, "nothing would prove that the server"),
     ("llama_cpp", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "splits tensors or layers, not both"),
     ("llama_cpp", {"extra_args": {"-sm": "row"}}, "-sm is how tensor_parallel_size is done, which is 1"),
     ("llama_cpp", {"quantization": "q4_0"}, "a GGUF file has its own quantization"),
@@ -354,6 +359,15 @@ def test_on_a_cpu_engines_ask_for_what_they_need_there_and_refuse_the_rest(
     assert ENGINES[name].problems(settings(name, **ON_CPU[name]), CPU) == []
     (found,) = ENGINES[name].problems(settings(name, **(ON_CPU[name] | given)), CPU)
     assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "sequences"),
+    [("A100-40GB", 384), ("H100-80GB", 1024), ("H200", 1024), ("B200", 128), ("L4", 128), ("any", 1024)],
+)
+def test_lmdeploys_batch_is_the_one_that_it_chooses_by_the_gpus_name(accelerator: str, sequences: int) -> None:
+    pins = ENGINES["lmdeploy"].pinned(settings("lmdeploy"), Hardware(name="x", accelerator=accelerator))
+    assert pins == {"max_num_seqs": sequences, "max_num_batched_tokens": 8192}
 
 
 @pytest.mark.parametrize("name", ["tensorrt_llm", "lmdeploy", "lightllm"])

@@ -247,6 +247,8 @@ def test_memory_that_extra_args_lay_out_otherwise_is_not_judged(engine: str, giv
     verdict = judge(LLAMA_70B, engine=engine, extra_args=given)
     assert verdict.status == "fits"
     assert f"memory is not judged with {next(iter(given))}" in verdict.reasons
+    unknown = ("weight_bytes", "kv_bytes_per_token", "kv_cache_memory_bytes", "kv_cache_tokens")
+    assert [verdict.predicted[name] for name in unknown] == [None] * 4, "nor predicted"
     assert judge(LLAMA_70B, engine=engine).status == "impossible"
 
 
@@ -539,7 +541,7 @@ def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> N
         ("lmdeploy", "fp8", True),
         ("lmdeploy", "mxfp4", True),
         ("lmdeploy", "hf", False),
-        ("lightllm", "vllm-fp8w8a8", False),
+        ("lightllm", "fp8w8a8", False),
         ("transformers", "bnb-4bit", False),
     ],
 )

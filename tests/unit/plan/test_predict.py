@@ -127,6 +127,7 @@ def test_a_file_without_limits_is_held_against_stated_ones_and_says_so() -> None
     [
         ({"deployments": {"engine": "endpoint", "url": "http://127.0.0.1:1"}}, "it runs already"),
         ({"model": "nobody/knows-this"}, "nothing is known of nobody/knows-this"),
+        ({"deployments": deployments(extra_args={"-dcp": 2})}, "the model has no term for -dcp"),
         ({"hardware": {"h100": {"accelerator": "Abacus 9000"}}}, "the catalogue has no accelerator 'Abacus 9000'"),
         ({"deployments": {"engine": "vllm", "hardware": "cpu"}}, "no figures of this CPU"),
         ({"deployments": deployments(engine="tgi", vary=[])}, "nobody compared the model with tgi on H100-80GB"),

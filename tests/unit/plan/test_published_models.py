@@ -162,7 +162,7 @@ VERDICTS: list[Row] = [
     ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4, DP: 2}, FITS, 56.7),  # experts over 8, with EP and without
     ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4, DP: 2, EP: True}, FITS, 56.7),
     ("Qwen/Qwen3-235B-A22B", "H100-80GB", "sglang", {TP: 4, DP: 2}, IMPOSSIBLE, 109.5),  # two whole copies
-    ("Qwen/Qwen3-235B-A22B", "H200", "sglang", {TP: 4, DP: 2, EP: True}, FITS, 56.7),
+    ("Qwen/Qwen3-235B-A22B", "H200", "sglang", {TP: 4, DP: 2, EP: True}, FITS, 56.5),
     ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 4}, FITS, 55.1),
     ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 8}, RISKY, 27.7),
     ("Qwen/Qwen3-235B-A22B-FP8", "H200", "vllm", {TP: 4, DP: 2}, RISKY, 28.7),
@@ -188,11 +188,19 @@ VERDICTS: list[Row] = [
     ("Infermatic/Llama-3.3-70B-Instruct-FP8-Dynamic", "H200", "vllm", {}, FITS, 67.7),
     ("RedHatAI/Llama-3.3-70B-Instruct-NVFP4", "B200", "vllm", {}, FITS, 39.8),
     ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "A100-80GB", "vllm", {TP: 2}, FITS, 33.8),
+    # as its README says (26ef87c): SGLang's own code for it skips the check of blocks of 192 wide heads (mimo_v2.py)
+    ("XiaomiMiMo/MiMo-V2-Flash", "H200", "sglang", {TP: 4, DP: 2, EP: True}, RISKY, 37.0),
+    ("XiaomiMiMo/MiMo-V2-Flash", "H200", "vllm", {TP: 4}, RISKY, 72.4),
+    ("XiaomiMiMo/MiMo-V2-Flash", "H200", "vllm", {TP: 2}, RISKY, 144.8),  # no formula, so not impossible
     ("amd/Llama-3.1-70B-Instruct-FP8-KV", "MI300X", "vllm", {}, FITS, 67.7),
     ("amd/Llama-3.3-70B-Instruct-MXFP4-Preview", "MI355X", "vllm", {}, FITS, 37.8),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "MI300X", "vllm", {}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "MI300X", "sglang", {}, IMPOSSIBLE, 67.7),
+    # as a plain transformer; with its dense MLPs it has 25.2 billion parameters
+    ("google/gemma-4-26B-A4B", "H100-80GB", "vllm", {"max_model_len": 262144}, FITS, 45.9),
+    ("google/gemma-4-26B-A4B", "L40S", "vllm", {}, RISKY, 45.9),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "vllm", {}, FITS, 37.0),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "tensorrt_llm", {}, IMPOSSIBLE, 37.0),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {"quantization": "modelopt"}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "tensorrt_llm", {}, FITS, 67.7),
@@ -201,12 +209,13 @@ VERDICTS: list[Row] = [
     ("MiniMaxAI/MiniMax-M2.5", "H200", "vllm", {TP: 8, EP: True}, FITS, 26.9),
     ("deepseek-ai/DeepSeek-R1", "H200", "vllm", {TP: 8}, FITS, 79.3),
     ("deepseek-ai/DeepSeek-R1", "H200", "vllm", {DP: 8, EP: True}, FITS, 93.9),
-    ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8, EP: True}, FITS, 93.9),
+    # all ranks share its dense MLPs, shared experts and output layer, of which each has its own in vLLM
+    ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8, EP: True}, FITS, 89.4),
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8}, IMPOSSIBLE, 627.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", {TP: 8, PP: 2, "nnodes": 2}, FITS, 40.9),
     ("deepseek-ai/DeepSeek-V3.2", "H200", "vllm", {TP: 8}, FITS, 79.4),
     ("deepseek-ai/DeepSeek-V4-Flash", "H200", "vllm", {TP: 8}, FITS, 19.1),
-    ("deepseek-ai/DeepSeek-V4-Flash", "H200", "sglang", {DP: 8, EP: True}, FITS, 31.1),
+    ("deepseek-ai/DeepSeek-V4-Flash", "H200", "sglang", {DP: 8, EP: True}, FITS, 29.4),
     ("deepseek-ai/DeepSeek-V4-Flash", "H100-80GB", "vllm", {TP: 2}, RISKY, 75.7),  # no formula, so not impossible
     ("deepseek-ai/DeepSeek-V4-Pro", "B200", "tensorrt_llm", {TP: 16, "nnodes": 2, EP: True}, FITS, 52.0),
     ("google/gemma-3-27b-it", "H100-80GB", "vllm", {"max_model_len": 131072}, FITS, 50.3),
@@ -229,12 +238,16 @@ VERDICTS: list[Row] = [
     ("nvidia/DeepSeek-V3.1-NVFP4", "B200", "tensorrt_llm", {TP: 4, EP: True}, FITS, 90.8),
     ("nvidia/DeepSeek-V3.1-NVFP4", "B200", "vllm", {TP: 2}, IMPOSSIBLE, 180.5),
     ("nvidia/GLM-5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 104.6),
+    ("nvidia/GLM-5.1-NVFP4", "B200", "sglang", {TP: 4}, FITS, 105.8),
+    ("nvidia/GLM-5.1-NVFP4", "B200", "vllm", {TP: 2}, IMPOSSIBLE, 208.9),
     ("nvidia/Gemma-4-26B-A4B-NVFP4", "L40S", "vllm", {}, FITS, 15.3),
     ("nvidia/Kimi-K2.5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 138.9),
     ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", "H100-80GB", "vllm", {TP: 2}, FITS, None),
     ("nvidia/MiniMax-M2.5-NVFP4", "B200", "vllm", {}, FITS, 125.2),
     ("nvidia/MiniMax-M3-NVFP4", "B200", "vllm", {TP: 2}, FITS, 115.3),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H100-80GB", "vllm", {}, FITS, 58.8),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "RTX 4090", "vllm", {}, FITS, 18.0),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "L4", "vllm", {}, RISKY, 18.0),
     ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "H100-80GB", "vllm", {TP: 2}, FITS, 56.8),
     ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "B200", "vllm", {}, FITS, 113.5),
     ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "B200", "vllm", {TP: 8}, FITS, 128.3),
@@ -262,6 +275,10 @@ def test_the_verdict_is_the_true_one(
     assert verdict.status == status, verdict.reasons
     weights = verdict.predicted["weight_bytes"]
     assert (weights and weights / GIB) == (None if gib is None else pytest.approx(gib, rel=0.01))
+
+
+def test_every_published_config_has_a_verdict() -> None:
+    assert PUBLISHED.keys() - {name for name, *_ in VERDICTS} == set()
 
 
 def test_experts_may_be_stored_in_fewer_bits_than_the_rest() -> None:
