@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -182,19 +182,28 @@ def judge(values: LimitValues, slo: Slo) -> Verdicts:
 
 def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[Verdicts]:
     """As ``judge``, attempts whose requests come one attempt after the other. ``ends``: where those of each end."""
+    by_limit, begin = _met(values, slo), 0
+    every = _tests(by_limit, slo)
+    for end in ends:
+        counted = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
+        yield Verdicts(tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted)
+        begin = end
+
+
+def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
+    """Who met each limit alone."""
     by_limit = {}
     for one in slo.limits:
         if one.of not in values.seconds:
             raise InputError(f"a limit on {one.of} needs the table token_events, which these results do not hold")
         by_limit[one.name] = values.ok & (values.seconds[one.of] <= one.seconds)
+    return by_limit
+
+
+def _tests(by_limit: Mapping[str, Bools], slo: Slo) -> tuple[Test, ...]:
     together = [by_limit[one.name] for one in slo.limits if one.share is None]
     joint = [Test(JOINT, np.logical_and.reduce(together), slo.attainment)] if together else []
-    every = [*joint, *(Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None)]
-    begin = 0
-    for end in ends:
-        counted = {name: int(np.count_nonzero(met[begin:end])) for name, met in by_limit.items()}
-        yield Verdicts(tuple(Test(one.name, one.met[begin:end], one.target) for one in every), counted)
-        begin = end
+    return (*joint, *(Test(one.name, by_limit[one.name], one.share) for one in slo.limits if one.share is not None))
 
 
 def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
@@ -205,7 +214,7 @@ def shares(verdicts: Sequence[Verdicts]) -> dict[str, float]:
 
 def tests(values: LimitValues, slo: Slo) -> tuple[Test, ...]:
     """The tests that must all hold for an SLO to hold, the joint one first. Raises as ``judge`` does."""
-    return judge(values, slo).tests
+    return _tests(_met(values, slo), slo)
 
 
 def _itl_p99(arrays: RequestArrays) -> Floats:

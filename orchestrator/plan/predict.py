@@ -7,7 +7,7 @@ not predicted, and the reason is said. Predictions order a sweep and seed its se
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from orchestrator.analysis.slo import LimitValues, tests
 from orchestrator.catalog.accelerators import Accelerator, of_hardware
+from orchestrator.catalog.memory import Prediction
 from orchestrator.catalog.models import ModelFacts, model_facts
 from orchestrator.emulator.model import Replica, no_term, replica
 from orchestrator.emulator.profile import Constants, Profile, device_of, facts_of, load_profile, typical
@@ -38,6 +39,7 @@ NO_TERM = {
 LADDER = tuple(2.0**step for step in range(-6, 1))  # of all it can do: levels of a search, which names none before
 TO_BAND = 1.645 / 0.674  # the 90 % range of a normal distribution over the median of its deviations
 _LEAST, _LOOKS = 1e-2, 10
+_NOTHING = Prediction(None, None, 0, 0, 0)
 
 
 class Unknown(Exception):
@@ -139,6 +141,8 @@ class _Predictor:
         if not engine.emulated and memory.get("kv_cache_tokens"):
             limits["kv_cache_tokens"] = memory["kv_cache_tokens"]
         model = replica(settings.model_copy(update=limits), facts, device, profile.constants)
+        # what figures do not follow from: deployments that differ in nothing else are predicted once
+        model = replace(model, limits=replace(model.limits, max_model_len=0), prediction=_NOTHING)
         price = one.hardware.usd_per_gpu_hour
         return _Known(
             model, settings.replicas * settings.data_parallel_size, error, one.devices,

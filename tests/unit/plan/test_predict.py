@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
 from orchestrator.errors import ProblemsError
+from orchestrator.plan import predict
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.plan.order import promise
 from orchestrator.plan.predict import DEFAULT_SLO, LADDER, Error, predicted
@@ -67,6 +69,18 @@ def test_levels_capacity_and_error_stand_beside_the_predicted_memory() -> None:
         assert least < fast["output_throughput_per_gpu"] < most
         assert one.predicted["error"]["source"]
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_deployments_that_differ_in_the_longest_request_alone_are_predicted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Mock(wraps=predict.Rank)
+    monkeypatch.setattr(predict, "Rank", made)
+    lengths = {"vary": [{"grid": {"max_model_len": [4096, 8192, 16384], "max_num_seqs": [64, 128]}}]}
+    plan = foretold(deployments=deployments(**lengths))
+    assert made.call_count == 2
+    capacities = {one.settings.max_num_seqs: capacity(one) for one in plan.deployments}
+    assert all(capacity(one) == capacities[one.settings.max_num_seqs] for one in plan.deployments)
 
 
 def test_a_price_makes_dollars_of_it_and_none_makes_none() -> None:
