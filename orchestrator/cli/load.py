@@ -300,7 +300,8 @@ def _planned(url: str, options: dict[str, Any]) -> tuple[Plan, Target, Probed]:
         plan = _plan(experiment, target.model, problems)
     elif models is not None and target.model not in models:
         raise InputError(f"{url} does not serve {target.model!r}; it lists: {', '.join(models) or 'nothing'}")
-    assert plan
+    if plan is None:  # the name that the server gives its model is none
+        raise ProblemsError(problems)
     settings = plan.deployments[0].settings
     candidates = salted_first(candidates, (models or {}).get(target.model, ""), settings)
     waiting = "note: its first answer takes long; it may be loading its model (--timeout limits this)"

@@ -357,7 +357,7 @@ class Driver:
             self._stats.left_out = len(self._open) + len(self._waiting)
             self._open.clear()
             return
-        said = (ErrorClass.TIMEOUT, "still open when the time to drain was over")
+        said = (ErrorClass.TIMEOUT, f"still open {self._point.drain_s:g} s after the last was due (time to drain)")
         never = (ErrorClass.TIMEOUT, "never sent: max_in_flight requests were in flight until the end")
         if self._aborting:
             said = never = (ErrorClass.ABORTED, "the run was aborted")

@@ -103,6 +103,8 @@ class Experiment:
             agreement = MADE_UP if point.emulated else self._agreements.get(point.head.deployment_id, UNKNOWN)
             described = replace(point, deployment=self._described(point.deployment), agreement=agreement)
             name = self._asked_as(point.head)
+            if name is None:  # what the plan predicts now is of what it asks now
+                described = replace(described, deployment=_unpredicted(described.deployment))
             (superseded if name is None else current).append(described.named(name))
         self._superseded, self._unmeasured = len(superseded), self.plan is not None and not current
         return Points(tuple(current), tuple(superseded))
@@ -216,6 +218,12 @@ class Experiment:
     def _planned(self) -> dict[str, Deployment]:
         """The deployments of the plan by id: labels, prices and model paths are shown as they are in it."""
         return {one.id: one for one in self.plan.deployments} if self.plan else {}
+
+
+def _unpredicted(row: DeploymentRow) -> DeploymentRow:
+    """Without what is predicted at load levels."""
+    known = json.loads(row.predicted_json or "{}")
+    return replace(row, predicted_json=json.dumps({name: one for name, one in known.items() if name != "levels"}))
 
 
 def _load_of(head: PointHead) -> str:

@@ -183,7 +183,7 @@ class Store:
 
         Read from the computed rows where they exist, which is much faster; only other attempts' manifests are opened.
         Attempts that lost files are left out: with ``checked`` all, else those without computed rows and those at
-        measurements with several ok attempts. The others are in ``lost``.
+        measurements with several ok attempts (named only where none is whole). The others are in ``lost``.
         """
         columns = arrow_schema(Committed).names
         known = {one.ids: one for rows in self.computed.scan(columns) for one in rows_of(rows, Committed)}
@@ -193,8 +193,10 @@ class Store:
         ok = Counter(one.measurement_id for one in (*computed, *others) if one.status == "ok")
         torn = self._torn([*others, *computed])
         self.lost = {ids: why for ids, why in torn.items() if ids in known and not checked and ok[ids[0]] < 2}
+        whole = {one.measurement_id for one in (*computed, *others) if one.status == "ok" and one.ids not in torn}
         for ids in (left_out := torn.keys() - self.lost.keys()):
-            self.leave_out(ids, torn[ids])
+            if ids[0] not in whole:  # else it was measured again since
+                self.leave_out(ids, torn[ids])
         return sorted((one for one in (*computed, *others) if one.ids not in left_out), key=lambda one: one.age)
 
     def winners(self) -> dict[str, Committed]:
@@ -204,7 +206,7 @@ class Store:
     def read(self, table: str, columns: Sequence[str] | None = None, *, include_failed: bool = False) -> pa.Table:
         """Committed rows of one table, in its schema but with every column nullable.
 
-        Tables keyed by measurement (requests, token_events, points): the rows of each measurement's winning attempt, or
+        Tables keyed by measurement (requests, token_events, points): the rows of the attempts that answers are from, or
         with ``include_failed`` of every committed attempt. Other tables: the rows of every commit, each deployment
         once. ``columns``: only these, in this order. Damaged files are left out and logged.
         """
@@ -212,7 +214,8 @@ class Store:
         keyed = "measurement_id" in schema.names and not schema.field("measurement_id").nullable
         chosen = self.manifests()
         if keyed and not include_failed:
-            chosen = list(first_ok(one for one in chosen if one.kind == "point").values())
+            counting = {one.ids for one in first_ok(self.commits()).values()}
+            chosen = [one for one in chosen if one.ids in counting]
         return self.read_manifests(table, chosen, columns, leave_out=True)
 
     def read_manifests(
@@ -341,10 +344,7 @@ class Store:
         return [part.path for part, size in zip(parts, sizes, strict=True) if size != part.bytes]
 
     def _content(self, part: FilePart) -> tuple[pa.NativeFile | None, str | None]:
-        """A part to read from, None if it is missing, and what is wrong with it, None if nothing.
-
-        A missing part of a table that may be deleted is not wrong.
-        """
+        """A part to read from, None if it is missing, and what is wrong: nothing where it may be deleted."""
         try:
             source, digest = self._blobs.hashed(self._key(part.path))
         except FileNotFoundError:

@@ -164,5 +164,6 @@ def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
     if dialect.length_control == "none":
         notes.append("the endpoint has no way to fix the output length: requests may end early, see output_tokens")
     elif row["error_class"] == "wrong_length":
-        notes.append(f"the endpoint does not keep the output length it is asked for ({row['error']})")
+        said = f"the endpoint does not keep the output length it is asked for ({row['error']})"
+        notes.append(f"{said}: such answers count as failed, unless you give --natural-lengths")
     return notes

@@ -458,6 +458,17 @@ def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
     assert "it is at https://elsewhere.example/; give that URL" in said
 
 
+def test_a_model_that_a_server_names_with_control_characters_is_bad_input(refused: Callable[..., str]) -> None:
+    models = b'{"data":[{"id":"a\\u001b[31mb"}]}'
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
+
+    with serving(behave) as server:
+        said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK)
+    assert "control character" in said and "\x1b" not in said
+
+
 @pytest.mark.parametrize(("timeout", "status"), [("1s", 2), ("600s", 0)])
 def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(timeout: str, status: int) -> None:
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
@@ -469,7 +480,7 @@ def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(
         done = changed("from orchestrator.cli import load; load.SLOW_S = 0.5", url(server.port), *args)
     assert done.returncode == status, done.stderr
     assert "it may be loading its model" in done.stderr
-    assert ("failed a trial request: timeout" in done.stderr) == (status == 2)
+    assert ("failed a trial request: timeout: still open 1 s after" in done.stderr) == (status == 2)
 
 
 def test_failed_requests_are_status_3_and_counted() -> None:

@@ -113,6 +113,18 @@ def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(s
     assert [one["current"] for one in both] == [True, True, False, False]
 
 
+def test_a_superseded_point_is_not_held_against_what_is_predicted_now(store: Store) -> None:
+    level = {"workload": "chat", "control": "concurrency", "level": 2, "ttft_ms": 1, "tpot_ms": 1}
+    predicted = {"levels": [level | {"output_throughput": 1e6}], "error": {"within": {"ttft": 1.1, "tpot": 1.1}}}
+    for tokens in (64, 8):
+        plan = planned(tokens=tokens)
+        deployments = tuple(one.model_copy(update={"predicted": predicted}) for one in plan.deployments)
+        run(store, plan.model_copy(update={"deployments": deployments}), tokens)
+    both = json.loads(invoke("results", store.uri, "--all", "--format", "json").stdout)
+    found = [(one["current"], one["worse_than_predicted"]) for one in both]
+    assert found == [(True, True), (True, True), (False, None), (False, None)]
+
+
 @pytest.mark.parametrize("change", [{"duration": "20s"}, {"model": "other"}, {"levels": [4]}])
 def test_whatever_was_changed_is_superseded(store: Store, change: dict[str, Any]) -> None:
     run(store, planned())

@@ -225,12 +225,17 @@ def test_a_damaged_part_costs_its_own_measurement_and_is_named(
     commit_measurement(store, "m1", [request(0)])
     damage(tmp_path / "root" / "exp" / part.path)
     assert store.read("requests")["measurement_id"].to_pylist() == ["m1"]
-    assert "m0-a0-driver.parquet is committed but cannot be read" in caplog.text
+    assert "m0-a0-driver.parquet" in caplog.text
     again = Store.open(store.uri, "exp")
     assert again.winners().keys() == {"m1"}  # the next run measures it again
     assert "not there whole: data/requests" in caplog.text
     commit_measurement(again, "m0", [request(0), request(1)], attempt_id="a1")
-    assert Store.open(store.uri, "exp").winners()["m0"].attempt_id == "a1"
+    caplog.clear()
+    whole = Store.open(store.uri, "exp")
+    assert whole.winners()["m0"].attempt_id == "a1"
+    assert whole.read("requests")["attempt_id"].to_pylist() == ["a0", "a1", "a1"]
+    assert not (whole.damage or whole.lost or caplog.text), "the measurement is whole again"
+    assert [path for path, problem in whole.verify() if problem] == [part.path]
 
 
 @pytest.mark.parametrize("damage", [torn, zeroed, emptied, Path.unlink])
