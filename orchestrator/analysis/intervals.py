@@ -48,7 +48,7 @@ class Interval:
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
-def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -> bool:
+def exceeds(first: Interval, second: Interval) -> bool:
     """Whether ``first`` is above ``second`` by more than starts differ (Welch's t-test, 1947).
 
     False where either has fewer than two starts.
@@ -62,7 +62,7 @@ def exceeds(first: Interval, second: Interval, confidence: float = CONFIDENCE) -
     freedom = total**2 / sum(
         variance**2 / (one.starts - 1) for variance, one in zip(variances, (first, second), strict=True)
     )
-    return bool(difference > _t(freedom, confidence) * np.sqrt(total))
+    return bool(difference > _t(freedom) * np.sqrt(total))
 
 
 def starts_to_decide(first: Interval, second: Interval) -> int | None:
@@ -89,9 +89,7 @@ def batches_of(flags: Bools) -> Batches:
     return Batches(np.add.reduceat(flags, starts, dtype=np.float64), sizes.astype(np.float64))
 
 
-def share_interval(
-    repeats: Sequence[Bools], starts: Sequence[int] = (), confidence: float = CONFIDENCE
-) -> Interval | None:
+def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Interval | None:
     """Interval of the share of true flags; None without flags. ``repeats``: the flags of each repeat, in order of
     schedule. ``starts``: the engine start that each repeat was measured on; empty: all on one.
 
@@ -99,7 +97,7 @@ def share_interval(
     freedom of the batches or starts. Where all flags are equal there is no spread to see: the design effect is 1.
     """
     cut = [batches_of(np.asarray(flags, bool)) if len(flags) else NO_BATCHES for flags in repeats]
-    ratio = _ratio(cut, starts, confidence)
+    ratio = _ratio(cut, starts)
     if ratio is None:
         return None
     share, n = ratio.estimate, ratio.size
@@ -111,22 +109,20 @@ def share_interval(
     half = np.sqrt(t2 * (share * (1 - share) / n_effective + t2 / (4 * n_effective**2))) / (1 + t2 / n_effective)
     lower, upper = max(float(centre - half), 0.0), min(float(centre + half), 1.0)
     error = float(np.sqrt(ratio.variance))
-    return Interval(share, lower, upper, confidence, ratio.batches, float(effect), ratio.starts, error)
+    return Interval(share, lower, upper, CONFIDENCE, ratio.batches, float(effect), ratio.starts, error)
 
 
-def rate_interval(
-    repeats: Sequence[Batches], starts: Sequence[int] = (), confidence: float = CONFIDENCE
-) -> Interval | None:
+def rate_interval(repeats: Sequence[Batches], starts: Sequence[int] = ()) -> Interval | None:
     """Interval of total amount / total size, such as tokens / seconds; None where the size is 0.
 
     ``starts``: see ``share_interval``.
     """
-    ratio = _ratio(repeats, starts, confidence)
+    ratio = _ratio(repeats, starts)
     if ratio is None:
         return None
     rate, error = ratio.estimate, float(np.sqrt(ratio.variance))
     half = ratio.t * error
-    return Interval(rate, max(rate - half, 0.0), rate + half, confidence, ratio.batches, None, ratio.starts, error)
+    return Interval(rate, max(rate - half, 0.0), rate + half, CONFIDENCE, ratio.batches, None, ratio.starts, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,7 @@ class _Ratio:
     starts: int
 
 
-def _ratio(repeats: Sequence[Batches], starts: Sequence[int], confidence: float) -> _Ratio | None:
+def _ratio(repeats: Sequence[Batches], starts: Sequence[int]) -> _Ratio | None:
     """None where the size is 0. The variance is that of batches, repeats or starts, whichever differ most."""
     measured = list(zip(repeats, starts or [0] * len(repeats), strict=True))
     measured = [(one, start) for one, start in measured if one.sizes.sum() > 0]
@@ -151,11 +147,11 @@ def _ratio(repeats: Sequence[Batches], starts: Sequence[int], confidence: float)
     ratio, groups = float(amounts.sum() / sizes.sum()), sorted({start for _, start in measured})
     sums = np.array([(one.amounts.sum(), one.sizes.sum()) for one, _ in measured])
     within = max(_variance(amounts, sizes, ratio), _variance(sums[:, 0], sums[:, 1], ratio))
-    spreads = [(within, _t(amounts.size - 1, confidence))]
+    spreads = [(within, _t(amounts.size - 1))]
     if len(groups) > 1:
         of_start = np.array([start for _, start in measured])
         sums = np.array([sums[of_start == start].sum(0) for start in groups])
-        spreads.append((_variance(sums[:, 0], sums[:, 1], ratio), _t(len(groups) - 1, confidence)))
+        spreads.append((_variance(sums[:, 0], sums[:, 1], ratio), _t(len(groups) - 1)))
     variance = max(of for of, _ in spreads)
     t = max(t * np.sqrt(of / variance) for of, t in spreads) if variance > 0 else spreads[0][1]
     return _Ratio(ratio, float(sizes.sum()), variance, float(t), amounts.size, len(groups))
@@ -169,7 +165,7 @@ def _variance(amounts: Floats, sizes: Floats, ratio: float) -> float:
     return float(count / (count - 1) * ((amounts - ratio * sizes) ** 2).sum() / sizes.sum() ** 2)
 
 
-def _t(freedom: float, confidence: float) -> float:
+def _t(freedom: float) -> float:
     from scipy.special import stdtrit  # imported late: `load` starts without scipy
 
-    return float(stdtrit(max(freedom, 1), (1 + confidence) / 2))
+    return float(stdtrit(max(freedom, 1), (1 + CONFIDENCE) / 2))

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import orjson
 
+from orchestrator.emulator.http import STREAM_END, chunk
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.timer import LoopTimer
 
@@ -29,18 +30,14 @@ EVENT = (
 )
 
 
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-TOKEN, LAST_TOKEN = _chunk(EVENT % b"null"), _chunk(EVENT % b'"length"')
-END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+TOKEN, LAST_TOKEN = chunk(EVENT % b"null"), chunk(EVENT % b'"length"')
+END = chunk(b"data: [DONE]\n\n") + STREAM_END
 
 
 def _last(tokens: int) -> bytes:
     """The last token, usage and the end of the stream."""
     usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}}
-    return LAST_TOKEN + _chunk(b"data: " + orjson.dumps(usage) + b"\n\n") + END
+    return LAST_TOKEN + chunk(b"data: " + orjson.dumps(usage) + b"\n\n") + END
 
 
 class _Stream(asyncio.Protocol):
@@ -69,7 +66,7 @@ class _Stream(asyncio.Protocol):
 
 
 class KnownServer:
-    """Serves until its pipe says ``stop``; to anything else it answers with statistics since the last question."""
+    """Serves until its pipe is closed; to whatever that says it answers with statistics since the last question."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -78,7 +75,7 @@ class KnownServer:
         self._ttft_ns, self._gaps_ns, self._late_ns = array("q"), array("q"), array("q")
 
     async def serve(self) -> None:
-        """Sends its port through the pipe, then serves until that says ``stop`` or is closed."""
+        """Sends its port through the pipe, then serves until that is closed."""
         loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._timer = LoopTimer(loop, self._send_due)
         listener = await loop.create_server(lambda: _Stream(self), "127.0.0.1", 0, backlog=4096)
@@ -96,10 +93,8 @@ class KnownServer:
 
     def _told(self) -> None:
         try:
-            stop = self._pipe.recv() == "stop"
+            self._pipe.recv()
         except EOFError:
-            stop = True
-        if stop:
             self._stopped.set()
         else:
             self._pipe.send(self._stats())
@@ -126,7 +121,7 @@ class KnownServer:
 
     def _stats(self) -> dict[str, float]:
         """What happened since the last question, times in ms."""
-        found = {"events": float(len(self._late_ns)), "cpu_s": time.process_time()}
+        found: dict[str, float] = {}
         for name, values in (("ttft", self._ttft_ns), ("itl", self._gaps_ns), ("late", self._late_ns)):
             sample = np.array(values, dtype=np.float64) / 1e6 if values else np.zeros(1)
             found[f"{name}_mean_ms"] = float(sample.mean())

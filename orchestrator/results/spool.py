@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -29,13 +29,6 @@ class Part:
     table: str
     rows: int
     file: pa.NativeFile
-
-    @classmethod
-    def of(cls, table: str, data: pa.Table) -> Part:
-        """Encode ``data``, which is in the table's schema."""
-        with closing(Spool(table)) as spool:
-            spool.write(table, data)
-            return spool.parts()[0]
 
     def open(self) -> pa.NativeFile:
         """The file, to read from its begin."""

@@ -15,9 +15,8 @@ from orchestrator.analysis.metrics import figures, observe, steady_window_ns
 from orchestrator.analysis.slo import limit_values
 from orchestrator.load.validity import judge
 from orchestrator.results.lazy_rows import LazyRows, Rows
-from orchestrator.results.spool import Part
 from tests.unit.load.test_validity import CALM, OPEN, table
-from tests.unit.results.builders import events
+from tests.unit.results.builders import events, part_of
 
 COUNT = 500
 
@@ -53,7 +52,7 @@ def one_run(count: int = COUNT) -> tuple[pa.Table, pa.Table]:
 def lazy(name: str, rows: pa.Table) -> LazyRows:
     """As two clients wrote them."""
     half = rows.num_rows // 2
-    return LazyRows.of(name, [Part.of(name, rows.slice(0, half)), Part.of(name, rows.slice(half))])
+    return LazyRows.of(name, [part_of(name, rows.slice(0, half)), part_of(name, rows.slice(half))])
 
 
 def answers(requests: Rows, token_events: Rows) -> tuple[Any, ...]:

@@ -31,10 +31,9 @@ from orchestrator.errors import PlacementError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.spool import Part
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings
-from tests.unit.results.builders import events
+from tests.unit.results.builders import events, part_of
 
 
 @pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
@@ -320,7 +319,7 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_rows_of_a_client_process_are_passed_on_as_an_open_file() -> None:
-    part = Part.of("token_events", events({index: [20] * 500 for index in range(200)}))
+    part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
     _Answer(3, None, {"rows": part}).send(theirs)
     content, _ = ours.recv()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 
 from orchestrator.results.schemas import TABLES
+from orchestrator.results.spool import Part, Spool
 from orchestrator.results.store import Manifest, Store
 
 KEYS = {"measurement_id": "m0", "attempt_id": "a0"}
@@ -16,6 +18,13 @@ KEYS = {"measurement_id": "m0", "attempt_id": "a0"}
 
 def table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=TABLES[name])
+
+
+def part_of(name: str, data: pa.Table) -> Part:
+    """``data``, which is in the table's schema, as a client hands it on."""
+    with closing(Spool(name)) as spool:
+        spool.write(name, data)
+        return spool.parts()[0]
 
 
 def request(index: int, scheduled_ms: float = 0.0, **given: Any) -> dict[str, Any]:

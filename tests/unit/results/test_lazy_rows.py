@@ -13,8 +13,7 @@ from orchestrator.errors import DamagedError
 from orchestrator.results import lazy_rows
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.schemas import TOKEN_EVENTS
-from orchestrator.results.spool import Part
-from tests.unit.results.builders import events, failed_request, request, requests
+from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
 
 @pytest.fixture(autouse=True, params=[0, 1 << 20], ids=["column by column", "read at once"])
@@ -37,7 +36,7 @@ def test_few_rows_are_read_once_and_many_column_by_column(monkeypatch: pytest.Mo
 
 def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> None:
     rows = [requests(request(3), failed_request(0)), requests(request(2), request(1), request(4))]
-    found, wanted = LazyRows.of("requests", [Part.of("requests", one) for one in rows]), pa.concat_tables(rows)
+    found, wanted = LazyRows.of("requests", [part_of("requests", one) for one in rows]), pa.concat_tables(rows)
     assert (len(found), found.num_rows) == (5, 5)
     for start, length in ((0, 5), (1, 3), (3, 9), (2, 0), (7, 2)):
         some, those = found.slice(start, length).slice(0, 2), wanted.slice(start, length).slice(0, 2)
@@ -47,7 +46,7 @@ def test_rows_of_several_clients_come_one_after_the_other_and_in_slices() -> Non
 
 def test_rows_in_their_own_order_come_some_at_a_time() -> None:
     gaps = events({2: [20, 21], 0: [], 1: [5]})
-    found = LazyRows.of("token_events", [Part.of("token_events", gaps)] * 2)
+    found = LazyRows.of("token_events", [part_of("token_events", gaps)] * 2)
     batches = list(found.to_batches(max_chunksize=2))
     assert [one.num_rows for one in batches] == [2, 1, 2, 1]
     assert pa.Table.from_batches(batches)["gaps_us"].to_pylist() == 2 * gaps["gaps_us"].to_pylist()
@@ -64,7 +63,7 @@ def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
 
 def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:
     assert LazyRows.of("requests", [])["sent_ns"].to_pylist() == []
-    part = Part.of("requests", requests(request(0)))
+    part = part_of("requests", requests(request(0)))
     with pytest.raises(ValueError, match="there are 1 rows, and 2 were written"):
         LazyRows.open("requests", [part.open()], rows=2)
     with pytest.raises((OSError, ValueError)):
@@ -73,7 +72,7 @@ def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> 
 
 def test_a_file_that_is_cut_off_after_it_was_opened_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "part"
-    path.write_bytes(Part.of("token_events", events({0: [20]})).open().read())
+    path.write_bytes(part_of("token_events", events({0: [20]})).open().read())
     found = LazyRows.open("token_events", [pa.OSFile(str(path))], rows=1)
     path.write_bytes(b"")
     with pytest.raises(DamagedError, match="gaps_us cannot be read"):

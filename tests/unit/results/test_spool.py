@@ -16,8 +16,8 @@ import pytest
 from orchestrator.errors import ResultsError
 from orchestrator.results.columns import AT_ONCE, Column
 from orchestrator.results.schemas import TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool, nameless_file, opened
-from tests.unit.results.builders import events, request, requests
+from orchestrator.results.spool import Spool, nameless_file, opened
+from tests.unit.results.builders import events, part_of, request, requests
 
 
 def test_all_that_was_given_comes_back_in_its_order_and_as_it_would_be_stored() -> None:
@@ -30,7 +30,7 @@ def test_all_that_was_given_comes_back_in_its_order_and_as_it_would_be_stored() 
         first, second = spool.parts()
     assert (first.table, first.rows, second.table, second.rows) == ("requests", 3, "token_events", 2)
     assert first.read().equals(pa.concat_tables(rows))
-    assert second.read().equals(Part.of("token_events", gaps).read())
+    assert second.read().equals(part_of("token_events", gaps).read())
     assert second.read().schema.equals(TOKEN_EVENTS, check_metadata=True)
 
 
@@ -88,7 +88,7 @@ def test_programs_that_are_started_do_not_keep_the_files() -> None:
 
 
 def test_a_file_that_cannot_be_opened_again_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, column = Part.of("token_events", events({0: [20]})), Column()
+    part, column = part_of("token_events", events({0: [20]})), Column()
     column.add(np.zeros(AT_ONCE + 1))
     for module in ("spool", "columns"):
         monkeypatch.setattr(f"orchestrator.results.{module}.path_of", lambda _: "/proc/nowhere")

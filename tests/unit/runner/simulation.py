@@ -30,7 +30,6 @@ from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, 
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.spool import Part
 from orchestrator.results.store import Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.context import SweepContext
@@ -38,7 +37,7 @@ from orchestrator.runner.sweep import Sweep, SweepReport
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample
-from tests.unit.results.builders import failed_request, request, requests
+from tests.unit.results.builders import failed_request, part_of, request, requests
 
 
 class VirtualClock(Clock):
@@ -362,7 +361,7 @@ class FakeRun:
             index: ClientReport(
                 ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
                 (),
-                Part.of("requests", self._requests(index)),
+                part_of("requests", self._requests(index)),
                 None,
                 replies if index == 0 else (),
             )

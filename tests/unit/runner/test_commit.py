@@ -17,7 +17,6 @@ from orchestrator.plan.make import make_plan
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.records import DeploymentRow, PointRow
 from orchestrator.results.schemas import rows_of
-from orchestrator.results.spool import Part
 from orchestrator.results.store import Store
 from orchestrator.runner.commit import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
 from orchestrator.runner.measure import Attempt, Loaded
@@ -26,7 +25,7 @@ from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM
 from tests.unit.plan.files import measurements
-from tests.unit.results.builders import events, request, requests
+from tests.unit.results.builders import events, part_of, request, requests
 
 KEYS = {"measurement_id": "m" * 16, "attempt_id": "a" * 26}
 EXPERIMENT = """
@@ -101,7 +100,7 @@ def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
 ) -> None:
     """Else all of them are read at once."""
     tables = [(requests(request(index)), events({index: [20.0]})) for index in range(12)]
-    parts = [(Part.of("requests", rows), Part.of("token_events", gaps)) for rows, gaps in tables]
+    parts = [(part_of("requests", rows), part_of("token_events", gaps)) for rows, gaps in tables]
     reports = {index: ClientReport(CALM, (), *some) for index, some in enumerate(parts)}
     record, store = attempt("duration: 5s"), Store.open(str(tmp_path), "x")
     loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [rows for rows, _ in parts]), reports=reports)
@@ -122,5 +121,5 @@ def test_files_that_clients_store_sort_in_the_order_of_the_clients(
         host = ClientHost()
         host.prepare(point(measurement_id="m", attempt_id="a"), index, 12)
         store = Store.open(str(tmp_path), "x")
-        names += [one.path for one in host._stored(store, [Part.of("requests", requests(request(index)))])]
+        names += [one.path for one in host._stored(store, [part_of("requests", requests(request(index)))])]
     assert names == sorted(names)

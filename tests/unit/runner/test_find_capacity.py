@@ -22,7 +22,6 @@ from orchestrator.report.capacities import capacity_documents
 from orchestrator.report.stored import Experiment
 from orchestrator.results.events import Event
 from orchestrator.results.schemas import REQUESTS
-from orchestrator.results.spool import Part
 from orchestrator.results.store import Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.find_capacity import CapacitySearch
@@ -31,7 +30,7 @@ from orchestrator.runner.probe import Probed
 from orchestrator.search.base import Watch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import parse_experiment
-from tests.unit.results.builders import request, requests
+from tests.unit.results.builders import part_of, request, requests
 from tests.unit.runner import simulation
 from tests.unit.runner.simulation import FakeRun, World, steps, sweep, world_of
 
@@ -110,7 +109,7 @@ class QueueRun(FakeRun):
     def reports(self) -> dict[int, ClientReport]:
         due = [one for one in self._served if one[0] < self.end_s]
         stats = ClientStats(0, 1.0, 0.1, 0.1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0)
-        return {0: ClientReport(stats, (), Part.of("requests", requests(*self._rows(due))), None)}
+        return {0: ClientReport(stats, (), part_of("requests", requests(*self._rows(due))), None)}
 
     def _rows(self, served: list[tuple[float, float]]) -> list[dict[str, Any]]:
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
