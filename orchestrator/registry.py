@@ -1,19 +1,28 @@
 """Lazy registries: a name stands for ``"module:attribute"``, which is loaded when first used.
 
-Third parties add entries through entry points of the group ``orchestrator.<kind>`` (docs/extending.md).
+Third parties add entries through entry points of the group ``orchestrator.<kind>`` (docs/extending.md). Also reads the
+data files that lie beside modules.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
-from typing import Generic, TypeVar, cast
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
 
 from orchestrator.errors import InputError
 
 T = TypeVar("T")
+
+
+@cache
+def data_beside(module: str, name: str) -> Any:
+    """The content of a JSON file in the folder of a module, by the module's ``__file__``. Shared: not to be changed."""
+    return json.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 class Registry(Generic[T]):

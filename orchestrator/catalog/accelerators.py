@@ -7,13 +7,12 @@ FLOP/s are vendors' dense peaks (headline figures "with sparsity" are twice as h
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from orchestrator.registry import data_beside
 from orchestrator.spec.settings import Hardware
 
 _GIB = 2**30
@@ -82,8 +81,7 @@ def _read(row: dict[str, Any]) -> Accelerator:
 def _all() -> tuple[Accelerator, ...]:
     """accelerators.json: published figures on its date, with the lowest list price of one large provider as an order of
     magnitude for users who give none."""
-    text = Path(__file__).with_name("accelerators.json").read_text(encoding="utf-8")
-    return tuple(_read(row) for row in json.loads(text)["accelerators"])
+    return tuple(map(_read, data_beside(__file__, "accelerators.json")["accelerators"]))
 
 
 @cache

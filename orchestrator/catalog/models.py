@@ -22,6 +22,7 @@ from urllib.request import getproxies
 from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, items, mapping, whole
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
+from orchestrator.registry import data_beside
 
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
@@ -118,13 +119,12 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     return cached
 
 
-@cache
 def known_configs() -> dict[str, Json]:
     """Excerpts of the config.json of well-known models, by hub id, from their repositories.
 
     With them planning and the emulator work offline. An actual config.json is always preferred.
     """
-    found: dict[str, Json] = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
+    found: dict[str, Json] = data_beside(__file__, "known_models.json")
     return found
 
 

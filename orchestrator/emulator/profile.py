@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from pydantic import Field, ValidationError
 from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
 from orchestrator.errors import InputError, Problem, ProblemsError
-from orchestrator.registry import unknown_name
+from orchestrator.registry import data_beside, unknown_name
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 DEFAULT_ACCELERATOR = "H100-80GB"
@@ -73,7 +72,7 @@ _ARCHITECTURES = {9: "hopper", 10: "blackwell"}  # those in constants.json, by C
 def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
     """What is typical of an engine on a device, of the formula or of the tables: constants.json, which has engines by
     architecture. Engines that are not in it take vLLM's constants, and nobody knows their error."""
-    rows = _rows()["tables" if tables else "formula"]
+    rows = data_beside(__file__, "constants.json")["tables" if tables else "formula"]
     architecture = _ARCHITECTURES.get((device.capability or (0, 0))[0], "other")
     of_engine: dict[str, Any] = rows.get(engine, rows["vllm"])
     row = of_engine.get(architecture, {"inherits": "hopper"})
@@ -87,12 +86,6 @@ def resolved(constants: Constants, engine: str, device: Accelerator) -> Constant
     """The constants that were given, and for the rest what is typical of the engine."""
     given = constants.model_dump(exclude_unset=True)
     return Constants.model_validate(typical(engine, device, constants.tables).constants | given)
-
-
-@cache
-def _rows() -> dict[str, dict[str, Any]]:
-    rows: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("constants.json").read_text(encoding="utf-8"))
-    return rows
 
 
 class Faults(Strict):

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Drafts, Engine, LogWords, ModelRules, named_as_vllm
 from orchestrator.engines.mpi_ranks import KEY_VARIABLE
 from orchestrator.errors import FailureKind
-from orchestrator.registry import did_you_mean
+from orchestrator.registry import data_beside, did_you_mean
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 
@@ -153,21 +153,16 @@ def _unknown_keys(settings: EngineSettings, recorded: bool) -> list[str]:
     return found if is_recorded is recorded else []
 
 
-@cache
-def _recorded() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(Path(__file__).with_name("tensorrt_llm_keys.json").read_text("utf-8"))
-    return document
-
-
 def unknown(path: str) -> str | None:
     """A sentence about a key that no recorded release has, with which they refuse to start; None for known keys."""
-    keys = _recorded()["keys"]
+    recorded = data_beside(__file__, "tensorrt_llm_keys.json")
+    keys = recorded["keys"]
     first, *more = path.split(".")
     if "" not in (first, *more) and first in keys and not (more and keys[first] and more[0] not in keys[first]):
         return None
     known = [*keys, *(f"{key}.{inner}" for key, below in keys.items() for inner in below or ())]
     guess = did_you_mean(path, known)
-    sentence = f"extra_args: {path!r} is not a key of TensorRT-LLM's file ({_recorded()['releases']})"
+    sentence = f"extra_args: {path!r} is not a key of TensorRT-LLM's file ({recorded['releases']})"
     return f"{sentence}; {guess}" if guess else sentence
 
 

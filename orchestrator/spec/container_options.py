@@ -5,11 +5,9 @@ container_options.json lists the options of each runtime, recorded from its own 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
+
+from orchestrator.registry import data_beside
 
 RUNTIMES = ("docker", "podman", "apptainer")
 # Options that this program sets itself, and those that would separate it from the engine's process or log.
@@ -46,7 +44,7 @@ def option_problem(words: Sequence[str], runtime: str) -> str | None:
 
 def _options_in(word: str, runtime: str) -> tuple[list[str] | None, bool]:
     """Long names of the options in one argument, and whether the next argument is a value; None: not known."""
-    known = _recorded()[runtime]
+    known = data_beside(__file__, "container_options.json")[runtime]
     if word.startswith("--"):
         name, equals, _ = word[2:].partition("=")
         if name not in known["value"] and name not in known["bare"] and not equals:
@@ -62,9 +60,3 @@ def _options_in(word: str, runtime: str) -> tuple[list[str] | None, bool]:
         if word[index : index + 1] == "=":  # -t=true
             break
     return names, False
-
-
-@cache
-def _recorded() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(Path(__file__).with_name("container_options.json").read_text("utf-8"))
-    return document
