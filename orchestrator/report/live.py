@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.results.events import Event, Phase
+from orchestrator.spec.load import hours
 
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
 LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # logged as they begin; others only once they take long
@@ -115,7 +116,7 @@ class LiveSweep:
         """The time that is left, where it is known and something is left to do."""
         if self._end_s is None or self._ended >= self._total:
             return ""
-        return f", ~{rough(max(0.0, self._end_s - time.monotonic()))} left"
+        return f", ~{hours(max(0.0, self._end_s - time.monotonic()))} left"
 
     def _keep_saying(self) -> None:
         """A log never stands still for minutes: phases that go on are printed again, with their progress."""
@@ -156,13 +157,6 @@ class LiveSweep:
 def live_load() -> LiveSweep:
     """The live display of ``load``."""
     return LiveSweep(Console(stderr=True), LOAD_STILL_S)
-
-
-def rough(seconds: float) -> str:
-    """A length of time as people say it: ``50 s``, ``12 min``, ``2.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _clock() -> str:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from orchestrator.redaction import redacted
 from orchestrator.report.documents import Document
-from orchestrator.report.live import rough
 from orchestrator.results.runs import SILENT_S, RunRecord
+from orchestrator.spec.load import hours
 
 
 def state_of(record: RunRecord, age_s: float) -> str:
@@ -33,10 +33,10 @@ def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]
     state = state_of(record, age_s)
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.began_unix_ns / 1e9))
     heard = "it ended" if state == "ended" else "its last heartbeat was"
-    yield f"{experiment}: {state}, {record.name}, since {since}; {heard} {rough(age_s)} ago"
+    yield f"{experiment}: {state}, {record.name}, since {since}; {heard} {hours(age_s)} ago"
     if state in ("dead", "silent"):
         yield "  running the same command again takes its place and continues; what it measured is kept"
-    left_s = f", ~{rough(record.left_s)} left" if record.left_s and state == "running" else ""
+    left_s = f", ~{hours(record.left_s)} left" if record.left_s and state == "running" else ""
     yield (
         f"  {record.measured} of {record.total} measured, {record.failed} failed, {record.skipped} done before{left_s}"
         + (f"; {record.says}" if record.says not in ("", "ended") else "")
