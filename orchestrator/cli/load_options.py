@@ -131,7 +131,7 @@ def _recorded(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any
     arrivals = {"process": "trace", "trace": _path(options["trace"]), "speed_up": options["speed_up"] or 1.0}
     try:
         offsets = recorded(Arrivals.model_validate(arrivals)).tolist()
-    except ProblemsError:
+    except (ProblemsError, ValueError):
         offsets = [0.0]
     else:
         if (options["requests"] or 0) > len(offsets):
