@@ -7,7 +7,6 @@ import os
 import platform
 import resource
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from orchestrator.cluster.node_network import mtus, unknown_interfaces
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
-from orchestrator.engines.reaper import leftovers
+from orchestrator.engines.reaper import leftovers, output_of
 from orchestrator.errors import OrchestratorError
 from orchestrator.redaction import redacted
 from orchestrator.results.blobs import Blobs, Retry
@@ -33,7 +32,6 @@ from orchestrator.spec.settings import EngineSettings, Hardware, installed_versi
 from orchestrator.telemetry.gpus import health
 
 HUB_LIMIT_S = 8.0
-RUNTIME_LIMIT_S = 10.0
 PORT_STEP = 220  # fifty of the ports of engines are tried
 WRITTEN_BYTES = 4 << 20  # test write to the results
 LIMITS = ("nofile", "memlock", "nproc")
@@ -170,7 +168,7 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
     name = engine.command(settings.model_copy(update={"nnodes": 1}), hardware, Node(), "").argv[0]
     path, version, image = shutil.which(name), None, None
     if settings.image is not None:
-        image = path is not None and (name == "apptainer" or _succeeds(name, "image", "inspect", settings.image))
+        image = path is not None and (name == "apptainer" or output_of(name, "image", "inspect", settings.image) != "")
     elif not engine.emulated:
         version = installed_version(path or name, settings.engine)
     missing = Path(name).name.startswith("python") and not engine.emulated and version is None
@@ -190,12 +188,6 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:  # HF_HUB_CACHE wins, wherever it is set
         folder = os.path.join(env["HF_HOME"], "hub")
     return Path(os.path.expandvars(os.path.expanduser(folder)))
-
-
-def _succeeds(*argv: str) -> bool:
-    with suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(argv, capture_output=True, timeout=RUNTIME_LIMIT_S, check=False).returncode == 0
-    return False
 
 
 def _model(settings: EngineSettings) -> str:

@@ -61,7 +61,7 @@ def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
         kill_tagged({LAUNCH: launch_id, LOCKS: str(folder)})
     for name in (leftover.name for leftover in found if not leftover.pid):
         runtime, _, container = name.partition(" ")
-        _run(runtime, "rm", "--force", container)
+        output_of(runtime, "rm", "--force", container)
     for launch_id in abandoned - {leftover.launch_id for leftover in _processes(folder)}:
         forget(folder / f"{launch_id}.lock")
     for left in dead_work(folder, work or node_folder("work")):
@@ -85,7 +85,7 @@ def processes_of(launches: Collection[str], in_docker: bool = False) -> set[int]
     containers = [one for one in _containers("docker", folder) if one.launch_id in launches] if in_docker else []
     if containers:
         names = [one.name.partition(" ")[2] for one in containers]
-        said = _run("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
+        said = output_of("docker", "inspect", "--format", "{{.State.Pid}}", *names).split()
         found |= {int(pid) for pid in said if pid.isdigit() and pid != "0"}  # 0: it ended
     return found
 
@@ -114,11 +114,11 @@ def _containers(runtime: str, folder: Path) -> list[Leftover]:
     if shutil.which(runtime) is None:
         return []
     ours = f"label={LOCKS_LABEL}={folder}"
-    names = _run(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
+    names = output_of(runtime, "ps", "--all", "--filter", ours, "--format", "{{.Names}}").split()
     return [Leftover(0, launch_of(name), f"{runtime} {name}") for name in names]
 
 
-def _run(*argv: str) -> str:
+def output_of(*argv: str) -> str:
     """The command's output; "" if it fails, as without a running daemon."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=RUNTIME_LIMIT_S, check=False)
