@@ -227,7 +227,7 @@ class ClientPool:
         while True:
             members = self._borrow(count, {**avoid, **held})
             calls = {one.node_id: one.handle.begin("held_by_others", self._tag) for one in members}
-            others = {node for node, call in calls.items() if node not in held and _says_yes(call)}
+            others = {node for node, call in calls.items() if node not in held and _told(call, "held_by_others")}
             if not others:
                 return Clients(self, members, self._store)
             for member in members:
@@ -272,7 +272,7 @@ class ClientPool:
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
         """Keep clients that still answer for the next launch; kill the others, and all of them unless ``reusable``."""
         for member in members:
-            alive = reusable and _answers(member.handle)
+            alive = reusable and _told(member.handle.begin("wall_ns"), "wall_ns", REUSE_LIMIT_S) is not None
             if not alive:
                 member.handle.kill()
             with self._lock:
@@ -299,19 +299,12 @@ class ClientPool:
             member.handle.kill()
 
 
-def _answers(handle: ClientHandle) -> bool:
+def _told(call: Future[Any], method: str, limit_s: float = CALL_LIMIT_S) -> Any:
+    """What a client answers; None if it is lost, which the next point will notice."""
     try:
-        answer(handle.begin("wall_ns"), "wall_ns", REUSE_LIMIT_S)
+        return answer(call, method, limit_s)
     except HostLost:
-        return False
-    return True
-
-
-def _says_yes(call: Future[Any]) -> bool:
-    try:
-        return bool(answer(call, "held_by_others"))
-    except HostLost:
-        return False  # the next point will notice that the client is lost
+        return None
 
 
 def sweep_tag(store: Store) -> str:

@@ -23,8 +23,8 @@ from orchestrator.plan.verdict import judged, part_problems, together
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
-from orchestrator.spec.document import nearest
-from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, read_experiment
+from orchestrator.spec.document import nearest, read_document
+from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
 from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
 
@@ -50,7 +50,7 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     Raises ProblemsError for an experiment with problems, InputError for a plan that this version cannot run.
     """
     if not _is_frozen(path):
-        return make_plan(read_experiment(path), cluster_nodes=cluster_nodes)
+        return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
     try:
         return Plan.from_json(Path(path).read_text(encoding="utf-8"))
     except (InputError, UnicodeDecodeError) as error:

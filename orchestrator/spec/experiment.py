@@ -25,7 +25,7 @@ from pydantic import (
 
 from orchestrator.redaction import is_secret, plain, redacted
 from orchestrator.spec.combinations import Combination, Given, expand
-from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, read_document, wrong
+from orchestrator.spec.document import Document, Place, Problems, add_errors, parse_document, wrong
 from orchestrator.spec.load import (
     INFINITE,
     LIMITS,
@@ -274,16 +274,11 @@ def parse_experiment(text: str, file: str = "experiment.yaml") -> Experiment:
     return experiment
 
 
-def read_experiment(path: str | Path) -> Experiment:
-    """An experiment from a file. Later checks add to its ``problems``, so that all are reported together.
-
-    Raises ProblemsError for a file that is not a YAML mapping.
-    """
-    return examined(read_document(path))
-
-
 def examined(document: Document) -> Experiment:
-    """The experiment of a parsed file, problems included. Raises ProblemsError when the file is not a mapping."""
+    """The experiment of a parsed file. Later checks add to its ``problems``, so that all are reported together.
+
+    Raises ProblemsError when the file is not a mapping.
+    """
     problems, content = Problems(document), document.value
     if not isinstance(content, dict):
         problems.add((), "an experiment must be a mapping (name: value)")
