@@ -322,7 +322,7 @@ def _divisor(deployment: DeploymentRow, per: Per) -> float | None:
 
 def _no_divisor(deployment: DeploymentRow, per: Per) -> str:
     if not deployment.devices:
-        return "nobody said how many GPUs the endpoint has (`endpoint_gpus`); compare with --per deployment"
+        return "it is not known how many GPUs the endpoint has (`endpoint_gpus`); compare with --per deployment"
     return "its price is not known, or 0: give --price HARDWARE=USD, or usd_per_gpu_hour of its hardware"
 
 

@@ -75,7 +75,7 @@ def parse_slo(text: str) -> Slo:
         name, operator, value = (match[1].lower(), match[2], match[3]) if match else ("", "", "")
         wanted = {"attainment": ">=", "reader": "="}.get(name, "<=")
         if match is None:
-            problems.append(f"{term.strip()!r} is no limit; write it like ttft<=500ms")
+            problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
         elif name not in _WORDS and percentile_limit(name) is None:
             problems.append(unknown_name("limit", name, (*_WORDS, *(f"{one}_p95" for one in LIMITS))))
         elif operator != wanted:

@@ -87,4 +87,5 @@ def _text(found: Sequence[Finding], nodes: int) -> str:
         for (level, check, what, why, do), where in same.items()
     ]
     counts = {level: sum(key[0] == level for key in same) for level in ("fail", "warning")}
-    return "\n".join([*lines, f"{nodes} node(s): {counts['fail']} would fail a sweep, {counts['warning']} warnings"])
+    summary = f"{nodes} node(s): {counts['fail']} finding(s) that would fail a sweep, {counts['warning']} warning(s)"
+    return "\n".join([*lines, summary])

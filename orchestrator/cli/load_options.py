@@ -45,7 +45,7 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     )
     lengths = [name for name in ("requests", "duration") if options[name] is not None]
     if len(lengths) > 1 or not (lengths or options["trace"] or options["find_capacity"]):
-        problems.append(Problem("give one of --requests and --duration"))
+        problems.append(Problem("give either --requests or --duration"))
     elif options["requests"] is not None:
         load["requests"] = options["requests"]
     endpoint = {"engine": "endpoint", "url": base} | _given(api_key_env=options["api_key_env"])
@@ -86,7 +86,7 @@ def _levels(options: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         return _search(options, problems)
     ways = [name for name in ("rate", "concurrency", "trace") if options[name] is not None]
     if len(ways) != 1:
-        said = "give one of --rate (open loop), --concurrency (closed loop) and --trace (recorded times)"
+        said = "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded times)"
         problems.append(Problem(said))
         return {}
     if ways == ["concurrency"]:
@@ -192,10 +192,10 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
     if not drawn and file is None:
         file = _trace_of_requests(options["trace"])
     if drawn == (file is not None):
-        times = " (a trace of times alone says nothing of them)" if options["trace"] else ""
-        problems.append(Problem(f"give one of --input-tokens (random prompts) and --prompt-file{times}"))
+        times = " (a trace of times alone has no prompts)" if options["trace"] else ""
+        problems.append(Problem(f"give either --input-tokens (random prompts) or --prompt-file{times}"))
     elif drawn and options["output_tokens"] is None:
-        problems.append(Problem("give --output-tokens: how long answers shall be"))
+        problems.append(Problem("give --output-tokens: how long answers are to be"))
     elif drawn:
         content |= {"kind": "conversations" if options["turns"] else "random", "input_tokens": asked} | _given(
             shared_prefix_tokens=options["prefix_tokens"],
@@ -343,7 +343,7 @@ def _extra_body(text: str | None, problems: list[Problem]) -> dict[str, Any]:
         extra = orjson.loads(text or "{}")
         orjson.dumps(extra)
     except (orjson.JSONDecodeError, TypeError) as error:
-        problems.append(Problem(f"--extra-body is no JSON that can be sent: {error}"))
+        problems.append(Problem(f"--extra-body is not JSON that can be sent: {error}"))
         return {}
     if not isinstance(extra, dict):
         problems.append(Problem("--extra-body must be a JSON object"))

@@ -95,6 +95,6 @@ def main() -> None:
     except (ImportError, OSError):  # of a job whose working_dir was removed under it nothing more can be loaded
         if os.path.exists(__file__) and os.path.exists(os.readlink("/proc/self/cwd")):
             raise
-        click.echo("error: the folder that this program runs in or from is gone: start again, it continues", err=True)
+        click.echo("error: the folder that this program runs in or from is gone: start it again to continue", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -53,7 +53,7 @@ def reach_problem(store: Store) -> str | None:
             )
         store.check_writable()
     except OrchestratorError as error:
-        needs = "" if store.is_local else "; every node needs credentials of its own, none are taken along"
+        needs = "" if store.is_local else "; every node needs credentials of its own, and none are passed on"
         return f"{error}{needs}"
     return None
 

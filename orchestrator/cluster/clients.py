@@ -264,7 +264,7 @@ class ClientPool:
             for member in new:
                 if self._store is None or (member.here and self._store.is_local):
                     continue
-                if problem := answer(member.handle.begin("reach_problem", self._store), "the look at the results"):
+                if problem := answer(member.handle.begin("reach_problem", self._store), "the check of the results"):
                     raise PlacementError(f"no client on node {member.address}: {problem}")
         except HostLost as error:
             raise PlacementError(f"a load client did not start: {error}") from error

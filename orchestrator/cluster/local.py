@@ -99,7 +99,7 @@ class LocalCluster:
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
             here = f"this machine, with {machine.gpus} GPUs and {machine.cpus:g} CPUs"
-            raise PlacementError(f"{here}, is not {footprint}")
+            raise PlacementError(f"{here}, cannot give {footprint}")
         with ExitStack() as undo:
             gpus = self._take(footprint, patience)
             undo.callback(self._give_back, gpus, bundle.cpus)

@@ -210,10 +210,10 @@ def _model(settings: EngineSettings) -> str:
         files = HfApi().model_info(model, timeout=HUB_LIMIT_S, files_metadata=True).siblings or []
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
-        return redacted(f"the hub does not give it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300]
+        return redacted(f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300]
     needed: int = sum(one.size or 0 for one in files if one.rfilename.endswith(".safetensors"))
     free: int = _space(cache)["free"]
-    return f"it has {needed / 1e9:.0f} GB, {free / 1e9:.0f} are free for its cache {cache}" * (needed > free)
+    return f"it has {needed / 1e9:.0f} GB, but only {free / 1e9:.0f} are free for its cache {cache}" * (needed > free)
 
 
 def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:

@@ -84,7 +84,7 @@ def _problem(address: str, port: int) -> str:
             connection.sendall(FULL)
             _take(connection)
     except OSError:
-        return f"it takes connections, and {BYTES >> 10} KiB do not come through: full packets are lost"
+        return f"it takes connections, but {BYTES >> 10} KiB do not get through: full packets are lost"
     return ""
 
 

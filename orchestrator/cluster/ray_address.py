@@ -56,10 +56,10 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
             heard_s, told = time.monotonic(), False
         elif silent_s >= SILENT_S and not told:
             told = True
-            tell(f"the cluster's head ({address}) is silent since {silent_s:.0f} s: this run ends after {limit_s:g} s")
+            tell(f"the cluster's head ({address}) has been silent for {silent_s:.0f} s: this run ends at {limit_s:g} s")
         time.sleep(LOOK_S)
-    again = "what was measured is kept: with a cluster that runs, the same command continues"
-    tell(f"the cluster's head ({address}) is lost, it has not answered for {silent_s:.0f} s. This run ends; {again}")
+    again = "what was measured is kept: once a cluster runs again, the same command continues"
+    tell(f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends; {again}")
     stop.set()
     time.sleep(COMMIT_S)
     os._exit(1)  # other threads are blocked in calls to Ray

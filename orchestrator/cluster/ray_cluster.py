@@ -105,7 +105,7 @@ class RayCluster:
                 undo.callback(remove, group)
                 _await(group, footprint, patience)
                 if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
-                    raise PlacementError(f"node {', '.join(gone)} is taken back")
+                    raise PlacementError(f"node {', '.join(gone)} is being taken back")
                 handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
                 for handle in handles:
                     undo.callback(handle.kill)  # the guard then ends its engine

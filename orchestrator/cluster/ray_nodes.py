@@ -72,7 +72,7 @@ def answers(refs: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
         try:
             found[key] = ray.get(ref, timeout=0)
         except GetTimeoutError:
-            found[key] = NoAnswer(f"gave no answer within {limit_s:g} s: nobody knows whether it can work")
+            found[key] = NoAnswer(f"gave no answer within {limit_s:g} s: whether it can work is not known")
         except RayTaskError as error:
             found[key] = NoAnswer.of(error.cause)
         except RayError as error:

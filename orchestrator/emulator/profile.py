@@ -204,6 +204,6 @@ def facts_of(profile: Profile, settings: EngineSettings) -> ModelFacts:
         raise InputError(why)
     if not facts.sized:
         raise InputError(
-            f"no formula holds for {facts.model_type}, the model of {facts.model}: its steps cannot be timed"
+            f"there is no formula for {facts.model_type}, the model of {facts.model}: its steps cannot be timed"
         )
     return facts

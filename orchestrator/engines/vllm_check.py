@@ -98,7 +98,7 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
     """
     python = Path(environment).expanduser().absolute() / "bin" / "python"
     if not python.exists():
-        raise InputError(f"{environment} is no virtual environment: it has no bin/python")
+        raise InputError(f"{environment} is not a virtual environment: it has no bin/python")
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     limit_s = START_S + EACH_S * len(cases) if limit_s is None else limit_s
     said, complaint = _run([str(python), "-I", vllm_judge.__file__], lines, limit_s)
@@ -109,7 +109,7 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
     about, *verdicts = found
     if not about["device"]:
         raise InputError(
-            f"the vLLM of {environment} finds no device here: give a CPU build, or plan on a node with GPUs"
+            f"the vLLM of {environment} finds no device here: name one with a CPU build, or plan on a node with GPUs"
         )
     return Answer(about["version"], about["device"], verdicts)
 

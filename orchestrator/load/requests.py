@@ -177,7 +177,7 @@ def parse_url(url: str) -> Origin:
     if parts.scheme not in ("http", "https") or not host:
         raise InputError(f"{url!r} is not a URL of a server: give http://HOST:PORT or https://HOST")
     if parts.query or parts.fragment or parts.username:
-        raise InputError(f"the URL of {host!r} may hold no user, query or fragment; keys go into --api-key-env")
+        raise InputError(f"the URL of {host!r} may not hold a user, query or fragment; keys go into --api-key-env")
     if port == 0:
         raise InputError(f"{url!r} names port 0, which no server has")
     if not re.fullmatch("[!-~]+", host):
@@ -191,9 +191,9 @@ def parse_url(url: str) -> Origin:
 def header_problem(name: str, value: str) -> str | None:
     """Why a header cannot be added to requests; None where it can. Never shows the value, which may be a secret."""
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-        return "what stands before its first colon is no name of a header; give NAME: VALUE"
+        return "what precedes its first colon is not a header name; give NAME: VALUE"
     if name.lower() in ("content-length", "transfer-encoding", "connection", "accept-encoding"):
-        return f"the header {name!r} is the client's own"
+        return f"the header {name!r} is set by the client itself"
     if not re.fullmatch(r"[\t\x20-\x7e\x80-\xff]*", value):
         return f"the value of {name!r} holds characters that no HTTP header may hold"
     return None

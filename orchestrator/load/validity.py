@@ -50,7 +50,7 @@ INVALID: Limits = (
 NETWORK_BOUND: Limits = (
     # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
     ("network_silent_max_s", 2.0, "nothing came from a server's host for {0:.1f} s, not even from its kernel"),
-    ("tcp_retransmits_per_request", 0.05, "TCP had to send {0:.2f} segments per request again"),
+    ("tcp_retransmits_per_request", 0.05, "TCP had to resend {0:.2f} segments per request"),
 )
 CLIENT_BOUND: Limits = (
     ("client_errors", 0, "{0:.0f} requests found no socket on the client's machine"),
@@ -345,7 +345,7 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
         return []
     return [
         f"{shared:.0%} of events came together with the one before while the client was idle: something gathers them "
-        "(a proxy? speculative decoding that nobody told of?); there is no TPOT and no ITL to see"
+        "(a proxy? undeclared speculative decoding?), so TPOT and ITL cannot be seen"
     ]
 
 
@@ -398,7 +398,7 @@ def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[
     evidence["e2e_first_tenth_s"], evidence["e2e_last_tenth_s"] = first_s, last_s
     if due - answered - kept_up > BEYOND_CHANCE * np.sqrt(due + answered) and last_s > SLOWER * first_s:
         reasons.append(
-            f"{due - answered} of {due} requests were open when the last one was due, {kept_up:.0f} would be if the "
+            f"{due - answered} of {due} requests were open when the last one was due; {kept_up:.0f} would be if the "
             f"engine kept up, and they took from {first_s:.2f} s to {last_s:.2f} s: it does not keep up with this rate"
         )
     return reasons

@@ -152,12 +152,12 @@ class Estimate:
         took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
         out = []
         if budget.gpu_hours is not None and sums.gpu_hours > budget.gpu_hours:
-            out.append(f"it takes {sums.gpu_hours:.1f} GPU hours, the budget is {budget.gpu_hours:g}")
+            out.append(f"it takes {sums.gpu_hours:.1f} GPU hours; the budget is {budget.gpu_hours:g}")
         if budget.usd is not None and sums.usd > budget.usd:
-            out.append(f"it costs {sums.usd:.2f} USD, the budget is {budget.usd:g}")
+            out.append(f"it costs {sums.usd:.2f} USD; the budget is {budget.usd:g}")
         if budget.wall is not None and took_s > budget.wall:
             where = f" on {self.nodes} node(s)" if self.nodes else " for one deployment alone"
-            out.append(f"it takes {hours(took_s)}{where}, the budget is {hours(budget.wall)}")
+            out.append(f"it takes {hours(took_s)}{where}; the budget is {hours(budget.wall)}")
         return out
 
     def notes(self) -> list[str]:
@@ -171,7 +171,7 @@ class Estimate:
             notes.append("nothing is left to measure")
         if (most := self.plan.most_started) < (known := len(self.plan.runnable())):
             by = next((f"that {one.proposer} proposes" for one in self.plan.loads if one.proposer), "predicted best")
-            notes.append(f"{most:,} of {known:,} deployments are started, those {by}: all figures are of so many")
+            notes.append(f"{most:,} of {known:,} deployments are started, those {by}: all figures are for that many")
         if self.plan.needs_figures:
             notes.append("a search measures as many points as it needs: points, time and cost are estimates")
         if starts := {estimated_start_s(one) for one in self.plan.runnable() if one.id not in self.known} - {0.0}:

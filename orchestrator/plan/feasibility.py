@@ -253,7 +253,7 @@ def _blocks(case: Case) -> Found:
     size, what = (max(stored.block), "block") if stored.block else (stored.group_size, "group")
     for name, (width, ranks) in widths.items():
         if size and ranks > 1 and width % ranks == 0 and width // ranks % size:
-            said = f"{name} {width} / {_over(case, ranks)} is no multiple of {stored.method}'s {what} of {size}"
+            said = f"{name} {width} / {_over(case, ranks)} is not a multiple of {stored.method}'s {what} of {size}"
             status = case.rules.cut_group(stored, width // ranks, case.hardware, name)
             # Code for one model may lay its attention out by itself, as SGLang 0.5.23 models/mimo_v2.py does.
             yield status if case.facts.counted or name not in ("attention width", "KV width") else "risky", said

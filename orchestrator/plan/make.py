@@ -237,7 +237,7 @@ def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads:
     repeats = experiment.parts.get("repeats", 1)
     if (count := deployments * levels * repeats) > MOST_MEASUREMENTS:
         text = f"{deployments:,} deployments x {levels:,} levels x {repeats:,} repeats are {count:,} measurements"
-        text += f"; {MOST_MEASUREMENTS:,} are the most"
+        text += f"; at most {MOST_MEASUREMENTS:,} are allowed"
         experiment.problems.add(("load",), text, "make several experiments of it")
 
 

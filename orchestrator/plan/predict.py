@@ -129,7 +129,7 @@ class _Predictor:
         """Raises Unknown, and NoRow of the tables."""
         settings, engine, memory = one.settings, ENGINES[one.settings.engine], one.predicted or {}
         if not engine.launches:
-            raise Unknown("it runs already, on what is not known")
+            raise Unknown("it runs already, and its hardware is not known")
         for field, what in NO_TERM.items():
             if getattr(settings, field):
                 raise Unknown(f"the model has no term for {what}")
@@ -175,7 +175,7 @@ class _Predictor:
         if known.error is None:
             where = f"{settings.engine} on {found.name}"
             raise Unknown(
-                f"nobody compared the model with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
+                f"the model was never compared with {where}: fit a profile and name it (predictions: {{profile: FILE}})"
             )
         source, wider = f"published points of {known.engine} on {known.architecture} GPUs, {known.date}", 1.0
         if known.fitted_on != known.architecture:
@@ -197,7 +197,7 @@ class _Predictor:
             for turn in range(min(kind.turns(session), SAMPLES - len(rows))):
                 asked, answered = kind.input_tokens(session, turn), kind.output_tokens(session, turn)
                 if not asked:
-                    raise Unknown(f"nobody counted the tokens of the prompts of {name!r}")
+                    raise Unknown(f"it is not known how many tokens the prompts of {name!r} have")
                 cached = min(before, asked - 1) if caching else 0
                 rows.append((asked - cached, cached, answered))
                 before = asked + answered

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _STATUS = {
     "converged": "the claim is as near to the lowest level that fails as was asked for (--precision)",
-    "cliff": "just above the claim hardly any request holds the limits",
+    "cliff": "just above the claim hardly any request meets the limits",
     "unresolved": "levels in between could not be decided: longer probes (--duration) tell more",
-    "nothing_holds": "not even the lowest level does that gives a probe enough requests",
-    "budget": "the search ended before it knew what it could",
-    "non_monotonic": "a level holds above one that fails: the engine is not the same all the time",
+    "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
+    "budget": "the search ended before it knew all it could",
+    "non_monotonic": "a level holds above one that fails: the engine does not behave the same all the time",
     "client_bound": "the client was too slow to tell: try more --clients",
 }
 

@@ -72,7 +72,7 @@ class Experiment:
         notes = [f"{self.name}: no answer under {text}" for text in self.unanswered]
         if self.plan is None:
             why = "it has no plan.json" if self._text is None else "this version cannot read its plan.json"
-            notes.append(f"{self.name}: {why}, what is superseded is not known: run it again to have one written")
+            notes.append(f"{self.name}: {why}, so what is superseded is not known: run it again to have one written")
         elif self.plan.program_version != __version__:
             notes.append(f"{self.name}: version {self.plan.program_version} wrote its plan.json, this is {__version__}")
         if self._superseded:

@@ -89,7 +89,7 @@ class Patience:
         if self.tell is None:
             yield
             return
-        text = f"the storage does not answer since {SILENT_S:g} s: {what}"
+        text = f"the storage has not answered for {SILENT_S:g} s: {what}"
         timer = threading.Timer(SILENT_S, self.refused, (threading.get_ident(), text))
         timer.daemon = True
         timer.start()

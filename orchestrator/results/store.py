@@ -113,7 +113,7 @@ class Store:
         safe_name("measurement id", manifest.measurement_id)
         safe_name("attempt id", manifest.attempt_id)
         if torn := self._torn_parts(manifest.files):
-            raise ResultsError(f"cannot commit {manifest.key}: not there whole: {', '.join(torn)}")
+            raise ResultsError(f"cannot commit {manifest.key}: missing or cut off: {', '.join(torn)}")
         there = self._commit_keys(manifest.key.rpartition("/")[0])
         if manifest.key not in there:
             manifest = replace(manifest, earlier=len(there))
@@ -121,7 +121,7 @@ class Store:
             return manifest
         before = self._read_manifest(manifest.key)
         if before is None or replace(manifest, earlier=before.earlier) != before:
-            raise ResultsError(f"{manifest.key} exists and says something else; an attempt is committed only once")
+            raise ResultsError(f"{manifest.key} exists with other content; an attempt is committed only once")
         return before
 
     def write_log(self, name: str, data: bytes) -> str:
@@ -134,7 +134,7 @@ class Store:
         """Where ``write_log`` puts a log of this name."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or not name.isprintable():
-            raise InputError(f"{name!r} is no name for a log; give a relative path like <attempt>/rank0.log")
+            raise InputError(f"{name!r} is not a name for a log; give a relative path like <attempt>/rank0.log")
         return self._key(f"logs/{path}")
 
     def read_log(self, uri: str) -> bytes | None:
@@ -335,7 +335,7 @@ class Store:
             manifest = one if isinstance(one, Manifest) else self.manifest(*one.ids)
             parts = [part for part in manifest.files if part.table not in DROPPABLE] if manifest else []
             if manifest is None or (missing := self._torn_parts(parts)):
-                torn[one.ids] = f"not there whole: {', '.join(missing) if manifest else 'its manifest'}"
+                torn[one.ids] = f"missing or cut off: {', '.join(missing) if manifest else 'its manifest'}"
         return torn
 
     def _torn_parts(self, parts: Sequence[FilePart]) -> list[str]:

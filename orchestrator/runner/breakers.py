@@ -65,9 +65,7 @@ class Breakers:
                 for node in found:
                     self._failures[node] = self._failures.get(node, 0) + 1
                     if self._failures[node] >= NODE_FAILURES:
-                        self.rest(
-                            node, f"{self._failures[node]} launches on it failed, the last one so: {failure.sentence}"
-                        )
+                        self.rest(node, f"{self._failures[node]} launches on it failed; the last: {failure.sentence}")
             launches = self._same.setdefault(kind.failure_class, set())
             launches.add(found)
             same = frozenset[str]().union(*launches)

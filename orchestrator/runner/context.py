@@ -129,7 +129,7 @@ class SweepContext:
             return None
         left_s = leaving[first]
         when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at an unknown time"
-        return Failure(FailureKind.PREEMPTED, f"Its node {first[:12]} is taken back {when} (it drains).")
+        return Failure(FailureKind.PREEMPTED, f"Its node {first[:12]} is being taken back {when} (it drains).")
 
     def borrow_clients(self, deployment_id: str, count: int | None = None) -> Clients:
         """``count`` load clients, by default as many as a point begins with. Raises PlacementError."""

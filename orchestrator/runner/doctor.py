@@ -31,30 +31,30 @@ def _limits(node: Node) -> Told:
     limits = node.facts["limits"]
     if (files := limits["nofile"]) is not None and files < GOOD_FILES:
         level: Level = "fail" if files < LEAST_FILES else "warning"
-        what, do = f"at most {files} open files", "raise `ulimit -Hn` before ray start"
-        yield level, what, "each stream of a client is one", do
+        what, do = f"at most {files} open files per process", "raise `ulimit -Hn` before starting Ray"
+        yield level, what, "every stream of a load client takes one", do
     if (processes := limits["nproc"]) is not None and processes < LEAST_PROCESSES:
         yield "warning", f"at most {processes} processes", "engines start hundreds of threads", "raise `ulimit -Hu`"
     if node.facts["infiniband"] and limits["memlock"] is not None:
-        what = f"at most {limits['memlock']} bytes of locked memory, with InfiniBand"
-        yield "fail", what, "RDMA registers its buffers: NCCL fails", "set `ulimit -l unlimited` before ray start"
+        what = f"it has InfiniBand, but only {limits['memlock']} bytes of memory may be locked"
+        yield "fail", what, "RDMA locks its buffers, so NCCL fails", "set `ulimit -l unlimited` before starting Ray"
 
 
 def _cgroup(node: Node) -> Told:
     cgroup, machine = node.facts["cgroup"], node.machine
     cores = min(cgroup.get("cpu", node.facts["cores"]), node.facts["cores"])
     if machine.cpus > cores + 0.5:
-        what = f"the cluster counts {machine.cpus:g} CPUs, the node may use {cores:g}"
-        yield "warning", what, "engines and clients share cores that were promised twice", "start Ray with --num-cpus"
+        what = f"the cluster counts {machine.cpus:g} CPUs, but the node may use only {cores:g}"
+        yield "warning", what, "engines and clients are promised the same cores", "start Ray with --num-cpus"
     if (pids := cgroup.get("pids")) is not None and pids < LEAST_PROCESSES:
         yield "warning", f"its cgroup allows {pids:g} processes", "engines start hundreds of threads", "raise pids.max"
     gpu_bytes = sum(one.get("memory_bytes") or 0 for one in node.facts["gpus"].get("gpus", ()))
     if (memory := cgroup.get("memory", gpu_bytes)) < gpu_bytes / 2:
-        what = f"its cgroup allows {memory / GIB:.0f} GiB of memory, its GPUs have {gpu_bytes / GIB:.0f}"
-        yield "warning", what, "weights pass through it: an engine that loads may be killed", "raise memory.max"
+        what = f"its cgroup allows {memory / GIB:.0f} GiB of memory, but its GPUs have {gpu_bytes / GIB:.0f}"
+        yield "warning", what, "weights pass through it: an engine may be killed while it loads", "raise memory.max"
     if node.facts["swapped_bytes"] > GIB:
         what = f"{node.facts['swapped_bytes'] / GIB:.1f} GiB are swapped out"
-        yield "warning", what, "an engine that is swapped is slow for no reason of its own", "free memory, or swapoff"
+        yield "warning", what, "an engine that is swapped out is slow, whatever its settings", "free memory, or swapoff"
 
 
 def _scheduling(node: Node) -> Told:
@@ -63,18 +63,18 @@ def _scheduling(node: Node) -> Told:
         yield "warning", what, "everything else on the node comes first", "run Ray as root, or raise RLIMIT_NICE to 20"
     if slow := set(node.facts["governors"]) - {"performance"}:
         what = f"the CPU governor is {', '.join(sorted(slow))}"
-        yield "warning", what, "clocks change with the load that is measured", "cpupower frequency-set -g performance"
+        yield "warning", what, "clock rates change with the load", "cpupower frequency-set -g performance"
 
 
 def _shared_memory(node: Node) -> Told:
     free, gpus = node.facts["shm"]["free"], node.machine.gpus
     needed = max(16, gpus) * GIB if gpus else GIB
     if free < needed:
-        what = f"{free / GIB:.1f} GiB are free in /dev/shm, of {needed / GIB:g} that engines may want"
+        what = f"only {free / GIB:.1f} GiB are free in /dev/shm; engines may need {needed / GIB:g}"
         yield "fail" if gpus > 1 else "warning", what, "ranks exchange data there", "raise --shm-size, or remount it"
     if number := node.facts["segments"]:
-        what = f"{number} segments of engines lie in /dev/shm"
-        yield "warning", what, "what dead engines left takes memory", "remove them where no engine runs"
+        what = f"{number} shared memory segments of engines are in /dev/shm"
+        yield "warning", what, "those left by dead engines take memory", "remove them while no engine runs"
 
 
 def _ports(node: Node) -> Told:
@@ -86,27 +86,29 @@ def _ports(node: Node) -> Told:
         yield "warning", what, "an engine's port may be taken when it starts", do
     if facts["somaxconn"] < 4096:
         what = f"net.core.somaxconn is {facts['somaxconn']}"
-        yield "warning", what, "connections that come at once are dropped", "sysctl net.core.somaxconn=4096"
+        yield "warning", what, "of many connections at once, some are dropped", "sysctl net.core.somaxconn=4096"
     if facts["taken_ports"] > 25:
         what = f"{facts['taken_ports']} of 50 ports that were tried are taken"
-        yield "fail", what, "engines find no port", f"end what listens on {FIRST_PORT} to {LAST_PORT}"
+        yield "fail", what, "engines may find no port", f"stop what listens on {FIRST_PORT} to {LAST_PORT}"
 
 
 def _disk(node: Node) -> Told:
     for what, space in node.facts["disk"].items():
         if not space["writable"]:
-            yield "fail", f"the folder of {what} cannot be written", "engines write there", "give this user the folder"
+            said, do = f"the folder of {what} cannot be written to", "let this user write there"
+            yield "fail", said, "engines need it", do
         elif space["free"] < GOOD_DISK:
             level: Level = "fail" if space["free"] < LEAST_DISK else "warning"
-            said = f"{space['free'] / GIB:.1f} GiB are free for {what} ({space['kind']})"
-            yield level, said, "logs, caches and weights fill it", "free some, or put it elsewhere (TMPDIR, HF_HOME)"
+            said = f"only {space['free'] / GIB:.1f} GiB are free for {what} ({space['kind']})"
+            do = "free some space, or put it elsewhere (TMPDIR, HF_HOME)"
+            yield level, said, "logs, caches and weights fill it", do
 
 
 def _clock(node: Node) -> Told:
     if node.clock_s > CLOCK_WARNING_S:
         level: Level = "fail" if node.clock_s > CLOCK_FAIL_S else "warning"
         what = f"its clock is at least {1e3 * node.clock_s:.0f} ms off the driver's"
-        yield level, what, "clients start at one instant; rows carry wall clocks", "run chrony or ntpd"
+        yield level, what, "clients start at the same time, and rows carry wall clocks", "run chrony or ntpd"
     if (source := node.facts["clock_source"]) not in FAST_CLOCKS:
         what = f"its clock source is {source}"
         yield "warning", what, "reading the time takes microseconds", "boot with tsc=reliable, if its TSC is"
@@ -115,7 +117,7 @@ def _clock(node: Node) -> Told:
 def _leftovers(node: Node) -> Told:
     if left := node.facts["leftovers"]:
         what = f"{len(left)} processes or containers of dead launches: {', '.join(left[:3])}"
-        yield "warning", what, "they hold cores and GPUs", "the next launch on the node ends them; else kill them"
+        yield "warning", what, "they hold cores and GPUs", "the next launch on the node ends them; or kill them"
 
 
 def _network(node: Node) -> Told:
@@ -124,14 +126,14 @@ def _network(node: Node) -> Told:
             what, do = f"InfiniBand {port} is {state}", "look at the cable and the subnet manager"
             yield "warning", what, "NCCL falls back to TCP", do
     for setting in node.facts["unknown_interfaces"]:
-        yield "fail", f"{setting} names no interface that is there", "NCCL and Gloo fail", "name one of `ip link`"
+        yield "fail", f"{setting} names no interface of this node", "NCCL and Gloo fail", "name one of `ip link`"
 
 
 def _gpus(node: Node) -> Told:
     found = node.facts["gpus"].get("gpus", [])
     if node.machine.gpus > len(found):
-        what = f"the cluster counts {node.machine.gpus} GPUs, NVML sees {len(found)}"
-        yield "fail", what, "an engine would be given one that is not there", "look at nvidia-smi; restart Ray there"
+        what = f"the cluster counts {node.machine.gpus} GPUs, but NVML sees {len(found)}"
+        yield "fail", what, "an engine may be given one that is not there", "look at nvidia-smi; restart Ray there"
     for gpu in found:
         yield from ((level, f"GPU {gpu['index']}: {what}", why, do) for level, what, why, do in _gpu(gpu))
 
@@ -141,25 +143,27 @@ def _gpu(gpu: Mapping[str, Any]) -> Told:
         yield "fail", "it is lost", "whatever runs on it dies", "reset it, or take the node out"
         return
     if (gpu["used_bytes"] or 0) > USED_GPU:
-        what = f"{gpu['used_bytes'] / GIB:.1f} GiB are in use, by pids {gpu['pids'] or 'that are not told'}"
-        yield "fail", what, "an engine has no room, or shares it", "end what runs there"
+        users = f"pids {gpu['pids']}" if gpu["pids"] else "processes that NVML does not name"
+        what = f"{gpu['used_bytes'] / GIB:.1f} GiB are in use, by {users}"
+        yield "fail", what, "an engine has no room, or has to share the GPU", "end what runs there"
     if gpu["mig"]:
-        yield "warning", "MIG is on", "an engine sees a slice, not the device in the catalogue", "nvidia-smi -mig 0"
+        yield "warning", "MIG is on", "an engine sees a slice, not the whole device", "nvidia-smi -mig 0"
     if gpu["ecc_errors"]:
         what = f"{gpu['ecc_errors']} uncorrected memory errors"
-        yield "fail", what, "results may be wrong, and it will fail", "drain the node and reset the GPU"
+        yield "fail", what, "answers may be wrong, and the GPU may fail", "drain the node and reset the GPU"
     if gpu["slowed"]:
         what, do = ", ".join(gpu["slowed"]), "cool it, or nvidia-smi --reset-gpu-clocks"
-        yield "warning", what, "it is slower than its kind", do
+        yield "warning", what, "it is slower than others of its kind", do
     if gpu["power_lowered"]:
-        yield "warning", "its power limit is below its default", "it is slower than its kind", "nvidia-smi -pl"
+        what, why = "its power limit is below the default", "it is slower than others of its kind"
+        yield "warning", what, why, "nvidia-smi -pl"
     if gpu["persistent"] == 0:
-        yield "warning", "persistence mode is off", "the first start waits for the driver", "nvidia-smi -pm 1"
+        yield "warning", "persistence mode is off", "the first start waits for the driver to load", "nvidia-smi -pm 1"
     if gpu["fabric"] is False:
         yield "fail", "the fabric manager has not joined it", "CUDA fails with error 802", "start nvidia-fabricmanager"
     if gpu["unreachable"]:
         what = f"it cannot read the memory of GPUs {gpu['unreachable']}"
-        yield "warning", what, "tensor parallelism goes through the host", "look at nvidia-smi topo -p2p r; IOMMU, ACS"
+        yield "warning", what, "tensor parallelism goes through the host", "look at nvidia-smi topo -p2p r, IOMMU, ACS"
 
 
 NODE_CHECKS: Mapping[str, Callable[[Node], Told]] = {
@@ -199,7 +203,7 @@ def _versions(nodes: Sequence[Node], here: Mapping[str, str]) -> Iterator[Findin
     for node in nodes:
         for what, version in here.items():
             if (there := node.facts["versions"].get(what)) != version:
-                said = f"{what} {there or 'is not there'}, the driver has {version}"
+                said = f"{what} {there or 'is missing'}, but the driver has {version}"
                 yield Finding("fail", "versions", node.name, said, why, do)
 
 
@@ -209,8 +213,8 @@ def _hosts(nodes: Sequence[Node]) -> Iterator[Finding]:
         shared = [node for node in nodes if node.machine.address == address]
         promised, cores = sum(node.machine.cpus for node in shared), max(node.facts["cores"] for node in shared)
         if count > 1 and promised > cores:
-            what = f"{count} nodes on one host are counted as {promised:g} CPUs, it has {cores}"
-            why = "engines side by side share cores, and are measured as if they had them"
+            what = f"{count} nodes on one host count as {promised:g} CPUs together, but it has {cores}"
+            why = "engines side by side share cores, but are measured as if each had its own"
             yield Finding("warning", "cgroup", address, what, why, "start Ray with --num-cpus, or one node per host")
 
 
@@ -233,8 +237,8 @@ def _drivers(nodes: Sequence[Node]) -> Iterator[Finding]:
             kinds.setdefault(name, {}).setdefault(version, []).append(node.name)
     for name, by_version in kinds.items():
         if len(by_version) > 1:
-            why, do = "the same deployment is another one there", "bring them to one version"
-            yield Finding("warning", "gpus", name, f"differ: {_each_on(by_version)}", why, do)
+            why, do = "a deployment's figures depend on where it ran", "install the same version on all"
+            yield Finding("warning", "gpus", name, f"drivers differ: {_each_on(by_version)}", why, do)
 
 
 def _each_on(nodes: Mapping[Any, Sequence[str]]) -> str:
@@ -248,8 +252,8 @@ def _mtus(nodes: Sequence[Node]) -> Iterator[Finding]:
         if size := node.facts["mtus"].get(node.machine.address):
             by_size.setdefault(size, []).append(node.name)
     if len(by_size) > 1:
-        said = f"the largest packet differs: {_each_on(dict(sorted(by_size.items())))}"
-        why, do = "packets between them are cut, or lost", "give the network one MTU"
+        said = f"the MTU differs: {_each_on(dict(sorted(by_size.items())))}"
+        why, do = "packets between them are fragmented or lost", "give all of them the same MTU"
         yield Finding("warning", "network", "cluster", said, why, do)
 
 
@@ -262,7 +266,7 @@ def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
         if held and not node.facts["infiniband"]:
             what = f"it has no InfiniBand, and {held[0]} spans nodes"
             do = "look at ibstat and the container's devices, or take nodes with a fabric"
-            yield Finding("warning", "network", node.name, what, "NCCL takes TCP: ranks wait for it", do)
+            yield Finding("warning", "network", node.name, what, "NCCL falls back to TCP, and ranks wait for it", do)
 
 
 def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
@@ -272,18 +276,18 @@ def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
         for node in (node for node in nodes if any(_holds(node.machine, one) for one in wanted)):
             one, why = node.facts["engines"][index], f"{wanted[0].label} fails there"
             if not one["path"] or one["missing"]:
-                do = "install it, or name where it is (executable:)"
+                do = "install it, or say where it is (executable:)"
                 yield Finding("fail", "engines", node.name, f"{one['name']} is not installed", why, do)
             elif one["image"] is False:
-                do, slow = "pull it before the sweep", "the first start pulls it"
-                yield Finding("warning", "engines", node.name, f"{one['name']} is not there", slow, do)
+                do, slow = "pull it before the sweep", "the first start has to pull it"
+                yield Finding("warning", "engines", node.name, f"{one['name']} is not pulled yet", slow, do)
             if one["model"]:
-                do = "download it once per node or shared cache; a gated one needs HF_TOKEN where Ray was started"
+                do = "download it to every node or shared cache; if it is gated, start Ray with HF_TOKEN set"
                 yield Finding("fail", "models", node.name, f"{wanted[0].settings.model}: {one['model']}", why, do)
             versions.setdefault(one["version"] or "not known", []).append(node.name)
         if len(versions) > 1:
             said = f"its version differs: {_each_on(versions)}"
-            why, do = "the same deployment is another engine there", "install one version"
+            why, do = "one deployment would run different engines", "install the same version on all"
             yield Finding("fail", "engines", wanted[0].settings.engine, said, why, do)
 
 
@@ -297,11 +301,11 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
         for resources, most in types:
             places += most * (resources.get("GPU", 0) >= need.gpus and resources.get("CPU", 0) >= need.cpus)
         if places < widest:
-            what = f"{widest} node(s) for {one.label} are needed, {places} can ever hold it"
-            do = "add such nodes, a node type, or leave it out"
-            told = "; what its autoscaler may add is not told" if not types and grows else ""
+            what = f"{one.label} needs {widest} node(s), but {places} can ever hold it"
+            do = "add such nodes or a node type, or leave it out"
+            told = "; what the autoscaler may add is not known" if not types and grows else ""
             level: Level = "warning" if told else "fail"
-            yield Finding(level, "room", "cluster", what + told, "it ends as no_room", do)
+            yield Finding(level, "room", "cluster", what + told, "it would end as no_room", do)
 
 
 def _holds(machine: Machine, one: Deployment) -> bool:

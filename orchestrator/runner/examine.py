@@ -24,7 +24,7 @@ CLIENT_LIMIT_S = 120.0
 ROUNDS = 10  # readings of each clock
 CALL_LIMIT_S = 10.0  # for a node that has answered before
 LISTEN_S = 60.0  # for which hosts listen: until the last one has begun and all connections were tried
-SILENT = "look at its raylet's log; take it out of the cluster"
+SILENT = "look at its raylet's log, or take it out of the cluster"
 GOOD_WRITE_BYTES_S = 5e6  # to the results, by each node while all write
 
 
@@ -78,7 +78,7 @@ def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], 
     nodes, found = [], []
     for node_id, answer in said.items():
         if isinstance(answer, NoAnswer):
-            do = "install the program there with the driver's version of Python, or submit with --working-dir"
+            do = "install this program there, with the driver's version of Python, or submit with --working-dir"
             do = do if answer.wrong else SILENT
             where = f"{machines[node_id].address}, {node_id[:8]}"
             found.append(Finding("fail", "node", where, answer.why, "nothing can run there", do))
@@ -117,7 +117,7 @@ def _network(probes: Probes, nodes: Sequence[Node]) -> list[Finding]:
     if listening:
         peers = [(asked[node], port) for node, port in listening.items()]
         said |= probes.ask(unreached, peers, nodes=list(listening))
-    why, do = "clients and ranks talk to engines there", "open the ports between the nodes; one MTU on the whole path"
+    why, do = "clients and ranks talk to engines there", "open the ports between nodes; use one MTU on the whole path"
     found = list[Finding]()
     for node, answer in said.items():
         where = hosts[asked[node]].name
@@ -153,8 +153,8 @@ def _results(probes: Probes, nodes: Sequence[Node], uri: str) -> list[Finding]:
     do = "give a folder that all nodes share, or s3://...; every node needs credentials of its own"
     found = [Finding("fail", "results", names.get(node, "driver"), what, why, do) for node, what in wrong.items()]
     for node, bytes_s in slow.items():
-        what, why = f"it writes {bytes_s / 1e6:.1f} MB/s to the results", "rows of clients wait, and the next point"
-        found.append(Finding("warning", "results", names[node], what, why, "give a faster place, or one nearby"))
+        what, why = f"it writes {bytes_s / 1e6:.1f} MB/s to the results", "clients' rows and the next point wait for it"
+        found.append(Finding("warning", "results", names[node], what, why, "give a faster place, or a nearer one"))
     return found
 
 
@@ -164,11 +164,12 @@ def clients(probes: Probes, nodes: Sequence[Node]) -> tuple[dict[str, Any], list
     for address, node in {node.machine.address: node for node in nodes}.items():
         answer = probes.ask(selfcheck, limit_s=CLIENT_LIMIT_S, nodes=(node.machine.node_id,))[node.machine.node_id]
         if isinstance(answer, NoAnswer):
-            found.append(Finding("warning", "client", node.name, answer.why, "its client is not known", "run it there"))
+            do = "run 'orchestrator selfcheck' there"
+            found.append(Finding("warning", "client", node.name, answer.why, "its client was not measured", do))
             continue
         said[address] = answer
         if abs(answer["ttft_error_ms"]["mean"]) > MAX_TTFT_ERROR_MS:
             what = f"its client adds {answer['ttft_error_ms']['mean']:.1f} ms to the mean TTFT"
             do = "free its cores, or keep clients off it"
-            found.append(Finding("warning", "client", node.name, what, "latencies of points are wrong by that", do))
+            found.append(Finding("warning", "client", node.name, what, "measured latencies are wrong by that much", do))
     return said, found

@@ -271,7 +271,7 @@ class Launch:
             self._tell(
                 "other_version",
                 f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
-                "whose meaning has changed goes unnoticed",
+                "whose meaning has changed would go unnoticed",
             )
         network = reported.get("network")
         if network == "Socket" or (network == "not said" and not self._deployment.hardware.is_cpu):
@@ -375,7 +375,7 @@ def check_accelerators(hardware: Hardware, agents: Sequence[EngineHost]) -> None
     for agent in agents:
         wrong = [gpu for gpu in agent.allocation.gpus if not is_named(known, gpu.rpartition(" ")[0])]
         if wrong:
-            text = f"{agent.allocation.hostname} has {wrong[0]}, hardware {hardware.name!r} says {known.name}."
+            text = f"{agent.allocation.hostname} has {wrong[0]}, but hardware {hardware.name!r} says {known.name}."
             raise EngineFailure(Failure(FailureKind.WRONG_ACCELERATOR, text))
 
 

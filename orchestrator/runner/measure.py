@@ -384,7 +384,7 @@ def _stalled(progress: Progress, point: LoadPoint) -> Failure | None:
     if not (silent := progress.silent(limit_s)):
         return None
     which = ", ".join(str(point.targets[target].replica) for target in silent)
-    text = f"The engine runs but makes no step: not a byte came from replica {which} for {limit_s:g} s"
+    text = f"The engine runs but makes no progress: not a byte came from replica {which} for {limit_s:g} s"
     return Failure(FailureKind.ENGINE_STALLED, f"{text}, with requests open there all the time.")
 
 

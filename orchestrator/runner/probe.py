@@ -80,7 +80,7 @@ def list_models(target: Target) -> dict[str, str] | None:
         hint = "is it an http:// address?" if "TLS handshake" in said else hint
         raise InputError(f"no server answers at {target.url}: {said}; {hint}")
     if answer.status in (401, 403):
-        raise InputError(f"{target.url} wants a key (HTTP {answer.status}): name its variable with --api-key-env")
+        raise InputError(f"{target.url} needs a key (HTTP {answer.status}): name its variable with --api-key-env")
     if answer.location and not target.model:  # with one, the trial request will tell
         raise InputError(f"{target.url} does not list its models: {answer.outcome}; give that URL")
     return _models(answer) if answer.status == 200 else None
@@ -164,6 +164,6 @@ def _notes(dialect: Dialect, best: Dialect, row: dict[str, Any]) -> list[str]:
     if dialect.length_control == "none":
         notes.append("the endpoint has no way to fix the output length: requests may end early, see output_tokens")
     elif row["error_class"] == "wrong_length":
-        said = f"the endpoint does not keep the output length it is asked for ({row['error']})"
+        said = f"the endpoint does not keep to the output length it is asked for ({row['error']})"
         notes.append(f"{said}: such answers count as failed, unless you give --natural-lengths")
     return notes

@@ -66,7 +66,7 @@ class LaunchRun:
                 self._tell("occupied", f"it waits: {error}")
             self._todo.told_occupied = True
         except PlacementError as error:  # the engines are placed by now, so it is about clients
-            failure = Failure(FailureKind.NO_CLIENT, f"The cluster gave no load client: {error}.")
+            failure = Failure(FailureKind.NO_CLIENT, f"The cluster could not start a load client: {error}.")
         except InputError:
             raise
         except Exception as error:

@@ -33,7 +33,7 @@ class WatchedCluster:
         changes = {"joined": sorted(now.keys() - before.keys()), "left": sorted(before.keys() - now.keys())}
         if any(changes.values()):
             said = (f"{len(nodes)} {how}: {_named(nodes, before | now)}" for how, nodes in changes.items() if nodes)
-            self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} there", data=changes))
+            self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} in all", data=changes))
         return machines
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:

@@ -148,7 +148,7 @@ class _Deployments:
         base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS))
         read = self._blocks(raw.get("vary"))
         if (count := math.prod(block.size for _, block in read)) > most:
-            message = f"makes {count:,} combinations; {MOST_COMBINATIONS:,} are the most"
+            message = f"makes {count:,} combinations; at most {MOST_COMBINATIONS:,} are allowed"
             self.problems.add((*self.place, "vary"), message)
             return []
         blocks = [[self._checked(choice, KNOWN) for choice in block.choices(place)] for place, block in read]

@@ -181,7 +181,7 @@ class _Reader:
                 continue
             key, line = self._text(key_node), _line(key_node)
             if key in first_lines:
-                self._bad(key_node, f"key {key!r} is given twice, in line {first_lines[key]} and in line {line}")
+                self._bad(key_node, f"key {key!r} is given twice, on line {first_lines[key]} and on line {line}")
                 continue
             first_lines[key] = self.lines[(*place, key)] = line
             out[key] = self.value(value_node, (*place, key))

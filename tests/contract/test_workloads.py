@@ -303,7 +303,7 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
             'line 1: message 2 of "messages": "role" is \'tool\'',
         ),
         ("a.jsonl", b'{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "and a text"),
-        ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": "x"}]}', "nowhere does the user say anything"),
+        ("a.jsonl", b'{"conversations": [{"from": "gpt", "value": "x"}]}', "the user says nothing in any of them"),
         (
             "a.jsonl",
             b'{"prompt": "x"}\n{"timestamp": 2, "conversations": [{"from": "gpt", "value": "x"}]}',
@@ -315,7 +315,7 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
         ("a.jsonl", b'{"input_length": 9, "hash_ids": [-1]}', "give a list of whole numbers"),
         (".", None, "is not a regular file"),
         ("a\0", None, "cannot be read"),
-        ("a.jsonl", b"plain\n", "line 1: 'plain' is no object with \"prompt\" or"),
+        ("a.jsonl", b"plain\n", "line 1: 'plain' is not an object with \"prompt\" or"),
         ("a.jsonl", b'{"prompt": "x"}\n\n{"prompt": ""}\n', "line 3"),
         ("a.txt", b'{"prompt": "x"}\n{"prompt": "y", "output_tokens": 0}\n', "line 2: output_tokens is 0"),
         ("missing", None, "cannot be read: No such file"),

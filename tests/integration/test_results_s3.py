@@ -151,7 +151,7 @@ def test_only_manifests_count_and_the_first_stays(s3: int) -> None:
     store.commit(manifest)
     with pytest.raises(ResultsError, match="committed only once"):
         store.commit(Manifest(kind="point", measurement_id="m0", attempt_id="a0", status="failed", created_unix_ns=2))
-    with pytest.raises(ResultsError, match="not there whole"):
+    with pytest.raises(ResultsError, match="missing or cut off"):
         store.commit(
             Manifest(
                 kind="point",

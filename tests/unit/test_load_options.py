@@ -198,7 +198,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
     made, problems = experiment("--trace", str(tmp_path / "times.txt"), "--output-tokens", "4")
     assert made["workloads"] == []
     assert problems == [
-        "give one of --input-tokens (random prompts) and --prompt-file (a trace of times alone says nothing of them)"
+        "give either --input-tokens (random prompts) or --prompt-file (a trace of times alone has no prompts)"
     ]
 
 
@@ -208,7 +208,7 @@ def test_times_alone_are_no_prompts(text: str, tmp_path: Path) -> None:
         ((*LENGTHS, "--prefix-count", "2"), "--prefix-count is for --prefix-tokens"),
         ((*LENGTHS, "--think-time", "2s"), "--think-time is for --turns"),
         (("--output-tokens", "4", "--prompt-file", "x", "--turns", "2"), "--turns is for --input-tokens"),
-        (("--output-tokens", "4"), "give one of --input-tokens"),
+        (("--output-tokens", "4"), "give either --input-tokens"),
         (("--input-tokens", "4"), "give --output-tokens"),
         ((*LENGTHS, "--rate", "1", "--concurrency", "1"), "give one of --rate"),
         ((*LENGTHS, "--trace", "x", "--arrivals", "constant"), "--arrivals is for --rate"),

@@ -28,7 +28,7 @@ deployments: {engine: emulator, max_num_seqs: 8}
 workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
 load: {levels: {concurrency: [8]}, duration: 5s}
 """
-GONE = "error: the folder that this program runs in or from is gone: start again, it continues\n"
+GONE = "error: the folder that this program runs in or from is gone: start it again to continue\n"
 
 
 def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,7 +295,7 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
         response.fail(found if refused else ErrorClass.HTTP_5XX, text)
     elif "location" in head.headers:
         where = head.headers["location"]
-        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where}; give that URL")
+        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it has moved to {where}; give that URL")
     elif head.status != 200:
         response.fail(ErrorClass.GARBAGE, text)
     elif response.error_class is None:
@@ -317,7 +317,7 @@ def judge_stream(response: Response, asked: int, dialect: Dialect, framed: bool)
     if parsed.error is not None:
         response.fail(parsed.error_class, parsed.error)
     elif parsed.finish_reason in ("abort", "error"):
-        response.fail(ErrorClass.STREAM_ERROR, f"the engine gave it up: finish_reason {parsed.finish_reason}")
+        response.fail(ErrorClass.STREAM_ERROR, f"the engine gave up on it: finish_reason {parsed.finish_reason}")
     elif parsed.garbage is not None:
         response.fail(ErrorClass.GARBAGE, parsed.garbage)
     elif not (response.done or parsed.ended or (parsed.finish_reason and (framed or not dialect.done_marker))):

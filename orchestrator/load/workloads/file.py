@@ -192,7 +192,7 @@ def parse_prompts(data: bytes, path: str) -> list[Line | None]:
         numbered = ((f"line {at}", line) for at, line in lines)
         found = read_each("prompts", path, numbered, _json_line if is_json else lambda line: Line(_says(line.decode())))
     if not any(found):
-        raise ProblemsError([Problem(f"prompts {path!r}: nowhere does the user say anything")])
+        raise ProblemsError([Problem(f"prompts {path!r}: the user says nothing in any of them")])
     return found
 
 
@@ -261,11 +261,11 @@ def _entry(found: Any, shown: object) -> Line | None:
     """One entry as a Line; None where its user says nothing. Raises ValueError with what is wrong."""
     name = next((name for name in _ENTRIES if name in found), None) if isinstance(found, dict) else None
     if name is None:
-        raise ValueError(f"{str(shown)[:60]!r} is no object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
+        raise ValueError(f"{str(shown)[:60]!r} is not an object with " + " or ".join(f'"{name}"' for name in _ENTRIES))
     named = [_whole(found, name) for name in ("output_tokens", "output_length") if found.get(name) is not None]
     line = _ENTRIES[name](found, named[0] if named else None)
     if line is None and "timestamp" in found:
-        raise ValueError("its user says nothing: left out, all prompts below it would be sent at the times of others")
+        raise ValueError("its user says nothing: without it, all prompts below it would be sent at the wrong times")
     return line
 
 

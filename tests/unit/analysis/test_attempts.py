@@ -169,7 +169,7 @@ def test_what_lost_a_file_after_it_was_computed_answers_until_it_was_measured_ag
     path.write_bytes(path.read_bytes()[:-1])
     assert shown(folder) == before
     assert Store.open(folder, "exp").winners().keys() == {"m0"}, "the next run measures m1 again"
-    assert f"measurement m1 is left out: not there whole: data/{table}/v=1/m1-a1-driver.parquet" in caplog.text
+    assert f"measurement m1 is left out: missing or cut off: data/{table}/v=1/m1-a1-driver.parquet" in caplog.text
     more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
     commit_measurement(Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more)
     assert [one["requests"]["scheduled"] for one in shown(folder)] == [9 + 1, 1, 0]

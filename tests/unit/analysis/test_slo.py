@@ -53,7 +53,7 @@ def test_every_problem_of_a_limit_is_said_at_once() -> None:
         "write e2e<=1s",
         "'1.5' is not above 0 and at most 1",
         "ttft is given twice",
-        "'what' is no limit",
+        "'what' is not a limit",
         "write attainment>=0.9",
         "itl_p99: 'x'",
     ):

@@ -344,7 +344,7 @@ def test_what_is_due_at_once_is_not_late_because_it_is_sent_one_after_another() 
     ("stats", "reason"),
     [
         ({"network_silent_max_s": 7.8}, "nothing came from a server's host for 7.8 s"),
-        ({"tcp_retransmits": 41}, "0.10 segments per request again"),
+        ({"tcp_retransmits": 41}, "resend 0.10 segments per request"),
     ],
 )
 def test_a_network_that_was_silent_or_lost_much_is_found(stats: dict[str, Any], reason: str) -> None:

@@ -108,7 +108,7 @@ def test_replicas_that_no_nodes_hold_together_are_impossible() -> None:
 def test_the_budget_of_time_is_held_against_the_nodes() -> None:
     plan = planned(deployments=grid(tensor_parallel_size=[1, 2]), load=MINUTE, budget={"wall": "90s"})
     assert no_starts(plan, 2).over_budget() == []
-    assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node(s), the budget is 90 s"]
+    assert no_starts(plan, 1).over_budget() == ["it takes 2 min on 1 node(s); the budget is 90 s"]
 
 
 def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def _small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_few_rows_are_read_once_and_many_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Part.of("requests", requests(request(0), request(1)))
+    part = part_of("requests", requests(request(0), request(1)))
     read = Mock(side_effect=pq.ParquetFile.read_row_group, autospec=True)
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *given, **named: read(*given, **named))
     for small_bytes, times in ((1 << 20, 1), (0, 3)):

@@ -166,7 +166,7 @@ def test_committing_the_same_again_changes_nothing_and_something_else_is_refused
 def test_a_manifest_is_refused_while_a_part_is_not_there_whole(store: Store, tmp_path: Path) -> None:
     part = store.write_part("points", table("points", [point_row("m0", "a0")]), writer="driver", **KEYS)
     (tmp_path / "root" / "exp" / part.path).write_bytes(b"PAR1")
-    with pytest.raises(ResultsError, match="not there whole"):
+    with pytest.raises(ResultsError, match="missing or cut off"):
         store.commit(manifest(files=(part,)))
     assert store.manifests() == []
 
@@ -228,7 +228,7 @@ def test_a_damaged_part_costs_its_own_measurement_and_is_named(
     assert "m0-a0-driver.parquet" in caplog.text
     again = Store.open(store.uri, "exp")
     assert again.winners().keys() == {"m1"}  # the next run measures it again
-    assert "not there whole: data/requests" in caplog.text
+    assert "missing or cut off: data/requests" in caplog.text
     commit_measurement(again, "m0", [request(0), request(1)], attempt_id="a1")
     caplog.clear()
     whole = Store.open(store.uri, "exp")
@@ -296,7 +296,7 @@ def test_names_that_cannot_be_part_of_a_path_are_refused(store: Store, name: str
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../../x", "a/../../b"])
 def test_logs_stay_below_their_folder(store: Store, name: str) -> None:
-    with pytest.raises(InputError, match="no name for a log"):
+    with pytest.raises(InputError, match="not a name for a log"):
         store.write_log(name, b"")
 
 

@@ -87,16 +87,16 @@ BROKEN = [
     ("limits", "warning", "at most 20000 open files", {"limits": FINE["limits"] | {"nofile": 20_000}}),
     ("limits", "fail", "at most 1024 open files", {"limits": FINE["limits"] | {"nofile": 1024}}),
     ("limits", "warning", "at most 500 processes", {"limits": FINE["limits"] | {"nproc": 500}}),
-    ("limits", "fail", "locked memory, with InfiniBand", {"limits": FINE["limits"] | {"memlock": 65536}}),
-    ("cgroup", "warning", "counts 96 CPUs, the node may use 8", {"cgroup": {"cpu": 8.0}}),
-    ("cgroup", "warning", "counts 96 CPUs, the node may use 64", {"cores": 64}),
+    ("limits", "fail", "only 65536 bytes of memory may be locked", {"limits": FINE["limits"] | {"memlock": 65536}}),
+    ("cgroup", "warning", "counts 96 CPUs, but the node may use only 8", {"cgroup": {"cpu": 8.0}}),
+    ("cgroup", "warning", "counts 96 CPUs, but the node may use only 64", {"cores": 64}),
     ("cgroup", "warning", "allows 1000 processes", {"cgroup": {"pids": 1000.0}}),
-    ("cgroup", "warning", "allows 16 GiB of memory, its GPUs have 160", {"cgroup": {"memory": 16.0 * GIB}}),
+    ("cgroup", "warning", "allows 16 GiB of memory, but its GPUs have 160", {"cgroup": {"memory": 16.0 * GIB}}),
     ("cgroup", "warning", "2.0 GiB are swapped out", {"swapped_bytes": 2 * GIB}),
     ("scheduling", "warning", "niceness 15", {"niceness": 15}),
     ("scheduling", "warning", "governor is powersave", {"governors": ["performance", "powersave"]}),
     ("shared memory", "fail", "0.1 GiB are free in /dev/shm", {"shm": FINE["shm"] | {"free": GIB // 16}}),
-    ("shared memory", "warning", "3 segments", {"segments": 3}),
+    ("shared memory", "warning", "3 shared memory segments", {"segments": 3}),
     ("ports", "warning", "outgoing connections use ports 9000 to 65000", {"outgoing_ports": [9000, 65000]}),
     ("ports", "warning", "somaxconn is 128", {"somaxconn": 128}),
     ("ports", "fail", "40 of 50 ports", {"taken_ports": 40}),
@@ -114,9 +114,9 @@ BROKEN = [
     ("network", "fail", "NCCL_SOCKET_IFNAME=ib7 names no", {"unknown_interfaces": ["NCCL_SOCKET_IFNAME=ib7"]}),
     ("leftovers", "warning", "1 processes or containers of dead launches: vllm", {"leftovers": ["vllm of launch X"]}),
     ("network", "warning", "is 1: DOWN", {"infiniband": {"mlx5_0/ports/1/state": "1: DOWN"}}),
-    ("versions", "fail", "Ray 2.50.0, the driver has 2.60.0", {"versions": HERE | {"Ray": "2.50.0"}}),
-    ("versions", "fail", "Python 3.12, the driver has 3.11", {"versions": HERE | {"Python": "3.12"}}),
-    ("gpus", "fail", "counts 2 GPUs, NVML sees 0", {"gpus": {}}),
+    ("versions", "fail", "Ray 2.50.0, but the driver has 2.60.0", {"versions": HERE | {"Ray": "2.50.0"}}),
+    ("versions", "fail", "Python 3.12, but the driver has 3.11", {"versions": HERE | {"Python": "3.12"}}),
+    ("gpus", "fail", "counts 2 GPUs, but NVML sees 0", {"gpus": {}}),
     ("gpus", "fail", "GPU 0: it is lost", {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}}),
     ("gpus", "fail", "30.0 GiB are in use, by pids [42]", {"gpus": gpu(used_bytes=30 * GIB, pids=[42])}),
     ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
@@ -160,7 +160,7 @@ def test_interfaces_that_settings_name_are_looked_for(monkeypatch: pytest.Monkey
 def test_nodes_of_one_host_that_promise_its_cores_twice_are_named() -> None:
     two = [node(Machine(name * 20, "10.0.0.1", 0, 64.0), gpus={}) for name in "ab"]
     (found,) = told(*two)
-    assert "2 nodes on one host are counted as 128 CPUs, it has 96" in found.what
+    assert "2 nodes on one host count as 128 CPUs together, but it has 96" in found.what
 
 
 def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> None:
@@ -199,7 +199,7 @@ def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_els
     for engine, level, what in (
         ({"path": None}, "fail", "vllm is not installed"),
         ({"missing": True}, "fail", "vllm is not installed"),
-        ({"image": False}, "warning", "vllm is not there"),
+        ({"image": False}, "warning", "vllm is not pulled yet"),
         ({"model": "it is not in this node's cache"}, "fail", "org/model: it is not in this node's cache"),
     ):
         (found,) = told(gpu_node(**engine), head, kinds=kinds)
@@ -226,10 +226,10 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     (found,) = told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0}, 4)])
     assert found.check == "room"
     (found,) = told(gpu_node(labels={"ray.io/node-group": "head"}), kinds=kinds)
-    assert (found.level, "may add is not told" in found.what) == ("warning", True)
+    assert (found.level, "may add is not known" in found.what) == ("warning", True)
     two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
     (found,) = told(gpu_node(), kinds=two)
-    assert "2 node(s) for" in found.what
+    assert "needs 2 node(s)" in found.what
     assert told(gpu_node(), gpu_node("b"), kinds=two) == []
 
 
@@ -345,7 +345,7 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files[:1]))
     assert of("org/not-there") == ""
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files))
-    assert of("org/not-there") == f"it has 140 GB, 100 are free for its cache {tmp_path}"
+    assert of("org/not-there") == f"it has 140 GB, but only 100 are free for its cache {tmp_path}"
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: "/cache/config.json")
     assert of("org/not-there") == ""
 
@@ -508,7 +508,7 @@ def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path:
     examine(FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")), {}, str(tmp_path))
     assert asked == [facts], "a silent node is not waited for again"
     _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), {}, None)
-    assert "install the program" in found.do
+    assert "install this program" in found.do
 
 
 @pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
@@ -658,7 +658,7 @@ def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
         done = CliRunner().invoke(cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False)
         return done.return_value, done.stdout
 
-    assert run(said={}) == (0, "1 node(s): 0 would fail a sweep, 0 warnings\n")
+    assert run(said={}) == (0, "1 node(s): 0 finding(s) that would fail a sweep, 0 warning(s)\n")
     status, text = run(said={"niceness": 15})
     assert (status, "what to do: run Ray as root" in text) == (3, True)
     status, text = run("--format", "json", "--results", str(tmp_path), said={"taken_ports": 50})

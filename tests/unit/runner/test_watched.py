@@ -31,8 +31,8 @@ def test_nodes_that_come_and_go_and_what_is_asked_for_are_told_as_they_change() 
     for wanted in (two, two, []):
         watched.desire(wanted)
     assert [(one.kind, one.text) for one in told] == [
-        ("nodes_changed", "nodes 1 joined: 2 at 10.0.0.2; 2 there"),
-        ("nodes_changed", "nodes 1 left: 1 at 10.0.0.1; 1 there"),
+        ("nodes_changed", "nodes 1 joined: 2 at 10.0.0.2; 2 in all"),
+        ("nodes_changed", "nodes 1 left: 1 at 10.0.0.1; 1 in all"),
         ("nodes_wanted", "asks the cluster for nodes: 2 x one node with 8 GPUs"),
         ("nodes_wanted", "asks the cluster for nodes: none beside those it uses"),
     ]

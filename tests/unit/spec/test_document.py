@@ -82,7 +82,7 @@ def test_keys_are_always_text() -> None:
 def test_a_key_given_twice_names_both_lines() -> None:
     problem = only_problem("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n")
     assert problem.line == 5
-    assert problem.message == "key 'c' is given twice, in line 3 and in line 5"
+    assert problem.message == "key 'c' is given twice, on line 3 and on line 5"
 
 
 def test_all_duplicate_keys_are_reported_at_once() -> None:
