@@ -38,8 +38,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     (DEEPSEEK, "H100-80GB", {TP: 2, "data_parallel_size": 8, EP: True, "max_num_seqs": 64}),
     (DEEPSEEK, "B200", {TP: 8, "pipeline_parallel_size": 2}),
 ]
-# Reads [[memory in MiB, arguments]], prints the share for each. Arguments are resolved as in a server up to the step that
-# decides it; only the GPU's memory is told, since there is none to ask.
+# Reads [[memory in MiB, arguments]], prints the share for each. Arguments are resolved as in a server up to the step
+# that decides it; only the GPU's memory is told, since there is none to ask.
 ASK = """
 import argparse, json, sys
 from sglang.srt.arg_groups import memory_hook
