@@ -43,6 +43,7 @@ class PackedRows:
         self._every_s, self._now_s, self._stored_s = 0.0, time.monotonic, -math.inf
         self._holding = threading.Lock()
         self._held: list[pa.Table] = []
+        self._held_bytes = 0
 
     @contextmanager
     def held_back(self, every_s: float, now_s: Callable[[], float]) -> Iterator[None]:
@@ -63,14 +64,14 @@ class PackedRows:
             return
         with self._holding:
             self._held.append(rows)
-            early = self._now_s() - self._stored_s < self._every_s
-            if early and sum(one.nbytes for one in self._held) < GROUP_BYTES:
+            self._held_bytes += rows.nbytes
+            if self._held_bytes < GROUP_BYTES and self._now_s() - self._stored_s < self._every_s:
                 return
         self._flush()
 
     def _flush(self) -> None:
         with self._holding:
-            held, self._held, self._stored_s = self._held, [], self._now_s()
+            held, self._held, self._held_bytes, self._stored_s = self._held, [], 0, self._now_s()
         if not held:
             return
         rows = pa.concat_tables(held)
