@@ -54,7 +54,7 @@ def probe(
     cap_s: float,
 ) -> Probed:
     """One probe as a sweep runs it, and what is stored of it."""
-    test, told = Probe([[TARGET]], tier.prior_effect(level), tier.known.expected(level), tier.holds(level)), 0
+    test, told = Probe([[TARGET]], [tier.before(level)], tier.known.expected(level)), 0
     run = server.probe(level, cap_s, rng)
     by_end = np.argsort(run.done, kind="stable")
     ends, end, verdict, now = run.done[by_end], cap_s, None, LOOK_S

@@ -18,22 +18,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from orchestrator.analysis.effect import Clumps, clumps, usual_effect
 from orchestrator.analysis.metrics import BACKLOG, BROKEN
-from orchestrator.analysis.next_level import PRECISION, Known, falling
+from orchestrator.analysis.next_level import PRECISION, Known
 from orchestrator.analysis.probe import (
     ALPHA,
     CONFIRM_ALPHA,
     FAR_BELOW,
     FEWEST,
-    PRIOR_EFFECT,
+    Before,
     Evidence,
     Outcome,
-    design_effect,
     evidence,
     far_below,
-    runs_of_misses,
     together,
 )
 from orchestrator.analysis.requests import Bools
@@ -43,8 +40,6 @@ from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.spec.load import Slo
 
 COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
-NEAR = 4  # times as many misses as there may be, at most, where runs of them are learned from
-PRIOR_RUNS = 4  # of misses, that weigh as much as what is assumed of a design effect
 MOST_INVALID = 2  # probes of a level, before it is given up
 MOST_CAPPED = 0.01  # of the requests of a probe that shows that a level holds, that waited under max_in_flight
 Status = Literal[
@@ -73,11 +68,12 @@ class AtLevel:
     """What all probes of one level show of a tier. ``tests``: evidence on each, of all that may show it to hold.
 
     ``confirmed``: shown to hold again by the probes after those that first showed it, on the second start of the engine
-    where the search has come to it; ``start``: the last one that any of them ran on. ``share``: of ``requests``, of the
-    test that is worst off, scaled to the target of the first; None where no probe has figures. ``whole``: probes
-    that ran their time. ``blocked``: it cannot be measured, by clients that are too slow (``client_bound``) or whatever
-    made its probes invalid. ``collapsed``: not even half of the target was met. ``usual_effect``: the design effect
-    that was learned. ``far_below``: all its requests are, and those of some probe by itself (``analysis/probe.py``).
+    where the search has come to it; ``proof``: how many first did, of those that may; ``start``: the last one that any
+    of them ran on. ``share``: of ``requests``, of the test that is worst off, scaled to the target of the first; None
+    where no probe has figures. ``whole``: probes that ran their time. ``blocked``: it cannot be measured, by clients
+    that are too slow (``client_bound``) or whatever made its probes invalid. ``collapsed``: not even half of the target
+    was met. ``usual_effect``: the design effect that was learned. ``far_below``: all its requests are, and those of
+    some probe by itself (``analysis/probe.py``).
     """
 
     level: float
@@ -92,6 +88,7 @@ class AtLevel:
     client_bound: bool
     collapsed: bool
     usual_effect: float
+    proof: int = 0
     start: int = 0
     far_below: bool = False
 
@@ -175,10 +172,9 @@ def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -
 
 def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLevel]:
     """By level, the lowest first. ``targets``: of each test of the tier."""
-    by_level: dict[float, list[Probed]] = {}
-    for one in probes:
-        by_level.setdefault(one.level, []).append(one)
-    priors = [_usual_effect(by_level, test, target) for test, target in enumerate(targets)]
+    by_level = _by_level(probes)
+    learned = (_clumps(by_level, test, target) for test, target in enumerate(targets))
+    priors = [usual_effect(seen.values(), target) for seen, target in zip(learned, targets, strict=True)]
     asked = list(zip(range(len(targets)), targets, priors, strict=True))
     again = any(one.start for some in by_level.values() for one in some)
     slow = sorted(level for level, some in by_level.items() for one in some if one.shows == "client_bound")
@@ -188,6 +184,13 @@ def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLeve
         levels.append(_at_level(level, by_level[level], asked, again, level <= too_slow, lower))
         lower = levels[-1].verdict != "holds" and (lower or levels[-1].far_below)
     return levels
+
+
+def _by_level(probes: Iterable[Probed]) -> dict[float, list[Probed]]:
+    found: dict[float, list[Probed]] = {}
+    for one in probes:
+        found.setdefault(one.level, []).append(one)
+    return found
 
 
 def _at_level(
@@ -237,31 +240,38 @@ def _at_level(
         blocked=verdict is None and (invalid >= MOST_INVALID or (client_bound and slow)),
         client_bound=client_bound,
         usual_effect=max(prior for _, _, prior in asked),
+        proof=first,
         start=max((one.start for one in full), default=0),
         collapsed=bool(requests) and worst < COLLAPSED,
         far_below=apart > 0 and worst < FAR_BELOW,
     )
 
 
-def _usual_effect(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> float:
-    """Design effect where just so many miss as may: between levels that are not far from there (it rises with misses,
-    and one of few runs of misses hardly tells it)."""
-    seen: list[tuple[float, float, float]] = []  # share of misses, design effect, runs of misses
-    for probes in by_level.values():
-        runs = [one.met[test] for one in probes if one.met]
-        count = sum(len(run) for run in runs)
-        missed = count - sum(int(run.sum()) for run in runs)
-        if missed and missed <= NEAR * (1 - target) * count:
-            seen.append((missed / count, design_effect(runs), runs_of_misses(runs)))
-    if not seen:
-        return PRIOR_EFFECT
-    shares, effects, clumps = zip(*sorted(seen), strict=True)
-    known = [
-        (number * one + PRIOR_RUNS * PRIOR_EFFECT) / (number + PRIOR_RUNS)
-        for one, number in zip(effects, clumps, strict=True)
-    ]
-    rising = falling(np.log(known)[::-1].tolist(), [number + PRIOR_RUNS for number in clumps[::-1]])[::-1]
-    return float(np.exp(np.interp(math.log(1 - target), np.log(shares), rising)))
+def _clumps(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> dict[float, Clumps]:
+    """What runs of misses are learned from, by level."""
+    found = ((level, clumps([one.met[test] for one in some if one.met], target)) for level, some in by_level.items())
+    return {level: one for level, one in found if one is not None}
+
+
+def before(
+    probes: Sequence[Probed], at: float, there: AtLevel | None, targets: Sequence[float], start: int
+) -> tuple[Before, ...]:
+    """What the next probe of the level ``at`` begins with, for each test. ``there``: what is known of that level, with
+    all ``probes`` of the tier. ``start``: of the engine."""
+    by_level = _by_level(probes)
+    full = [one for one in by_level.pop(at, []) if one.shows == "all"]
+    confirms = there is not None and there.verdict == "holds"
+    first = there.proof if there is not None and confirms else 0
+    count = [number >= first and (one.start or not (start and confirms)) for number, one in enumerate(full)]
+    return tuple(
+        Before(
+            tuple(one.met[test] for one, counts in zip(full, count, strict=True) if counts),
+            tuple(one.met[test] for one, counts in zip(full, count, strict=True) if not counts),
+            tuple(_clumps(by_level, test, target).values()),
+            confirms,
+        )
+        for test, target in enumerate(targets)
+    )
 
 
 def known_of(

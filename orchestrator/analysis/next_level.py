@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit, logit
 
-from orchestrator.analysis.probe import FEWEST, PATIENT, PRIOR_EFFECT, requests_needed
+from orchestrator.analysis.effect import PRIOR_EFFECT, falling
+from orchestrator.analysis.probe import FEWEST, FEWEST_TO_FAIL, PATIENT, requests_needed
 from orchestrator.spec.load import MOST_IN_FLIGHT
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
 SAME = 1.001  # times: levels are written with four digits
 SCREENING = 1000.0  # requests that should be enough to say whether to go up or down
 WIDE = 1.12  # times as high is the next level of which something is known: a gap that is looked into
+RAISE = 3.0  # times as much counts what raises the claim, which is what was asked for, as what lowers ``high``
 LEAST_POWER = 3.0  # of the load, with which misses are expected to rise from below the lowest level that was probed
 
 
@@ -208,8 +210,9 @@ class Known:
         """The level, between what is held and what fails, whose verdict narrows that bracket most for its load.
 
         How much a verdict narrows it is divided by the square root of the expected load: to decide a level at half the
-        distance from the capacity takes four times the load. To claim a level takes two proofs. Until there is a claim,
-        one far below the expected capacity counts for nothing. What ``left_s`` does not suffice for comes last.
+        distance from the capacity takes four times the load. To claim a level takes two proofs. What raises the claim
+        counts ``RAISE`` times as much. Until there is a claim, one far below the expected capacity counts for nothing.
+        What ``left_s`` does not suffice for comes last.
         """
         fit = Fit(self.levels, self.target)
         held = (self.low if confirms_last else self.claim) or fit.level_of(self.target) / WORTHLESS
@@ -220,10 +223,10 @@ class Known:
             if requests is None or (there is not None and spent(there, effort)) or (shown and confirms_last):
                 continue
             if shown or fit.share(level) > self.target:
-                gain, proofs = level / held, 1 if shown or confirms_last else 2
+                gain, proofs = RAISE * math.log(level / held), 1 if shown or confirms_last else 2
             else:
-                gain, proofs = self._ceiling / level, 1
-            worth[level] = proofs * requests <= left_s * level, math.log(gain) / math.sqrt(proofs * requests)
+                gain, proofs = math.log(self._ceiling / level), 1
+            worth[level] = proofs * requests <= left_s * level, gain / math.sqrt(proofs * requests)
         return max(worth, key=worth.__getitem__, default=None) or self._widest_gap(max(held, self.low), effort)
 
     def _widest_gap(self, held: float, effort: Effort) -> float | None:
@@ -280,17 +283,7 @@ class Fit:
         share, there = self.share(level), self._by_level.get(level)
         shown = there.lean(share > self._target) if there is not None else 0.0
         found = requests_needed(share, self._target, self.effect, shown)
+        if share <= self._target:
+            effective = there.effective if there is not None else 0.0
+            found = max(found, self.effect * (FEWEST_TO_FAIL - effective))
         return found if found <= min(effort.requests, effort.repeats * self._longest) else None
-
-
-def falling(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest values, by weighted squares, that do not rise from one to the next."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, values
-    for value, weight in zip(values, weights, strict=True):
-        block = (value, weight, 1)
-        while blocks and blocks[-1][0] < block[0]:
-            mean, before, count = blocks.pop()
-            both = before + block[1]
-            block = ((mean * before + block[0] * block[1]) / both, both, count + block[2])
-        blocks.append(block)
-    return [mean for mean, _, count in blocks for _ in range(count)]

@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import betainc, betaln, rel_entr
 
+from orchestrator.analysis.effect import PRIOR_EFFECT, Clumps, clumps, design_effect, usual_effect
 from orchestrator.analysis.requests import Bools, Floats
 from orchestrator.analysis.steady import steady_from
 
@@ -33,9 +34,7 @@ ALPHA = 0.05  # of one verdict: how often it may be wrong
 # of the probes that confirm a level: that it was shown to hold has been seen, and they say that this was no luck
 CONFIRM_ALPHA = 0.2
 LIVE = 0.6  # part of it, for a running probe: what is stored of it, cut a little differently, shall say the same
-PRIOR_EFFECT = 20.0  # design effect where nothing is known of it
 PRIOR_MISSES = 6  # independent ones, that weigh as much as what was assumed
-FEWEST_BATCHES = 10
 GROWTH = 3.0  # standard deviations by which a backlog grows, in each of the last two quarters of a run
 MOSTLY = 0.8  # of the requests of the last quarter, that miss
 SLOWER = 2.0  # times: what is due last takes longer than what was due first
@@ -68,6 +67,26 @@ class Evidence:
             return "holds"
         enough = self.effective >= FEWEST_TO_FAIL or np.isinf(self.fails)
         return "fails" if self.fails >= -np.log(alpha) and enough else None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What earlier probes say of one test when a probe begins. ``runs``: those of its level that count with it, in any
+    order; ``learned``: those that only tell how misses run; ``seen``: the same of other levels. ``confirms``: its level
+    was shown to hold. ``quick``: it shall only be known whether to go up or down, which proves nothing."""
+
+    runs: tuple[Bools, ...] = ()
+    learned: tuple[Bools, ...] = ()
+    seen: tuple[Clumps, ...] = ()
+    confirms: bool = False
+    quick: bool = False
+
+    def evidence(self, met: Bools, target: float) -> Evidence:
+        """With what the running probe saw so far."""
+        runs = [*self.runs, met]
+        here = clumps([*self.learned, *runs], target)
+        effect = 1.0 if self.quick else usual_effect([*self.seen, *([here] if here else [])], target)
+        return evidence(runs, target, effect)
 
 
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
@@ -106,31 +125,10 @@ def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_E
     return Evidence(count, met / count, n, effect, float(holds), float(fails))
 
 
-def design_effect(runs: Sequence[Bools]) -> float:
-    """How many times the variance of the share is that of independent requests; at least 1."""
-    sums = [np.concatenate([[0], np.cumsum(run)]) for run in runs if len(run)]
-    count, met = sum(one.size - 1 for one in sums), sum(int(one[-1]) for one in sums)
-    share, found, batches = met / count, 1.0, FEWEST_BATCHES
-    while 0 < share < 1 and batches <= max(count / 10 / len(sums), FEWEST_BATCHES):
-        parts = [min(batches, one.size - 1) for one in sums]
-        edges = [np.arange(some + 1) * (one.size - 1) // some for one, some in zip(sums, parts, strict=True)]
-        amounts = np.concatenate([np.diff(one[edge]) for one, edge in zip(sums, edges, strict=True)])
-        sizes = np.concatenate([np.diff(edge) for edge in edges])
-        spread = float(((amounts - share * sizes) ** 2).sum()) * sizes.size / max(sizes.size - 1, 1)
-        found = max(found, spread / (count * share * (1 - share)))
-        batches *= 2
-    return found
-
-
 def far_below(met: Bools, target: float) -> bool:
     """Whether so many requests of a probe miss that another probe tells sooner than the rest of this one whether that
     was one long run of misses."""
     return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
-
-
-def runs_of_misses(runs: Sequence[Bools]) -> int:
-    """How many were seen to begin."""
-    return sum(int(np.count_nonzero(np.diff(np.asarray(run, np.int8)) < 0)) for run in runs)
 
 
 class Probe:
@@ -138,20 +136,19 @@ class Probe:
 
     ``tiers``: the targets of each tier's tests; columns of all ``met`` arrays are these tests, tier after tier.
     Instants are seconds since the probe's start, in any order. With several tests each has its share of ``alpha``.
-    ``prior_effect``: the least design effect; 1 makes it quick, to say whether to go up or down, and no proof.
-    ``expected``: requests that it should take to a verdict. ``confirms``: earlier probes showed that its level holds.
+    ``before``: of each tier's tests; empty: nothing is known. ``expected``: requests that it should take to a verdict.
     """
 
     def __init__(
         self,
         tiers: Sequence[Sequence[float]],
-        prior_effect: float = PRIOR_EFFECT,
+        before: Sequence[Sequence[Before]] = (),
         expected: float = np.inf,
-        confirms: bool = False,
     ) -> None:
-        self._tiers, self._prior, self._expected = tiers, prior_effect, expected
-        part = LIVE / max(1, sum(len(tier) for tier in tiers))
-        self._alpha, self._to_hold = part * ALPHA, part * (CONFIRM_ALPHA if confirms else ALPHA)
+        self._tiers, self._expected = tiers, expected
+        self._tests = [float(target) for tier in tiers for target in tier]
+        self._before = [one for tier in before for one in tier] or [Before()] * len(self._tests)
+        self._alpha = LIVE / max(1, len(self._tests))  # times that of a verdict
         self._told: list[tuple[Floats, Floats, Bools]] = []
         self.verdicts: tuple[Outcome | None, ...] = (None,) * len(tiers)  # the first one of a tier stays
         self.takes_longer = False  # at the last look: to a verdict it would take far more requests than expected
@@ -171,8 +168,7 @@ class Probe:
         that a level fails, never that it holds.
         """
         ended = [np.concatenate(parts) for parts in zip(*self._told, strict=True)] if self._told else []
-        tests = sum(len(tier) for tier in self._tiers)
-        due, done, met = ended or (np.zeros(0), np.zeros(0), np.zeros((0, tests), bool))
+        due, done, met = ended or (np.zeros(0), np.zeros(0), np.zeros((0, len(self._tests)), bool))
         self._told = [(due, done, met)]
         due = np.concatenate([due, open_due_s])
         done = np.concatenate([done, np.full(len(open_due_s), np.inf)])
@@ -184,19 +180,21 @@ class Probe:
         self.diverging = _diverging(due, done, now_s) and _late(due, done, known, met, now_s)
         begin = steady_from(lambda: [(due, done)], now_s)
         verdicts, longest, least = list[Outcome | None](), 0.0, np.inf
-        for column, target in enumerate(np.concatenate([np.asarray(tier, float) for tier in self._tiers])):
+        for column, (target, before) in enumerate(zip(self._tests, self._before, strict=True)):
             # the first whose fate is unknown ends what may be judged: those that ended early are the fast ones
             unknown = np.flatnonzero(~known[:, column])
             until = due[unknown[0]] if unknown.size else np.inf
-            judged = (due >= (begin if begin is not None else 0.0)) & (due < until)
-            shown = evidence([met[judged, column]], float(target), self._prior)
-            verdict, least = shown.verdict(self._alpha, self._to_hold), min(least, shown.effective)
-            if far_below(met[judged, column], float(target)):
+            ours = met[(due >= (begin if begin is not None else 0.0)) & (due < until), column]
+            shown = before.evidence(ours, target)
+            verdict = shown.verdict(self._alpha * ALPHA, self._alpha * (CONFIRM_ALPHA if before.confirms else ALPHA))
+            least = min(least, len(ours) / shown.design_effect)
+            if far_below(ours, target):
                 verdict = "fails"
-            if begin is None or shown.requests < FEWEST or (verdict == "holds" and saturated):
+            if begin is None or len(ours) < FEWEST or (verdict == "holds" and saturated):
                 verdict = None  # cold starts and the burst that begins a closed loop are not the level
             if verdict is None:
-                longest = max(longest, requests_needed(shown.share, float(target), shown.design_effect))
+                needed = requests_needed(shown.share, target, shown.design_effect)
+                longest = max(longest, needed - (shown.requests - len(ours)))
             verdicts.append("fails" if self.diverging else verdict)
         far, enough = FAR_MORE * self._expected, least >= FEWEST and len(due) > self._expected / PATIENT
         self.takes_longer = enough and max(longest, len(due)) > far

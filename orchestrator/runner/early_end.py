@@ -33,7 +33,7 @@ class EarlyEnd:
 
     def __init__(self, point: LoadPoint, watch: Watch) -> None:
         self._point, self._slos, self._over = point, watch.slos, watch.over
-        self._probe = Probe(targets(watch.slos), watch.prior_effect, watch.expected, watch.confirms)
+        self._probe = Probe(targets(watch.slos), watch.before, watch.expected)
         self._next_s, self._capped = 0.0, False
         self.end: Early | None = None
 

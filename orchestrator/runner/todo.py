@@ -131,7 +131,7 @@ class Todo:
         strategy = self._next[0].finds if self._next is not None else None
         if strategy is None:
             return None
-        return Watch(self._plan.slos, strategy.prior_effect, strategy.expected, strategy.confirms)
+        return Watch(self._plan.slos, strategy.before, strategy.expected)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does not search for one."""

@@ -11,6 +11,7 @@ from orchestrator.spec.load import Control, Level, Slo
 
 if TYPE_CHECKING:
     from orchestrator.analysis.claim import Claim
+    from orchestrator.analysis.probe import Before
     from orchestrator.results.records import Committed
     from orchestrator.search.racing import Rivals
 
@@ -87,18 +88,13 @@ class FindsCapacity(Protocol):
     """A strategy whose points are probes: each ends as soon as it is known whether it holds every SLO."""
 
     @property
-    def prior_effect(self) -> float:
-        """Of the next probe (``analysis/probe.py: Probe``)."""
+    def before(self) -> tuple[tuple[Before, ...], ...]:
+        """Of each SLO's tests, what the next probe begins with (``analysis/probe.py: Probe``)."""
         ...
 
     @property
     def expected(self) -> float:
         """Requests that the next probe should take (``analysis/probe.py: Probe``)."""
-        ...
-
-    @property
-    def confirms(self) -> bool:
-        """Whether the level of the next probe was shown to hold already (``analysis/probe.py: Probe``)."""
         ...
 
     @property
@@ -130,13 +126,12 @@ class FindsCapacity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a probe is watched for. ``prior_effect``, ``expected``, ``confirms``: see ``analysis/probe.py: Probe``.
-    ``over``: whether its search ends now, whatever is known."""
+    """What a probe is watched for. ``before``, ``expected``: see ``analysis/probe.py: Probe``. ``over``: whether its
+    search ends now, whatever is known."""
 
     slos: tuple[Slo, ...]
-    prior_effect: float
+    before: tuple[tuple[Before, ...], ...] = ()
     expected: float = math.inf
-    confirms: bool = False
     over: Callable[[], bool] = lambda: False
 
 

@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, known_of, probed
+from orchestrator.analysis.claim import Claim, Probed, at_levels, before, claim_of, known_of, probed
 from orchestrator.analysis.next_level import LOWEST, PRECISION
 from orchestrator.analysis.outcomes import targets
+from orchestrator.analysis.probe import Before
 from orchestrator.analysis.racing import against, beaten
 from orchestrator.errors import FailureClass
 from orchestrator.search.base import Question
@@ -120,22 +121,16 @@ class Capacity:
         return () if level is None else (level,) * max((BEHIND if behind else EXPECTED) - self._told, 1)
 
     @property
-    def prior_effect(self) -> float:
-        """Of the next probe (``analysis/probe.py: Probe``)."""
+    def before(self) -> tuple[tuple[Before, ...], ...]:
+        """Of each tier's tests, for the next probe (``analysis/probe.py: Probe``)."""
         level = self.ask()
-        return max(tier.prior_effect(level.value) for tier in self._tiers) if level is not None else 1.0
+        return tuple(tier.before(level.value, self.start) for tier in self._tiers) if level is not None else ()
 
     @property
     def expected(self) -> float:
         """Requests that the next probe should take, for the tier that needs most (``analysis/probe.py: Probe``)."""
         level = self.ask()
         return max(tier.known.expected(level.value) for tier in self._tiers) if level is not None else math.inf
-
-    @property
-    def confirms(self) -> bool:
-        """Of the next probe (``analysis/probe.py: Probe``)."""
-        level = self.ask()
-        return level is not None and all(tier.holds(level.value) for tier in self._tiers)
 
     @property
     def start(self) -> int:
@@ -187,10 +182,6 @@ class Tier:
         """What says which level is probed next."""
         return known_of(self.claim.levels, self._targets[0], self._whole, self._precision)
 
-    def holds(self, level: float) -> bool:
-        """Whether it was shown to, with or without having been confirmed."""
-        return any(one.level == level and one.verdict == "holds" for one in self.claim.levels)
-
     def over(self, starts: int = 1) -> bool:
         """Whether it would ask for nothing more if nobody else were there."""
         if self._over is None:
@@ -202,9 +193,10 @@ class Tier:
         """Of the bracket: how little is known."""
         return self.claim.high / max(self.claim.low, LOWEST)
 
-    def prior_effect(self, level: float) -> float:
-        """None for the first probe of a level while it shall only be known whether to go up or down; then what was
-        learned."""
-        levels = self.claim.levels
-        first = self.known.screening and all(one.level != level for one in levels)
-        return 1.0 if first or not levels else levels[0].usual_effect
+    def before(self, level: float, start: int = 0) -> tuple[Before, ...]:
+        """What the next probe of a level begins with, for each test. The first one of a level is quick while it shall
+        only be known whether to go up or down."""
+        there = next((one for one in self.claim.levels if one.level == level), None)
+        if there is None and self.known.screening:
+            return (Before(quick=True),) * len(self._targets)
+        return before(self._probes, level, there, self._targets, start)

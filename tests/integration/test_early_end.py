@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.probe import PRIOR_EFFECT
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.store import Store
@@ -66,7 +65,7 @@ def probe(
             warmup_s=None,
             **{"duration_s": LENGTH_S} | given,
         )
-        return measure_here(point, watch=Watch(slos, PRIOR_EFFECT, over=over))
+        return measure_here(point, watch=Watch(slos, over=over))
 
 
 def test_a_hopeless_probe_ends_within_seconds_and_leaves_every_request_as_a_row() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.analysis.probe import ALPHA, Outcome, Probe, design_effect, evidence
+from orchestrator.analysis.effect import Clumps, design_effect
+from orchestrator.analysis.probe import ALPHA, Before, Outcome, Probe, evidence
 from orchestrator.analysis.requests import Bools, Floats
 from tests.unit.load.test_validity import poisson, slots
 
@@ -29,7 +32,9 @@ def watched(
     due: Floats, done: Floats, limits: list[list[tuple[float, float]]], until_s: float = 600.0
 ) -> tuple[float, tuple[Outcome | None, ...], Probe]:
     """Seconds until every tier has a verdict, looked at each second. ``limits``: (limit in s, target) of every test."""
-    probe, told = Probe([[target for _, target in tier] for tier in limits], 8.0), np.zeros(len(due), bool)
+    targets = [[target for _, target in tier] for tier in limits]
+    before = [[Before(seen=(Clumps(1 - target, 8.0, 10**9),)) for target in tier] for tier in targets]
+    probe, told = Probe(targets, before), np.zeros(len(due), bool)
     flat = np.array([limit for tier in limits for limit, _ in tier])
     for now in np.arange(1.0, until_s):
         new = (done <= now) & ~told
@@ -98,7 +103,7 @@ def test_what_ended_early_is_not_taken_for_all() -> None:
 @pytest.mark.parametrize(("saturated", "expected"), [(False, "holds"), (True, None)])
 def test_a_saturated_probe_never_holds(saturated: bool, expected: Outcome | None) -> None:
     due, done = m_d_c(8.0, 1, 200.0)
-    probe, none = Probe([[TARGET]], 8.0), np.zeros(0)
+    probe, none = Probe([[TARGET]], [[Before(seen=(Clumps(0.05, 8.0, 10**9),))]]), np.zeros(0)
     probe.tell(due, done, (done - due <= 0.5)[:, None])
     assert probe.look(200.0, none, np.zeros((0, 1), bool), saturated) == (expected,)
 
@@ -144,7 +149,7 @@ def test_more_requests_that_met_it_never_make_it_look_worse(runs: list[list[bool
 
 
 def test_two_slow_requests_of_a_cold_engine_are_no_verdict() -> None:
-    probe = Probe([[TARGET]], prior_effect=1.0)
+    probe = Probe([[TARGET]], [[Before(quick=True)]])
     probe.tell(np.array([0.1, 0.9]), np.array([2.0, 2.5]), np.zeros((2, 1), bool))
     assert probe.look(3.0, np.zeros(0), np.zeros((0, 1), bool)) == (None,)
 
@@ -161,7 +166,7 @@ def test_the_burst_that_begins_a_closed_loop_is_not_its_level() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_be(share: float) -> None:
-    rng, probe = np.random.default_rng(3), Probe([[TARGET]], prior_effect=20.0)
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]])
     due = np.arange(60.0)
     probe.tell(due, due + 0.2, rng.random((60, 1)) < share)
     assert probe.look(60.0, np.zeros(0), np.zeros((0, 1), bool)) == ("fails",)
@@ -169,7 +174,7 @@ def test_a_probe_far_below_the_target_ends_soon_however_long_runs_of_misses_may_
 
 @pytest.mark.parametrize(("share", "longer"), [(0.95, True), (0.99, False), (0.8, False)])
 def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expected(share: float, longer: bool) -> None:
-    rng, probe = np.random.default_rng(3), Probe([[TARGET]], prior_effect=1.0, expected=300.0)
+    rng, probe = np.random.default_rng(3), Probe([[TARGET]], [[Before(quick=True)]], expected=300.0)
     due = np.cumsum(rng.exponential(0.1, 2000))
     probe.tell(due, due + 0.2, rng.random((2000, 1)) < share)
     now, verdict = 0.0, None
@@ -179,3 +184,44 @@ def test_a_probe_near_the_target_says_that_a_verdict_takes_far_longer_than_expec
     assert probe.takes_longer == longer
     assert (verdict is None) == longer
     assert now < 100.0, "a thousand requests"
+
+
+def flags_with_few_misses(count: int) -> Bools:
+    """One in a hundred, evenly."""
+    return np.asarray(np.arange(count) % 100 != 50)
+
+
+def requests_to_a_verdict(before: Before) -> tuple[int, Outcome | None]:
+    """Of a probe where 1 % of requests miss."""
+    probe, now = Probe([[TARGET]], [[before]]), 0.0
+    due = np.arange(20_000) / 10
+    probe.tell(due, due + 0.2, flags_with_few_misses(20_000)[:, None])
+    while (verdict := probe.look(now := now + 5.0, np.zeros(0), np.zeros((0, 1), bool))[0]) is None and now < due[-1]:
+        pass
+    return int(np.searchsorted(due, now)), verdict
+
+
+def test_a_probe_goes_on_where_the_ones_before_it_at_its_level_ended() -> None:
+    earlier = Before(runs=(flags_with_few_misses(500),), seen=(Clumps(0.05, 10.0, 1000),))
+    alone, verdict = requests_to_a_verdict(replace(earlier, runs=()))
+    both, also = requests_to_a_verdict(earlier)
+    assert verdict == also == "holds"
+    assert both == pytest.approx(alone - 500, abs=150)
+
+
+def test_a_probe_learns_while_it_runs_how_misses_come() -> None:
+    """Nothing is known of that in the first case, as much as can be in the other: 20 and 1 are far from one another."""
+    nothing, verdict = requests_to_a_verdict(Before())
+    ignorant, _ = requests_to_a_verdict(Before(seen=(Clumps(0.05, 20.0, 10**6),)))
+    assert verdict == "holds"
+    assert nothing < 0.7 * ignorant
+
+
+def test_earlier_probes_do_not_end_the_next_one_before_it_saw_enough_itself() -> None:
+    rng = np.random.default_rng(4)
+    before = Before(runs=(rng.random(3000) < 0.95,), seen=(Clumps(0.05, 10.0, 1000),))
+    probe = Probe([[TARGET]], [[before]], expected=200.0)
+    due = np.arange(60) / 10
+    probe.tell(due, due + 0.2, np.ones((60, 1), bool))
+    probe.look(6.0, np.zeros(0), np.zeros((0, 1), bool))
+    assert not probe.takes_longer

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from benchmarks.search.claims import Spent, search
 from benchmarks.search.servers import TARGET, Server, curve, exponential_slots, slots
 from orchestrator.analysis.claim import Probed, at_levels, claim_of, known_of, probed, shown_by
-from orchestrator.analysis.probe import evidence
+from orchestrator.analysis.next_level import FIRST_EFFORT, Fit
+from orchestrator.analysis.probe import FEWEST_TO_FAIL, evidence
 from orchestrator.analysis.requests import Bools
 from orchestrator.results.records import AttemptData, PointHead
 from orchestrator.search import capacity
@@ -118,6 +119,37 @@ def flags(share: float, count: int = 4000) -> tuple[Bools]:
     return (rng.random(count) < share,)
 
 
+def test_what_raises_the_claim_counts_more_than_a_level_that_fails() -> None:
+    """8 is claimed, 11 fails, and the capacity is expected in the middle."""
+    twice = [Probed(level, flags(share, count)) for level, share, count in ((8.0, 0.985, 4000), (11.0, 0.85, 600))] * 2
+    known = known_of(at_levels(twice, [TARGET]), TARGET)
+    assert (known.claim, known.high) == (8.0, 11.0)
+    level = known.explored(None)
+    assert level is not None
+    assert level < Fit(known.levels, TARGET).level_of(TARGET)
+
+
+def test_a_level_that_fails_is_expected_to_take_as_many_requests_as_a_verdict_rests_on() -> None:
+    levels = at_levels([Probed(8.0, flags(0.985)), Probed(16.0, flags(0.3, 600))], [TARGET])
+    fit = Fit(levels, TARGET)
+    assert fit.requests(15.0, FIRST_EFFORT) == pytest.approx(FEWEST_TO_FAIL * fit.effect)
+
+
+def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> None:
+    """Of a level that was shown to hold only those after that count, and on the second start only those of that one."""
+    tier, open_, good = Tier(False, SLO), flags(0.95, 300)[0], flags(0.99)[0]
+    tier.tell(Probed(16.0, flags(0.5, 600), "misses", whole=False))
+    tier.tell(Probed(8.0, (open_,)))
+    (before,) = tier.before(8.0)
+    assert (len(before.runs), len(before.learned), before.confirms) == (1, 0, False)
+    tier.tell(Probed(8.0, (good,)))
+    tier.tell(Probed(8.0, (open_,)))
+    (before,) = tier.before(8.0)
+    assert (len(before.runs), len(before.learned), before.confirms) == (1, 2, True)
+    (second,) = tier.before(8.0, start=1)
+    assert (len(second.runs), len(second.learned), second.confirms) == (0, 3, True)
+
+
 AT_TARGET = (np.arange(4000) % 20 > 0,)  # 95 % to the last request: no number of them tells
 
 
@@ -165,10 +197,10 @@ def test_nothing_holds_where_brief_probes_miss_all_the_way_down(whole_numbers: b
 def test_the_first_probe_of_a_level_alone_says_only_whether_to_go_up_or_down() -> None:
     """Others of it are to decide it: their runs of misses count."""
     tier = Tier(False, SLO)
-    assert tier.prior_effect(16.0) == 1.0
+    assert [one.quick for one in tier.before(16.0)] == [True]
     tier.tell(Probed(16.0, flags(0.8, 40), "misses", whole=False))
     assert tier.claim.levels[0].verdict is None
-    assert (tier.prior_effect(16.0), tier.prior_effect(8.0)) == (tier.claim.levels[0].usual_effect, 1.0)
+    assert [one.quick for level in (16.0, 8.0) for one in tier.before(level)] == [False, True]
 
 
 def test_one_miss_shows_that_not_every_request_meets_the_limits() -> None:
