@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -212,7 +213,9 @@ def _report_v2(gcs_address: str) -> AutoscalerReport:
     refused: dict[str, tuple[int, str]] = {}
     for one in said.failed_instance_requests:
         number = refused.get(one.ray_node_type_name, (0, ""))[0]
-        refused[one.ray_node_type_name] = number + one.count, one.reason
+        # Ray names each request by another id, and leaves out what the provider raised (all but KubeRay's)
+        why = re.sub(r"^.* with request id [^:]*: ?", "", one.reason) or "the autoscaler's log says why"
+        refused[one.ray_node_type_name] = number + one.count, why
     return AutoscalerReport(
         tuple(one.ray_node_type_name or UNNAMED for one in known),
         said.last_seen_cluster_resource_state_version or None,

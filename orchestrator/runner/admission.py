@@ -56,7 +56,7 @@ class Need:
     def _denied(self, machine: Machine) -> str:
         """The machine's label of another accelerator, or nothing."""
         label = machine.labels.get(ACCELERATOR_LABEL, "")
-        return label if self.accelerator and not may_be(self.accelerator, label) else ""
+        return label if label and self.accelerator and not may_be(self.accelerator, label) else ""
 
     def footprints(self) -> list[Footprint]:
         """One footprint per replica."""

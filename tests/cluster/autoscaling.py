@@ -15,17 +15,20 @@ import psutil
 import yaml
 
 from orchestrator.cluster.ray_private import head_answers
-from tests.harness import environment, free_port, wait_for
+from tests.cluster.refusing_provider import REFUSED_TYPE, RefusingProvider
+from tests.harness import ROOT, environment, free_port, wait_for
 
 HEAD_NODE_ID = "f" * 51 + "00000"  # what Ray's fake provider takes for the head's
 HEAD_TYPE = "ray.head.default"  # and for its type
 OBJECT_STORE_BYTES = 78_643_200  # the least that Ray accepts
-PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 
 
 def configuration(port: int, most_nodes: int) -> dict[str, Any]:
-    """Up to ``most_nodes`` nodes of 8 GPUs that leave when they were idle for 6 s. The head has 2 CPUs and no GPU."""
+    """Up to ``most_nodes`` nodes of 8 GPUs that leave when they were idle for 6 s, and a type of node that never comes.
+
+    The head has 2 CPUs and no GPU.
+    """
     node = {"resources": {"CPU": 4, "GPU": 8, "object_store_memory": OBJECT_STORE_BYTES}, "node_config": {}}
     return {
         "cluster_name": "fake",
@@ -34,7 +37,7 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
         "upscaling_speed": 100,
         "provider": {
             "type": "external",
-            "module": PROVIDER,
+            "module": f"{RefusingProvider.__module__}.{RefusingProvider.__name__}",
             "gcs_address": f"127.0.0.1:{port}",
             "launch_multiple": True,
             "use_node_id_as_ip": True,
@@ -44,6 +47,7 @@ def configuration(port: int, most_nodes: int) -> dict[str, Any]:
         "available_node_types": {
             HEAD_TYPE: {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
             "gpus": node | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "grown"}},
+            REFUSED_TYPE: node | {"min_workers": 0, "max_workers": most_nodes, "labels": {"pool": "refused"}},
         },
         "head_node_type": HEAD_TYPE,
         "auth": {},
@@ -81,6 +85,7 @@ def autoscaling_ray(most_nodes: int = 3) -> Iterator[str]:
             RAY_AUTH_MODE="disabled",
             RAY_TMPDIR=folder,
             RAY_worker_niceness="0",
+            PYTHONPATH=str(ROOT),  # its autoscaler takes the provider from here
         )
         with open(f"{folder}/log", "wb") as log:
             process = subprocess.Popen(argv, env=settings, stdout=log, stderr=log, start_new_session=True)

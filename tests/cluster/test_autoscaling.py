@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.base import Bundle, Footprint, Machine, Patience
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, Patience
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.results.store import Store
 from tests.cluster.autoscaling import autoscaling_ray
+from tests.cluster.refusing_provider import REFUSED_TYPE
 from tests.harness import MODEL, orchestrator, rows, wait_for, write_experiment
 
 pytestmark = pytest.mark.cluster
 
 NODE = Footprint((Bundle(8, 1.0),), (("pool", "grown"),))
+NOT_A100 = Footprint(NODE.bundles, (*NODE.labels, (ACCELERATOR_LABEL, "!in(A100)")))  # as ``Need`` asks for it
 LARGER = Footprint((Bundle(16, 1.0),))  # than any node can be
+REFUSED = Footprint((Bundle(8, 1.0),), (("pool", "refused"),))
 MOST = 3
 GROW_S = 60.0
 SHRINK_S = 60.0
@@ -42,6 +45,10 @@ def grown(cluster: RayCluster) -> list[Machine]:
     return [machine for machine in cluster.machines() if machine.gpus]
 
 
+def refusals(growth: Growth) -> int:
+    return growth.refused.get(REFUSED_TYPE, (0, ""))[0]
+
+
 def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cluster: RayCluster) -> None:
     assert cluster.growth().may
     assert grown(cluster) == []
@@ -49,8 +56,13 @@ def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(cl
     cluster.desire([LARGER])
     wait_for(lambda: LARGER in cluster.growth().impossible, GROW_S, "the autoscaler has no such type of node")
 
-    cluster.desire([NODE, NODE])
+    cluster.desire([REFUSED, NODE, NOT_A100])
     wait_for(lambda: len(grown(cluster)) == 2, GROW_S, "two nodes have come")
+    first = wait_for(lambda: refusals(says := cluster.growth()) and says, GROW_S, "a launch was refused")
+    said = f"launches of nodes were refused: {{}} x {REFUSED_TYPE} (the autoscaler's log says why)"
+    assert str(first) == said.format(refusals(first))
+    more = wait_for(lambda: refusals(says := cluster.growth()) > refusals(first) and says, GROW_S, "it is tried again")
+    assert str(more) == said.format(refusals(more))
 
     # One launch takes a node that a desire holds; what is still desired is then not on it.
     first = grown(cluster)[0].node_id

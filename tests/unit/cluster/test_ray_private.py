@@ -193,9 +193,14 @@ def test_the_second_autoscaler_says_what_comes_what_was_refused_and_what_it_has_
     state.pending_instance_requests.add(ray_node_type_name="h8", count=3)
     state.failed_instance_requests.add(ray_node_type_name="spot", count=1, reason="no capacity")
     state.failed_instance_requests.add(ray_node_type_name="spot", count=2, reason="quota")
+    for name, why in (("h8", "it is full"), ("h16", "")):  # as Ray 2.60 words it, with what KubeRay's provider says
+        reason = f"launch failed with Failed to launch 1 nodes of type {name} with request id 3f-{name}: {why}"
+        state.failed_instance_requests.add(ray_node_type_name=name, count=1, reason=reason)
     state.infeasible_gang_resource_requests.add(details="ab12:STRICT_PACK|PENDING")
     said = version2(monkeypatch, reply)
-    assert (said.stamp, said.coming, said.refused) == (12, {"h8": 1}, {"spot": (3, "quota")})
+    assert (said.stamp, said.coming) == (12, {"h8": 1})
+    unsaid = "the autoscaler's log says why"
+    assert said.refused == {"spot": (3, "quota"), "h8": (1, "it is full"), "h16": (1, unsaid)}
     assert said.infeasible == {"ab12"}
 
 
