@@ -14,6 +14,7 @@ from threading import Event, Thread
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -38,15 +39,16 @@ class RayCluster:
     def __init__(self, store: Store | None, address: str | None = None, client_limit: int | None = None) -> None:
         self.note: str | None = None
         if not ray.is_initialized():
-            address, self.note = live_address(address)
-            if address == "local":  # workers at Ray's own niceness, 15, wait for whatever else runs here
-                os.environ.setdefault("RAY_worker_niceness", "0")
             try:
+                address, self.note = live_address(address)
+                if address == "local":  # workers at Ray's own niceness, 15, wait for whatever else runs here
+                    os.environ.setdefault("RAY_worker_niceness", "0")
                 with own_signals(), on_loopback() if address == "local" else nullcontext():
                     ray.init(address=address, log_to_driver=False, logging_level="warning", namespace="orchestrator")
-            except (ConnectionError, RuntimeError) as error:
+            except (ConnectionError, RuntimeError, RayError) as error:  # RayError: no token where one is asked for
                 text = f"no Ray cluster at {address or 'this machine'}: {first_line(error)}"
-                raise InputError(f"{text} (one that asks for a token needs RAY_AUTH_MODE=token here)") from error
+                hint = " (one that asks for a token needs RAY_AUTH_MODE=token here)"
+                raise InputError(text if "RAY_AUTH" in text else text + hint) from error
         self._address = ray.util.get_node_ip_address()
         self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._client)

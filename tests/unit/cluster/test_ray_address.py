@@ -6,9 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from ray.exceptions import AuthenticationError
 
-from orchestrator.cluster import ray_address
+from orchestrator.cluster import ray_address, ray_cluster
 from orchestrator.cluster.ray_address import live_address
+from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.errors import InputError
 
 
@@ -62,3 +64,14 @@ def test_auto_asks_for_a_cluster_that_runs(clean: Path, dead: str) -> None:
 def test_something_that_listens_but_is_no_head_node_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(InputError):
         live_address(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_token_that_is_not_there_is_a_sentence(dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a shell that still names the token of a cluster that is gone."""
+
+    def no_token(address: str | None) -> None:
+        raise AuthenticationError("RAY_AUTH_TOKEN_PATH is set but file cannot be opened")
+
+    monkeypatch.setattr(ray_cluster, "live_address", no_token)
+    with pytest.raises(InputError, match=f"no Ray cluster at {dead}: RAY_AUTH_TOKEN_PATH is set .*[^)]$"):
+        RayCluster(None, dead)
