@@ -5,16 +5,12 @@
 #                                             python -m orchestrator run experiments/quickstart-emulated.yaml --results "$PWD/sweeps"
 #   CPUS (of each node, 4), PORT (6379), DASHBOARD_PORT (8265), RAY (ray): set them to change them.
 set -euo pipefail
-: "${CPUS:=4}" "${PORT:=6379}" "${DASHBOARD_PORT:=8265}" "${RAY:=ray}"
-folder=$(mktemp -d /tmp/ray2-XXXXXX)       # short: Ray's socket paths below it are limited to 107 bytes
+: "${CPUS:=4}" "${DASHBOARD_PORT:=8265}"
+source "$(dirname "$0")/token.sh" ray2
 mkdir "$folder/1" "$folder/2"              # one each: nodes that share one unpack a job's files over each other
-tr -dc a-f0-9 < /dev/urandom | head -c 64 > "$folder/token" || true    # Ray listens on all addresses: who has this may use it
-unset RAY_AUTH_TOKEN                       # it would count instead of the file
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/token RAY_TMPDIR=$folder RAY_worker_niceness=0
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0
 node=("$RAY" start --block --disable-usage-stats --num-cpus="$CPUS" --object-store-memory=80000000 --node-ip-address=127.0.0.1)
 trap 'trap - EXIT; kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf "$folder"; exit 0' EXIT INT TERM
-answers() { (: < "/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 "${node[@]}" --head --port="$PORT" --dashboard-host=127.0.0.1 --dashboard-port="$DASHBOARD_PORT" \
   --dashboard-agent-listen-port=$((DASHBOARD_PORT + 1)) --ray-client-server-port=$((DASHBOARD_PORT + 2)) \
@@ -26,7 +22,7 @@ done
 "${node[@]}" --address="127.0.0.1:$PORT" --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
   --temp-dir="$folder/2" > "$folder/2/log" 2>&1 &
 until answers "$DASHBOARD_PORT"; do sleep 1; done
-echo "unset RAY_AUTH_TOKEN; export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$folder/token"
+say_token
 echo "two nodes: --address 127.0.0.1:$PORT, jobs to http://127.0.0.1:$DASHBOARD_PORT"
-wait -n                                    # a node that ends ends both
+wait -n || true                            # a node that ends ends both
 cat "$folder"/?/log

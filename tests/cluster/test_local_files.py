@@ -102,8 +102,11 @@ def test_the_local_cluster_that_grows_measures_a_sweep_from_nothing(tmp_path: Pa
     grown = "{here: {accelerator: H100-80GB, gpus_per_node: 8, labels: {pool: grown}}}"
     experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", grown))
     results, port = tmp_path / "results", free_port(3)
-    with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT=str(port)):
-        done = orchestrator("run", str(experiment), "--results", str(results), "--address", f"127.0.0.1:{port}")
+    where = ("--address", f"127.0.0.1:{port}")
+    with running("autoscaling.sh", tmp_path / "log", "it grows:", PORT=str(port)) as token:
+        refused = orchestrator("doctor", *where, RAY_AUTH_MODE="disabled")
+        assert refused.returncode == 2 and "RAY_AUTH" in refused.stderr, refused.stderr
+        done = orchestrator("run", str(experiment), "--results", str(results), *where, **token)
     assert done.returncode == 0, done.stderr
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert_rows_equal_schedule(results)

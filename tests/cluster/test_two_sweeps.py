@@ -142,7 +142,7 @@ def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engi
     leases = Path(os.environ["ORCHESTRATOR_LEASES"])
     leases.chmod(0o1777)  # as /tmp is
     first = driver(folder, "a", "exclusive_node", "--address", "local")
-    (launch,) = wait_for(engines, 60.0, (folder / "a.log").read_text())
+    (launch,) = wait_for(engines, 180.0, "an engine of the first driver runs")
     engine, _ = next(tagged({LAUNCH: launch}))
     for tried in (f"kill {engine.pid}", f"ls {engine.cwd()}", f"rm {next(leases.glob(f'{PREFIX}*'))}"):
         done = subprocess.run([*AS_NOBODY, "/bin/sh", "-c", tried], capture_output=True, text=True, check=False)

@@ -162,7 +162,9 @@ def test_rays_workers_and_engines_use_different_ports() -> None:
     assert not FIRST_PORT <= 10999 <= LAST_PORT
 
 
-@pytest.mark.parametrize("name", ["slurm.sbatch", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"])
+@pytest.mark.parametrize(
+    "name", ["slurm.sbatch", "local/token.sh", "local/two-nodes.sh", "local/autoscaling.sh", "sky.yaml"]
+)
 def test_bash_can_read_the_scripts(name: str) -> None:
     script = load("sky")["run"] if name == "sky.yaml" else text(name)
     assert checks.shell(script) == []
