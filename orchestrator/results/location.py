@@ -78,11 +78,12 @@ def _object_store(uri: str, scheme: str) -> Location:
     parts = urlsplit(uri)
     bucket = parts.netloc.rpartition("@")[2]
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    problems = [Problem(text) for text in _uri_problems(scheme, bucket, "@" in parts.netloc, options)]
-    if problems:
-        raise ProblemsError(problems)
     if scheme == "s3":
         options = _endpoint(options)
+    has_user = "@" in parts.netloc + options.get("endpoint_override", "")
+    problems = [Problem(text) for text in _uri_problems(scheme, bucket, has_user, options)]
+    if problems:
+        raise ProblemsError(problems)
     path = "/".join([bucket, *(part for part in unquote(parts.path).split("/") if part)])
     return Location(scheme=scheme, path=path, options=tuple(sorted(options.items())))
 
@@ -93,7 +94,7 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
     secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
     problems = []
     if has_user or secret:
-        problems.append(f"the results URI holds credentials, which would end up in logs and files; {_HELP[scheme]}")
+        problems.append(f"the results URI or its endpoint holds credentials, which would end up in logs and files; {_HELP[scheme]}")
     if not bucket or ":" in bucket:
         problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
     if plain := [name for name in unknown if name not in secret]:

@@ -64,6 +64,7 @@ def test_a_google_uri_opens_without_asking_anyone() -> None:
         "s3://bucket/prefix?access_key=AKIAKEY&secret_key=hunter2",
         "s3://bucket/prefix?session_token=hunter2",
         "gs://bucket/p?access_token=hunter2",
+        "s3://bucket/prefix?endpoint_override=AKIAKEY:hunter2@127.0.0.1:9000",
     ],
 )
 def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
@@ -71,6 +72,13 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
         parse_location(uri)
     assert "hunter2" not in str(caught.value)
     assert "AKIAKEY" not in str(caught.value)
+
+
+def test_credentials_in_the_endpoint_of_the_environment_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://AKIAKEY:hunter2@10.0.0.1:9000")
+    with pytest.raises(ProblemsError, match="its endpoint holds credentials") as caught:
+        parse_location("s3://bucket/prefix")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_all_problems_of_a_uri_come_at_once() -> None:
