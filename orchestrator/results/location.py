@@ -94,7 +94,9 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
     secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
     problems = []
     if has_user or secret:
-        problems.append(f"the results URI or its endpoint holds credentials, which would end up in logs and files; {_HELP[scheme]}")
+        problems.append(
+            f"the results URI or its endpoint holds credentials, which would end up in logs and files; {_HELP[scheme]}"
+        )
     if not bucket or ":" in bucket:
         problems.append(f"the results URI has no bucket; write {scheme}://bucket/prefix")
     if plain := [name for name in unknown if name not in secret]:
