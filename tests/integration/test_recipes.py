@@ -118,6 +118,11 @@ def test_every_sql_recipe_runs_and_agrees_with_results(uri: str, shown: list[dic
         curve = connection.execute(sql("TTFT against load")).fetchall()
         expected = {(one["label"], one["level"], one["ttft_ms"]["p50"], one["ttft_ms"]["p99"]) for one in shown}
         assert expected <= set(curve)
+        Path(uri, "exp", "points.csv").write_text(invoke("results", uri, "--format", "csv").stdout)
+        found = re.search(r"SEMI JOIN read_csv\(.*?\) USING \(\w+\)", RECIPES)
+        assert found is not None
+        now = sql("TTFT against load").replace("FROM figures", f"FROM figures {found[0]}")
+        assert set(connection.execute(now).fetchall()) == expected, "without superseded points"
         met = {name: rest for name, *rest in connection.execute(sql("Attainment and goodput at any limits")).fetchall()}
     for one in shown:
         (repeat,) = one["repeats"]
