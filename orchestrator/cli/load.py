@@ -150,7 +150,7 @@ class Sectioned(click.Command):
     "--seed",
     type=_SEED,
     metavar="N",
-    help="Seed of prompts and arrivals. Default: random, and printed (0 for --find-capacity with --results).",
+    help="Seed of prompts and arrivals. Default: random and printed, or that of a stored search that goes on.",
 )
 @click.option("--slo", "slo_text", metavar="SLO", help="Also report how many requests met these limits.")
 @click.option("--results", metavar="URI", help="Also store Parquet here, for `results` and `best`.")

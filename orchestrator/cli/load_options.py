@@ -7,13 +7,14 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -62,18 +63,26 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     if options["find_capacity"]:
         found["budget"] = _given(wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems))
     keeps = options["find_capacity"] and options.get("results") is not None
-    return found | _resumable(found, options["seed"]) if keeps else found
+    return found | _resumable(found, options["seed"], options["results"]) if keeps else found
 
 
-def _resumable(found: dict[str, Any], seed: int | None) -> dict[str, Any]:
-    """The same options name the same search, which then goes on with the probes that are stored: for how long, and how
-    near to what fails, are no other search."""
+def _resumable(found: dict[str, Any], seed: int | None, results: str) -> dict[str, Any]:
+    """The same options name the same search, which then goes on with the probes that are stored, and their seed: for
+    how long, and how near to what fails, are no other search."""
+    from orchestrator.plan.model import Plan
     from orchestrator.results.ids import digest
+    from orchestrator.results.store import Store
 
     load = {name: value for name, value in found["load"].items() if name != "precision"}
     same = {name: value for name, value in found.items() if name != "budget"}
-    same |= {"load": load, "name": "", "seed": seed or 0}
-    return {"name": f"capacity-{digest(same)[:12]}", "seed": seed or 0}
+    same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
+    name = f"capacity-{digest(same)[:12]}"
+    if seed is not None:
+        return {"name": name, "seed": seed}
+    with suppress(OrchestratorError):  # whoever stores the probes says what is wrong there
+        if stored := Store.open(results, name).plan():
+            return {"name": name, "seed": Plan.from_json(stored, to_run=False).seed}
+    return {"name": name}
 
 
 def _given(**values: Any) -> dict[str, Any]:

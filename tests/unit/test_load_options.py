@@ -18,6 +18,7 @@ from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import draw, stream
 from orchestrator.plan.model import Plan
+from orchestrator.results.store import Store
 from orchestrator.runner import endpoint
 from orchestrator.runner.endpoint import EndpointRun, plan_of
 from orchestrator.runner.measure import Attempt
@@ -303,9 +304,9 @@ def test_times_are_not_rounded(seconds: float) -> None:
 SEARCH = ("--find-capacity", *LENGTHS, "--duration", "60s")
 
 
-def search(*args: str) -> tuple[dict[str, Any], list[str]]:
+def search(*args: str, results: Path = Path("nowhere")) -> tuple[dict[str, Any], list[str]]:
     problems: list[Problem] = []
-    made = experiment_of(URL, parsed(*SEARCH, *args) | {"results": "somewhere"}, problems)
+    made = experiment_of(URL, parsed(*SEARCH, *args) | {"results": str(results)}, problems)
     return made, [problem.message for problem in problems]
 
 
@@ -317,9 +318,20 @@ def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_se
         "precision": 0.15,
     }
     again, _ = search("--slo", "ttft<=500ms", "--control", "concurrency")
-    assert again == made, "with --results it goes on where it was"
-    others = [search("--slo", "ttft<=400ms"), search("--slo", "ttft<=500ms", "--seed", "7")]
-    assert len({one["name"] for one, _ in others} | {made["name"]}) == 3
+    assert again == made | {"seed": again["seed"]}
+    others = [search("--slo", "ttft<=400ms"), *(search("--slo", "ttft<=500ms", "--seed", one) for one in "70")]
+    assert len({one["name"] for one, _ in others} | {made["name"]}) == 4
+
+
+def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(tmp_path: Path) -> None:
+    """Two searches that send the same requests at the same instants find the same, by chance or not."""
+    first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
+    assert first["name"] == second["name"]
+    assert first["seed"] != second["seed"]
+    plan = planned(first)
+    Store.open(str(tmp_path / "a"), first["name"]).write_plan(plan.to_json())
+    again, _ = search("--slo", "ttft<=500ms", "--budget", "2h", results=tmp_path / "a")
+    assert (again["name"], again["seed"]) == (first["name"], first["seed"])
 
 
 def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
