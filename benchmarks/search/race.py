@@ -3,9 +3,8 @@
     python -m benchmarks.search.race [--repetitions 200] [--sizes 24 96 200] [--server smooth]
 
 A grid of TP x PP x quantization x max_num_seqs x GPU whose capacities per GPU are drawn anew in each repetition; the
-predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a time, the race is the program's own, and
-every search runs as in claims.py, on a server whose misses are independent (in every other repetition in runs of 5).
-Other than in the program, what a search that gave way could hold still counts once it stops asking while it waits.
+predictor is off by a log-normal factor of sigma 0.4. One deployment runs at a time, race and searches are the program's
+own, and probes run as in claims.py, on a server whose misses are independent (in every other repetition in runs of 5).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 
 from benchmarks.search.claims import CAP_S, SLO, Spent, probe
 from benchmarks.search.servers import Server, curve
-from orchestrator.analysis.racing import beaten
-from orchestrator.search.capacity import MOST_PROBES, Tier
+from orchestrator.search.base import Question
+from orchestrator.search.capacity import Capacity
 from orchestrator.search.racing import Entrant, Race
 
 AXES = {
@@ -33,52 +32,64 @@ SIGMA = 0.4
 STEEPNESS = {"smooth": 8.0, "flat": 3.0, "steep": 24.0}
 
 
-class Search:
+class Search(Capacity):
     """Of one deployment, as far as it has come."""
 
-    def __init__(self, name: str, devices: int, capacity: float, server: Server, guess: float) -> None:
-        self.name, self.devices, self.capacity, self.server, self.guess = name, devices, capacity, server, guess
-        self.tier, self.probes, self.waited = Tier(False, SLO), 0, False
+    def __init__(self, race: Race, name: str, devices: int, capacity: float, server: Server, guess: float) -> None:
+        super().__init__(Question((), "request_rate", (SLO,), first_guess=guess, rivals=race.rivals(name, "w")))
+        self.race, self.name, self.devices, self.capacity, self.server = race, name, devices, capacity, server
+        (self.tier,) = self._tiers
+        self.value, self.waited = guess / devices, False  # as predicted
 
-    def go_on(self, race: Race, gives_way: Callable[[], bool], rng: np.random.Generator, spent: Spent) -> None:
+    def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, spent: Spent) -> None:
         """One launch: until it knows, is beaten, or others come first."""
-        while (level := self.wanted(race)) is not None:
-            if self.tier.known.may_wait and gives_way():
+        while (level := self.ask()) is not None:
+            if self.may_wait and gives_way():
                 self.waited = True
                 return
-            self.tier.tell(probe(self.server, level, rng, spent, self.tier, CAP_S))
-            self.probes += 1
-            race.tell(self.name, "w", SLO.name, self.tier.claim, self.tier.known.reach)
-        over = self.probes >= MOST_PROBES or self.tier.over()
-        race.tell(self.name, "w", SLO.name, self.tier.claim, 0.0 if over else self.tier.known.reach, asks=False)
+            self.tier.tell(probe(self.server, level.value, rng, spent, self.tier, CAP_S))
+            self._told, self._wants = self._told + 1, None
+            self.look()
+            self.tell_race()
 
-    def wanted(self, race: Race) -> float | None:
-        lead, front = race.view(self.name, "w", SLO.name)
-        if self.probes >= MOST_PROBES or beaten(self.tier.claim, lead):
-            return None
-        known = self.tier.known
-        levels = known.explored(self.guess), known.confirmed()
-        asked = (known.from_front(front, level) if front else level for level in levels)
-        return next((level for level in asked if level is not None), None)
+    def tell_race(self) -> None:
+        claim, reach = self.claims()[SLO.name], self.reaches()[SLO.name]
+        self.race.tell(self.name, "w", SLO.name, claim, reach, self.ask() is not None)
+
+    @property
+    def probes(self) -> int:
+        return self._told
 
 
-def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[list[Search], dict[str, Entrant]]:
+def grid(size: int, kind: str, runs: float, rng: np.random.Generator) -> tuple[Race, list[Search]]:
     """So many deployments, those predicted best first."""
     cells = [dict(zip(AXES, values, strict=True)) for values in product(*AXES.values())]
     gains = {
         name: dict(zip(map(str, values), rng.lognormal(0, 0.25, len(values)), strict=True))
         for name, values in AXES.items()
     }
-    found, entrants = [], {}
+    found, entrants = [], dict[str, Entrant]()
+    race = Race(entrants)
     for number in rng.permutation(len(cells))[:size]:
         cell, name = cells[number], str(number)
         devices = cell["tensor_parallel_size"] * cell["pipeline_parallel_size"]
         gain = np.prod([gains[axis][str(value)] for axis, value in cell.items()]) * rng.lognormal(0, 0.1)
         capacity = 4.0 * float(gain) * devices
         server = Server("", curve(capacity, STEEPNESS[kind], runs), 0.5, (1.0, 2.0))
-        found.append(Search(name, devices, capacity, server, capacity * float(rng.lognormal(0, SIGMA))))
+        found.append(Search(race, name, devices, capacity, server, capacity * float(rng.lognormal(0, SIGMA))))
         entrants[name] = Entrant("all", float(devices), cell)
-    return sorted(found, key=lambda one: -one.guess / one.devices), entrants
+    return race, sorted(found, key=lambda one: -one.value)
+
+
+def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
+    """Those that ask for a level, after all have looked at the race."""
+    seen = -1
+    while seen != race.version:
+        seen = race.version
+        for one in searches:
+            if one.look():
+                one.tell_race()
+    return [one for one in searches if one.ask() is not None]
 
 
 def gives_way(race: Race, one: Search, queue: Sequence[Search]) -> bool:
@@ -92,21 +103,20 @@ def alone(kind: str, count: int) -> float:
     spent = Spent()
     for seed in range(count):
         rng = np.random.default_rng([seed, 1])
-        (one,), _ = grid(1, kind, (1, 5)[seed % 2], rng)
-        one.go_on(Race({}), lambda: False, rng, spent)
+        _, (one,) = grid(1, kind, (1, 5)[seed % 2], rng)
+        one.go_on(lambda: False, rng, spent)
     return spent.seconds / count
 
 
 def run(size: int, kind: str, seed: int, patient: bool) -> tuple[float, Spent, int]:
     """Regret (how much of the best value per GPU the winner lacks), load, and starts of engines."""
     rng, spent, starts = np.random.default_rng([seed, size]), Spent(), 0
-    searches, entrants = grid(size, kind, (1, 5)[seed % 2], rng)
-    race = Race(entrants)
-    while queue := [one for one in searches if one.wanted(race) is not None]:
+    race, searches = grid(size, kind, (1, 5)[seed % 2], rng)
+    while queue := follow(race, searches):
         one = min(queue, key=lambda each: (each.probes > 0, -race.standing(each.name)))
         queue.remove(one)
         starts += 1
-        one.go_on(race, partial(gives_way, race, one, queue) if patient else lambda: False, rng, spent)
+        one.go_on(partial(gives_way, race, one, queue) if patient else lambda: False, rng, spent)
     best = max(one.capacity / one.devices for one in searches)
     claims = [(one.tier.claim.claim / one.devices, one) for one in searches if one.tier.claim.claim is not None]
     winner = max(claims, key=lambda pair: pair[0])[1] if claims else None

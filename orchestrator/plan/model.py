@@ -92,6 +92,16 @@ class PlannedLoad(LoadRules):
     levels: tuple[Level, ...] = ()  # of the experiment file, if they are the same for every deployment
     drain_timeout_s: float
 
+    @property
+    def searches(self) -> bool:
+        """Whether it searches for capacities."""
+        return hasattr(STRATEGIES[self.search], "claims")
+
+    @property
+    def races(self) -> bool:
+        """Whether one deployment may beat another: more requests in flight are not more throughput."""
+        return self.searches and self.control == "request_rate" and not self.full_grid
+
     def rules(self, level: Level) -> dict[str, Any]:
         """How a level is measured, as JSON values: arrivals, warm-up, window, limits and MEASUREMENT_VERSION."""
         rules = self.model_dump(mode="json", include=LIMITS, exclude_none=True)
@@ -181,8 +191,7 @@ class Plan(SweepRules):
     def strategy(self, load: PlannedLoad, deployment_id: str, race: Race | None = None) -> Strategy:
         """A new search strategy, which has been told nothing."""
         rivals = race.rivals(deployment_id, load.workload.name) if race is not None else None
-        levels, guess = self.levels_of(load, deployment_id), self._first_guess(load, deployment_id)
-        return self._strategy(load, levels, guess, self._starts_of(deployment_id), rivals)
+        return self._strategy(load, *self._given(load, deployment_id), self._starts_of(deployment_id), rivals)
 
     def levels_of(self, load: PlannedLoad, deployment_id: str) -> tuple[Level, ...]:
         """The levels that the file gives a deployment; empty when a search finds them."""
@@ -193,11 +202,19 @@ class Plan(SweepRules):
         load: PlannedLoad,
         levels: tuple[Level, ...],
         first_guess: float | None,
+        follows: bool,
         starts: int = 1,
         rivals: Rivals | None = None,
     ) -> Strategy:
-        question = Question(levels, load.control, self.slos, self.repeats, first_guess, starts, rivals, load.precision)
+        question = Question(
+            levels, load.control, self.slos, self.repeats, first_guess, starts, rivals, load.precision, follows
+        )
         return STRATEGIES[load.search](question)
+
+    def _given(self, load: PlannedLoad, deployment_id: str) -> tuple[tuple[Level, ...], float | None, bool]:
+        """Levels, first guess, and whether another deployment is expected to be ahead of this one in a race."""
+        follows = load.races and deployment_id in self._following
+        return self.levels_of(load, deployment_id), self._first_guess(load, deployment_id), follows
 
     def _starts_of(self, deployment_id: str) -> int:
         return 1 if self.deployment(deployment_id).settings.url else self.starts  # endpoints are never started
@@ -239,12 +256,24 @@ class Plan(SweepRules):
         """(load, level, repeats) that strategies will ask for, as far as that is known beforehand."""
         found: list[tuple[PlannedLoad, Level, int]] = []
         for load in self.loads_of(deployment_id):
-            levels, guess = self.levels_of(load, deployment_id), self._first_guess(load, deployment_id)
-            found += [(load, *one) for one in self._ahead(load.workload.name, levels, guess)]
+            found += [(load, *one) for one in self._ahead(load.workload.name, *self._given(load, deployment_id))]
+        return found
+
+    def groups(self, per: Per) -> dict[tuple[str, str, bool], list[Deployment]]:
+        """The deployments to run that are compared with each other."""
+        found: dict[tuple[str, str, bool], list[Deployment]] = {}
+        for one in self.runnable():
+            found.setdefault(one.group(per), []).append(one)
         return found
 
     @cached_property
-    def _ahead(self) -> Callable[[str, tuple[Level, ...], float | None], list[tuple[Level, int]]]:
+    def _following(self) -> frozenset[str]:
+        """All but the first of each group: somebody leads, and nobody knows yet who."""
+        per: Per = next((load.objective for load in self.loads if load.objective), "gpu")
+        return frozenset(one.id for some in self.groups(per).values() for one in some[1:])
+
+    @cached_property
+    def _ahead(self) -> Callable[[str, tuple[Level, ...], float | None, bool], list[tuple[Level, int]]]:
         loads = {load.workload.name: load for load in self.loads}
         return cache(lambda name, *given: list(Counter(self._strategy(loads[name], *given).ahead()).items()))
 

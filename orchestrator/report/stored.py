@@ -23,7 +23,6 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
-from orchestrator.search import STRATEGIES
 from orchestrator.spec.load import Level, Per, Slo
 
 
@@ -122,7 +121,7 @@ class Experiment:
         """Workloads whose capacity the plan searches (``FindsCapacity``), and how, for questions about this SLO."""
         loads, known = (self.plan.loads, self.plan.slos) if self.plan is not None else ((), ())
         these = any((one.limits, one.attainment) == (slo.limits, slo.attainment) for one in known)
-        found = [one for one in loads if hasattr(STRATEGIES[one.search], "claims")]
+        found = [one for one in loads if one.searches]
         return {one.workload.name: Searched(these, one.precision or PRECISION) for one in found}
 
     @property

@@ -246,7 +246,7 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
                 break
             point, measurement = found
             record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
-            close(context, todo, commit_attempt(context.store, record), failure, told=True)
+            close(context, todo, commit_attempt(context.store, record), failure, given_up=True)
         todo.drop()
     except ResultsError as error:
         left_out(context, todo, f"rows that say why cannot be stored ({error})", "row_lost")
@@ -260,17 +260,20 @@ def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") 
     todo.drop()
 
 
-def close(context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None, told: bool = False) -> None:
-    """Close the measurement that was asked for with this attempt, and report it. ``told``: why it failed was told."""
+def close(
+    context: SweepContext, todo: Todo, committed: Committed, failure: Failure | None, given_up: bool = False
+) -> None:
+    """Close the measurement that was asked for with this attempt, and report it. ``given_up``: see
+    ``Todo.close``; why was told."""
     found = todo.asked
     assert found is not None
-    todo.close(committed)
+    todo.close(committed, given_up)
     context.state.count(measured=failure is None, failed=failure is not None)
     kind = "measured" if failure is None else "failed"
     said = measured_words(committed, context.plan.slos) if failure is None else failure.sentence
     text = f"{kind} {level_words(found[0])}: {said}".removesuffix(": ")
     point, label = found[0], todo.deployment.label
-    data = {"left_s": round(context.left_s()), "left": todo.left} | ({"told": True} if told else {})
+    data = {"left_s": round(context.left_s()), "left": todo.left} | ({"told": True} if given_up else {})
     context.tell(Event(kind, text, label, measurement_id=committed.measurement_id, data=data))
     if claims := todo.claims(point.workload.name):
         text = f"{point.workload.name}: {claim_words(point.level.control, claims)}"

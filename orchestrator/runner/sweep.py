@@ -23,7 +23,6 @@ from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
 from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
-from orchestrator.search import STRATEGIES
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
@@ -118,7 +117,7 @@ class Sweep:
         committed = first_ok(commits)
         check_same(store, deployments, committed.values())
         if not self._context.retry_failed:
-            searched = any(hasattr(STRATEGIES[load.search], "claims") for load in plan.loads)
+            searched = any(load.searches for load in plan.loads)
             committed = refused(store, commits) | (died_at(store, commits) if searched else {}) | committed
         if plan.needs_figures:
             committed = {one.measurement_id: one for one in attempt_data(store, committed.values())}

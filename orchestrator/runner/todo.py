@@ -4,7 +4,7 @@ which deployments race and are started."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -17,7 +17,6 @@ from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKi
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.search import STRATEGIES
 from orchestrator.search.base import FindsCapacity, Strategy, Watch
 from orchestrator.search.proposing import Shortlist
 from orchestrator.search.racing import Entrant, Race
@@ -111,18 +110,22 @@ class Todo:
                 one.finds.hurry(left_s)
         self._go_on()
 
-    def close(self, attempt: Committed) -> None:
-        """Tell the outcome of the measurement that ``next`` returned."""
+    def close(self, attempt: Committed, given_up: bool = False) -> None:
+        """Tell the outcome of the measurement that ``next`` returned. ``given_up``: nothing more comes of it here; a
+        search for a capacity is over."""
         assert self._next is not None
         search, point, measurement = self._next
         search.tell(point.level, measurement.repeat, attempt)
+        if given_up and search.finds is not None:
+            self._tell_race(search, over=True)
+            self._searches.remove(search)
         self._sees_another()
         self._go_on()
 
     def drop(self) -> None:
         """Measure nothing more of this deployment."""
         for search in self._searches:
-            self._tell_race(search, asks=False, over=True)
+            self._tell_race(search, over=True)
         self._searches, self._next, self._left = [], None, []
 
     @property
@@ -229,7 +232,7 @@ class Todo:
                     asked.append((search, point, measurement))
                     break
                 search.tell(level, measurement.repeat, known)
-            self._tell_race(search, asks=level is not None)
+            self._tell_race(search)
         self._next = min(asked, key=lambda one: (one[2].start, one[2].repeat), default=None)
         self._left = [one for one in self._ahead() if one[1].measurement_id not in self._committed]
         if self._next is not None and not self._left:
@@ -239,13 +242,13 @@ class Todo:
         self._load_s = sum(expected_s(point) for point, _ in self._left)
         self._later_starts = len({one.start for _, one in self._left} - {self.start})
 
-    def _tell_race(self, search: _Search, asks: bool, over: bool = False) -> None:
+    def _tell_race(self, search: _Search, over: bool = False) -> None:
         """Tell the race what one search knows now."""
         if self._race is None or search.finds is None:
             return
-        reaches = search.finds.reaches()
+        asking, reaches = search.finds.asking(), search.finds.reaches()
         for slo, claim in search.finds.claims().items():
-            reach = 0.0 if over else reaches[slo]
+            reach, asks = (0.0, False) if over else (reaches[slo], slo in asking)
             self._race.tell(self.deployment.id, search.load.workload.name, slo, claim, reach, asks)
 
     def _ahead(self) -> list[tuple[Point, Measurement]]:
@@ -292,21 +295,18 @@ def expected_s(point: Point) -> float:
 def race_of(plan: Plan) -> Race | None:
     """The race among the deployments that ``best`` would compare, by the objective in the file; None if the plan
     searches for no capacity. With concurrency levels nobody is beaten: more in flight is not more throughput."""
-    load = next((one for one in plan.loads if hasattr(STRATEGIES[one.search], "claims")), None)
+    load = next((one for one in plan.loads if one.searches), None)
     if load is None:
         return None
     per: Per = load.objective or "gpu"
-    groups: dict[Hashable, list[Deployment]] = {}
-    for one in plan.runnable():
-        groups.setdefault(one.group(per), []).append(one)
     entrants = {}
-    for group, some in groups.items():
+    for group, some in plan.groups(per).items():
         counted = load.objective or all(one.devices for one in some)  # else per deployment, like ``best``
         for one in some:
             if divisor := one.divisor(per if counted else "deployment"):
                 settings = {"hardware": one.hardware.name, **one.settings.model_dump()}
                 entrants[one.id] = Entrant(group, divisor, settings)
-    return Race(entrants, load.full_grid or load.control != "request_rate")
+    return Race(entrants, not load.races)
 
 
 def shortlist_of(plan: Plan, race: Race | None, promise: Mapping[str, float]) -> Shortlist:

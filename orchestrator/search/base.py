@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -28,6 +28,7 @@ class Question:
     starts: int = 1  # of the engine
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
     precision: float | None = None  # of a search for capacities; None: its own
+    follows: bool = False  # another one of its race is expected to be ahead, for estimates
 
 
 class Strategy(Protocol):
@@ -108,6 +109,10 @@ class FindsCapacity(Protocol):
 
     def reaches(self) -> Mapping[str, float]:
         """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its search is over."""
+        ...
+
+    def asking(self) -> Collection[str]:
+        """The SLOs, by name, that a level is asked for now: others may be over, beaten, or wait for rivals."""
         ...
 
     def look(self) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_PROBES = 48  # of one run; another one goes on
 EXPECTED, BEHIND = 12, 2  # probes of one search, and of one that others are ahead of, for estimates
+_Wanted = list[tuple[float, float, str]]
 
 
 class Capacity:
@@ -37,13 +38,13 @@ class Capacity:
     def __init__(self, question: Question) -> None:
         assert question.control is not None
         self._control, self._guess, self._starts = question.control, question.first_guess, question.starts
-        self._rivals = question.rivals
+        self._rivals, self._follows = question.rivals, question.follows
         precision, whole = question.precision or PRECISION, question.control == "concurrency"
         self._tiers = [Tier(whole, slo, precision) for slo in question.slos]
         self._left_s = math.inf
         self._told, self._before = 0, -1  # probes, and how many of them earlier runs made; -1: nothing was asked yet
         self._refused, self._confirms = False, False
-        self._wants: tuple[list[tuple[float, float]], list[tuple[float, float]]] | None = None  # until it hears more
+        self._wants: tuple[_Wanted, _Wanted] | None = None  # until it hears more
 
     @staticmethod
     def problem(question: Question) -> str | None:
@@ -80,15 +81,15 @@ class Capacity:
         """Whether nothing is asked any more in this run, whatever is known."""
         return self._refused or (self._before >= 0 and self._told - self._before >= MOST_PROBES)
 
-    def _wanted(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """How little tiers know and what they would have probed next. What the second start of the engine is to confirm
-        comes last, and apart."""
+    def _wanted(self) -> tuple[_Wanted, _Wanted]:
+        """How little tiers know, what they would have probed next, and their names. What the second start of the engine
+        is to confirm comes last, and apart."""
         if self._wants is None:
             self._wants = self._by_tier()
         return self._wants
 
-    def _by_tier(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        explored, confirmed = list[tuple[float, float]](), list[tuple[float, float]]()
+    def _by_tier(self) -> tuple[_Wanted, _Wanted]:
+        explored, confirmed = _Wanted(), _Wanted()
         for tier in self._tiers:
             known, front, guess = tier.known, 0.0, self._guess
             if self._rivals is not None:
@@ -104,7 +105,7 @@ class Capacity:
                 asked = [asked[0] or asked[1], None]
             for level, wanted in zip(asked, (explored, confirmed), strict=True):
                 if level is not None:
-                    wanted.append((tier.width, level))
+                    wanted.append((tier.width, level, tier.slo.name))
         return explored, confirmed
 
     def tell(self, level: Level, attempt: Committed) -> None:
@@ -116,8 +117,9 @@ class Capacity:
 
     def ahead(self) -> Sequence[Level]:
         level = self.ask()
-        rivals = self._rivals
-        behind = rivals and all(one.known.reach < rivals.front(one.slo.name) for one in self._tiers)
+        rivals, behind = self._rivals, self._follows and not self._told
+        if rivals is not None and not behind:
+            behind = all(one.known.reach < rivals.front(one.slo.name) for one in self._tiers)
         return () if level is None else (level,) * max((BEHIND if behind else EXPECTED) - self._told, 1)
 
     @property
@@ -145,6 +147,11 @@ class Capacity:
         """By name of tier."""
         over = {tier.slo.name: self._ended or tier.over(self._starts) for tier in self._tiers}
         return {tier.slo.name: 0.0 if over[tier.slo.name] else tier.known.reach for tier in self._tiers}
+
+    def asking(self) -> set[str]:
+        """Names of tiers."""
+        explored, confirmed = self._wanted()
+        return set() if self._ended else {name for *_, name in explored + confirmed}
 
     @property
     def may_wait(self) -> bool:

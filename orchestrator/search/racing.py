@@ -12,7 +12,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from typing import Any
 
@@ -33,17 +33,23 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could hold, 0 if it asks
-    for none."""
+    """State of one search. ``lead``: the level it counts as holding; ``reach``: the level it could hold, 0 once it is
+    over; ``counts``: whether others look at that."""
 
     claim: Claim
     lead: float
     reach: float
+    counts: bool
+
+    @property
+    def hope(self) -> float:
+        """The level it may come to, as far as is known."""
+        return max(self.lead, CAUTION * self.reach)
 
     @property
     def front(self) -> float:
         """The level that others must hold to be as good, as far as is known."""
-        return max(self.lead, CAUTION * self.reach)
+        return self.hope if self.counts else self.lead
 
 
 class _Field:
@@ -92,10 +98,10 @@ class Race:
             if before is not None and asks:
                 if reach and lead < before.lead < claim.high:
                     lead = before.lead
-                if not before.reach and _bounds(before.claim) == _bounds(claim):
+                if not before.counts and _bounds(before.claim) == _bounds(claim):
                     asks = False  # it returned and has not been probed since
-            now = _Known(claim, lead, reach if asks else 0.0)
-            if before is None or (before.lead, before.reach) != (now.lead, now.reach):
+            now = _Known(claim, lead, reach, counts=asks)
+            if before is None or replace(before, claim=claim) != now:
                 self.version += 1
                 rivals.put(name, now, self.entrants)
             else:
@@ -130,8 +136,8 @@ class Race:
         group = self.entrants[name].group if name in self.entrants else None
         with self._lock:
             fields = [(key, some.known.get(name)) for key, some in self._fields.items() if key[2] == group]
-            found = [(one, self._view(name, *key[:2])[1]) for key, one in fields if one is not None and one.front]
-        return max((min(one.claim.high, 2 * one.front) / (front or one.front) for one, front in found), default=0.0)
+            found = [(one, self._view(name, *key[:2])[1]) for key, one in fields if one is not None and one.hope]
+        return max((min(one.claim.high, 2 * one.hope) / (front or one.hope) for one, front in found), default=0.0)
 
     def rivals(self, name: str, workload: str) -> Rivals:
         """The race as the search of one workload on a deployment sees it."""

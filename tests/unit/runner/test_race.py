@@ -21,7 +21,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.report.best import best_document
 from orchestrator.report.capacities import capacities_text
 from orchestrator.report.stored import Experiment, answers
-from orchestrator.results.events import Event
+from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.sweep import Sweep
@@ -155,12 +155,19 @@ def test_who_gives_way_waits_for_the_risky_ones_too(tmp_path: Path) -> None:
 
 
 def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: Path) -> None:
-    plan = racing(", objective: deployment", "{tensor_parallel_size: 8, max_num_seqs: 16}, {max_num_seqs: 4}")
-    store, beaten = Store.open(str(tmp_path), "x"), plan.deployments[1].label
-    assert sweep(world_of(), plan, store, interrupt_s=200.0).interrupted
+    cases = "{tensor_parallel_size: 8, max_num_seqs: 16}, {max_num_seqs: 4}"
+    plan = racing(", objective: deployment, precision: 0.3", cases)
+    store, beaten, world = Store.open(str(tmp_path), "x"), plan.deployments[1].label, world_of()
+
+    def told(item: Event | Phase) -> None:  # later the leader has a claim, with which it beats others for good
+        if isinstance(item, Event) and "outraced" in (item.kind, item.data.get("fast", {}).get("status")):
+            context.stop.set()
+
+    context = SweepContext(plan, world, store, told, clock=world.clock)  # type: ignore[arg-type]
+    assert Sweep(context).run().interrupted
     assert capacities(store).count("outraced") == 1
     world = world_of([node("a", gpus=1)])  # nothing holds the leader any more
-    sweep(world, plan, store)
+    assert sweep(world, plan, store).counts.failed == 1
     assert launched(world) == [beaten]
     assert last_claims(world)[beaten]["claim"] is not None
 
@@ -294,3 +301,37 @@ def test_a_proposer_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("orchestrator.plan.make.find_spec", lambda name: None)
     with pytest.raises(ProblemsError, match=r"optuna is not installed .*\[optuna\]"):
         racing(", proposer: optuna")
+
+
+def test_of_several_slos_only_those_that_are_asked_for_hold_others_up() -> None:
+    text = RACE.format(load="", cases="{max_num_seqs: 2}, {max_num_seqs: 8}", price="")
+    text = text.replace("slos: {", "slos: {slow: {ttft: 2s, attainment: 0.8}, ")
+    plan = make_plan(parse_experiment(text, "x.yaml"))
+    race = race_of(plan)
+    assert race is not None
+    first, second = plan.runnable()
+    race.tell(second.id, "w", "fast", Claim(None, 8.0, math.inf, "budget", ()), 17.45)
+    todo = Todo(plan, first, {}, race=race)
+    search = todo._searches[0]
+    strategy = cast("Capacity", search.strategy)
+    search.told.add((Level(control="request_rate", value=8.98), 0))
+    fails = level_of(10.99, "fails", 0.6)
+    for tier, levels in zip(strategy._tiers, ((fails,), (level_of(8.98, None, 0.81), fails)), strict=True):
+        tier._claim, tier._over = claim_of(levels, 0.8), None
+    strategy._wants, strategy._told = None, 1
+    todo._go_on()
+    assert strategy.asking() == {"slow"}  # of the other one it waits for what the second holds
+    assert race.view(second.id, "w", "fast") == (0.0, 0.0)
+    race.tell(second.id, "w", "fast", Claim(None, 8.0, 9.0, "budget", ()), 8.0)
+    assert todo.next() is not None
+    assert strategy.asking() == {"fast", "slow"}
+
+
+@pytest.mark.parametrize(("load", "expected"), [("", [12, 2, 2]), (", full_grid: true", [12, 12, 12])])
+def test_a_race_is_estimated_as_one_search_and_a_few_probes_of_each_of_the_others(
+    load: str, expected: list[int]
+) -> None:
+    plan = racing(load)
+    race = race_of(plan)
+    assert [Todo(plan, one, {}, race=race).left for one in plan.deployments] == expected
+    assert Estimate(plan).totals().measurements == sum(expected)
