@@ -69,11 +69,7 @@ MAX_CACHED = 0.005  # share of prompt tokens that prompts have in common by chan
 # notes: what a reader must know although the point stays valid
 NOTES: Limits = (
     ("failed_share", MAX_FAILED, "{0:.1%} of requests failed: throughput and latencies are those of the others"),
-    (
-        "refused_share",
-        0.5,
-        "{0:.1%} of requests were refused by the server: too many for it, or it does not accept them (HTTP 4xx)",
-    ),
+    ("refused_share", 0.5, "{0:.1%} of requests were refused by the server (HTTP 4xx, or too many for it)"),
     ("output_length_error", MAX_LENGTH_ERROR, "answers were off by {0:.1%} from the length asked for"),
     ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
     ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
