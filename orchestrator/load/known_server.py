@@ -121,7 +121,7 @@ class KnownServer:
 
     def _stats(self) -> dict[str, float]:
         """What happened since the last question, times in ms."""
-        found: dict[str, float] = {}
+        found = {"events": float(len(self._late_ns))}
         for name, values in (("ttft", self._ttft_ns), ("itl", self._gaps_ns), ("late", self._late_ns)):
             sample = np.array(values, dtype=np.float64) / 1e6 if values else np.zeros(1)
             found[f"{name}_mean_ms"] = float(sample.mean())
