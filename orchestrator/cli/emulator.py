@@ -45,6 +45,11 @@ def _fit(arguments: argparse.Namespace) -> int:
     for field, groups in found.by_field.items():
         for value, errors in groups.items():
             click.echo(f"{field} {value}: {_percentages(errors)}", err=True)
+    constants = found.profile.constants
+    known = (f"{name} {getattr(constants, name):.3g} ± {spread:.0%}" for name, spread in found.spread.items())
+    click.echo(f"fitted: {', '.join(known)}", err=True)
+    if found.held:
+        click.echo(f"not told by these measurements, so as typical: {', '.join(found.held)}", err=True)
     click.echo(f"median error over {len(found.by_sample)} samples: {_percentages(found.error)}", err=True)
     held_out = "too few samples" if found.held_out_error is None else _percentages(found.held_out_error)
     click.echo(f"of samples held out of the fit: {held_out}", err=True)

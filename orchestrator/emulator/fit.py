@@ -38,6 +38,7 @@ FITTED = (
 )  # fmt: skip
 # Keeps constants near their start if the data do not show them: a factor of e weighs like an error of 2 %.
 _PRIOR = 0.02
+_TOLD = 0.25  # standard deviation, as a share, beyond which a constant is not told by the samples
 _JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8)
 _CHANCE = 0.2  # |log| that a jitter of 1 must gain in the tail of TTFT: less is chance
 _DESCRIBED = ("model", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "quantization")
@@ -63,9 +64,15 @@ class FitSample:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A calibrated profile. Errors are medians over samples of |simulated / measured - 1|, by figure."""
+    """A calibrated profile. Errors are medians over samples of |simulated / measured - 1|, by figure.
+
+    ``spread``: how far each fitted constant may be off, as ``calibrate`` has it. ``held``: constants that these samples
+    cannot tell apart from others; they are what is typical, and the rest holds together with them.
+    """
 
     profile: Profile
+    spread: dict[str, float]
+    held: tuple[str, ...]
     error: dict[str, float]
     held_out_error: dict[str, float] | None  # of samples the constants were not fitted to; None: too few
     by_sample: Errors
@@ -90,17 +97,17 @@ def fit(uri: str, profile: Profile | None = None, engine: str | None = None) -> 
         if len(found) > 1:
             raise InputError(f"the deployments at {uri} ran {what} {', '.join(sorted(found))}: fit each on its own")
     start = resolved(base.constants, samples[0].settings.engine, samples[0].device)
-    constants = calibrate(samples, start)
+    constants, spread, held = calibrate(samples, start)
     by_sample = {sample.name: _errors(sample, constants) for sample in samples}
     error, held_out = _summary(by_sample), _held_out(samples, start)
     by_field = _by_field(samples, by_sample)
     origin = {
         "results": uri, "samples": len(samples), "emulated_points_left_out": emulated, "error": error,
-        "held_out_error": held_out, "by_field": by_field,
+        "held_out_error": held_out, "by_field": by_field, "spread": spread, "held": list(held),
     }  # fmt: skip
     named = base.accelerator or samples[0].device.name
     fitted = base.model_copy(update={"constants": constants, "accelerator": named, "fitted": origin})
-    return Fit(fitted, error, held_out, by_sample, by_field)
+    return Fit(fitted, spread, held, error, held_out, by_sample, by_field)
 
 
 def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]:
@@ -118,30 +125,72 @@ def _by_field(samples: Sequence[FitSample], errors: Errors) -> dict[str, Errors]
     return result
 
 
-def calibrate(samples: Sequence[FitSample], start: Constants) -> Constants:
+def calibrate(samples: Sequence[FitSample], start: Constants) -> tuple[Constants, dict[str, float], tuple[str, ...]]:
     """The constants with the smallest log-ratios of TTFT and TPOT over all requests; every sample weighs the same.
 
-    Those that change nothing for any sample (of experts, where no model has any) stay as they are; ``jitter`` comes
-    last: it would be noise before.
+    With them how far each may be off (one standard deviation, as a share), and which were held where ``start`` has
+    them: those that the fit is as good without. Constants that change nothing for any sample (of experts, where no
+    model has any) stay as they are; ``jitter`` comes last: it would be noise before.
     """
     start = start.model_copy(update={"jitter": 0.0})
     names = [name for name in FITTED if any(_matters(one, start, name) for one in samples)]
-    origin = np.log([max(getattr(start, name), 1e-7) for name in names])
-
-    def at(position: Floats) -> Constants:
-        values = np.exp(np.clip(position, -18, 5)).tolist()
-        return start.model_copy(update=dict(zip(names, values, strict=True)))
-
-    def residuals(position: Floats) -> Floats:
-        ratios = [_log_ratios(sample, at(position)) for sample in samples]
-        return np.concatenate([*ratios, _PRIOR * (position - origin)])
-
+    whole = search = _Search(samples, start, names)
     corners = [
-        origin + np.log(_scales(names, *scales)) for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
+        whole.origin + np.log(_scales(names, *scales)) for scales in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3))
     ]
-    nearest = min(corners, key=lambda corner: np.sum(np.log1p((residuals(corner) / 0.1) ** 2)))
-    best = least_squares(residuals, nearest, diff_step=0.05, loss="soft_l1", f_scale=0.1, max_nfev=80).x
-    return with_jitter(samples, at(best))
+    best = whole.best(min(corners, key=lambda corner: np.sum(np.log1p((whole.residuals(corner) / 0.1) ** 2))))
+    while len(search.names) > 1 and (spread := search.spread(best)).max() > _TOLD:
+        others = np.arange(len(spread)) != spread.argmax()
+        fewer = _Search(samples, start, [name for name, kept in zip(search.names, others, strict=True) if kept])
+        again = fewer.best(best[others])
+        if fewer.noise(again) > max(_PRIOR, 1.1 * search.noise(best)):
+            break  # it is told, if not well
+        search, best = fewer, again
+    found = search.at(best)
+    spread = whole.spread(whole.position(found))
+    held = tuple(name for name in names if name not in search.names)
+    return with_jitter(samples, found), dict(zip(names, spread.round(4).tolist(), strict=True)), held
+
+
+class _Search:
+    """For the values of some constants, as logarithms, that come closest to what was measured."""
+
+    def __init__(self, samples: Sequence[FitSample], start: Constants, names: list[str]) -> None:
+        self._samples, self._start, self.names = samples, start, names
+        self.origin = self.position(start)
+
+    def position(self, constants: Constants) -> Floats:
+        return np.log([max(getattr(constants, name), 1e-7) for name in self.names])
+
+    def at(self, position: Floats) -> Constants:
+        values = np.exp(np.clip(position, -18, 5)).tolist()
+        return self._start.model_copy(update=dict(zip(self.names, values, strict=True)))
+
+    def residuals(self, position: Floats) -> Floats:
+        """Of each sample its groups' log-ratios, whose squares add up to their mean square; then of each constant."""
+        ratios = [_log_ratios(sample, self.at(position)) for sample in self._samples]
+        return np.concatenate([*ratios, _PRIOR * (position - self.origin)])
+
+    def derivatives(self, position: Floats) -> Floats:
+        """By wide steps: latencies jump by whole steps of the engine, and narrow ones would show the jumps."""
+        here, steps = self.residuals(position), 0.2 * np.eye(len(position))
+        return np.stack([(self.residuals(position + step) - here) / 0.2 for step in steps], axis=1)
+
+    def best(self, near: Floats) -> Floats:
+        """The nearest minimum."""
+        limits = {"max_nfev": 80, "ftol": 3e-3, "xtol": 3e-3}
+        return least_squares(self.residuals, near, self.derivatives, loss="soft_l1", f_scale=0.1, **limits).x
+
+    def noise(self, position: Floats) -> float:
+        """Root mean square of the log-ratios that are left."""
+        left = self.residuals(position)[: -len(position)]
+        return float(np.sqrt(np.sum(left**2) / len(self._samples)))
+
+    def spread(self, position: Floats) -> Floats:
+        """Standard deviation of each logarithm, as far as the samples and where it started tell it; errors of less
+        than ``_PRIOR`` are taken for that."""
+        by = self.derivatives(position)
+        return max(_PRIOR, self.noise(position)) * np.sqrt(np.diag(np.linalg.inv(by.T @ by)))
 
 
 def with_jitter(samples: Sequence[FitSample], constants: Constants) -> Constants:
@@ -196,7 +245,7 @@ def _held_out(samples: Sequence[FitSample], start: Constants) -> dict[str, float
         return None
     errors: Errors = {}
     for fold in (0, 1):
-        constants = calibrate(samples[fold::2], start)
+        constants = calibrate(samples[fold::2], start)[0]
         errors |= {sample.name: _errors(sample, constants) for sample in samples[1 - fold :: 2]}
     return _summary(errors)
 
