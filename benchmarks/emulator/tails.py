@@ -3,11 +3,11 @@
     python benchmarks/emulator/tails.py          # about two minutes
 
 ``jitter`` is how much steps vary by themselves (orchestrator/emulator/profile.py). First what published streams show
-of it: gaps between tokens of vLLM with 4 in flight and 8,192 tokens asked, hardly any of which hold a prompt. Then for
-each engine and device the medians over all points of tail / median, measured and with each jitter, how far medians and
-tails are off without jitter, and the mean |log| by which simulated tails miss the measured ones with each jitter. Last
-for each engine which jitter the p99 of TTFT of one half of the configurations (model x device x TP, by a hash) on H100
-and H200 asks for, and what it does to those of the other half, to B200 and to p90.
+of it: gaps between tokens of vLLM with one in flight, and with 4 and 8,192 tokens asked, which hardly ever hold a
+prompt. Then for each engine and device the medians over all points of tail / median, measured and with each jitter, how
+far medians and tails are off without jitter, and the mean |log| by which simulated tails miss the measured ones with
+each jitter. Last for each engine which jitter the p99 of TTFT of one half of the configurations (model x device x TP,
+by a hash) on H100 and H200 asks for, and what it does to those of the other half, to B200 and to p90.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.emulator.simulate import run_closed
 from orchestrator.spec.settings import EngineSettings
 
 Floats = NDArray[np.float64]
-JITTERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+JITTERS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 FIGURES = ("TTFT", "TPOT")
 KNOWN = {"deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-V3"}  # of one shape
 FP4 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}
@@ -54,8 +54,9 @@ def simulated(row: dict[str, str], jitter: float) -> Floats:
         enable_expert_parallel=int(row["expert"]) > 1 or None,
     )  # fmt: skip
     rng, in_flight = np.random.default_rng(0), int(row["concurrency"])
+    requests = int(row["requests"] or 10 * in_flight)
     prompts, outputs = (
-        rng.integers(round(0.8 * most), most + 1, 10 * in_flight) for most in (int(row["input"]), int(row["output"]))
+        rng.integers(round(0.8 * most), most + 1, requests) for most in (int(row["input"]), int(row["output"]))
     )
     one = replica(settings, facts, device, Constants(jitter=jitter))
     trace, outcome = run_closed(one, prompts, outputs, in_flight)
@@ -67,8 +68,10 @@ def simulated(row: dict[str, str], jitter: float) -> Floats:
 
 def jitter_of_gaps(rows: list[dict[str, str]]) -> Floats:
     """Standard deviation of steps as a share of them, if they are log-normal, of each run that shows it."""
-    steady = [row for row in rows if row["engine"] == "vllm" and (row["concurrency"], row["output"]) == ("4", "8192")]
-    return np.array([np.log(float(row["itl_tail"]) / float(row["itl"])) / ndtri(0.99) for row in steady])
+    alike = {("1", "1000"), ("4", "8192")}
+    steady = [row for row in rows if row["engine"] == "vllm" and (row["concurrency"], row["output"]) in alike]
+    spread = np.log([float(row["itl_tail"]) / float(row["itl"]) for row in steady])
+    return np.asarray(spread / ndtri([float(row["percentile"]) / 100 for row in steady]))
 
 
 def missed(found: Floats, measured: Floats) -> Floats:

@@ -16,6 +16,8 @@ from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+import numpy as np
+
 from orchestrator.emulator.model import Limits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 
@@ -55,6 +57,7 @@ class Batch:
         self.limits, self.costs = replica.limits, replica.costs
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
+        self._ready_s = -math.inf  # when the last request came to the scheduler
         self.clock = 0.0  # end of the last step
         self.began_s = 0.0  # where the last steps began
         self.step = 0
@@ -67,7 +70,9 @@ class Batch:
         self.resting = 0  # of ``decoding``, oldest first: those that the last step gave no token
         self.preemptions = 0
         self.computed = 0  # tokens, in the last step
-        self._jitter, self._random = replica.jitter, random.Random(seed)
+        self._jitter = replica.jitter
+        self._random = np.random.default_rng(random.Random(seed).getrandbits(64))
+        self._normals: list[float] = []  # drawn ahead, one at a time they cost ten times as much
         # (whose KV cache lies there, tokens) of free room, in the order it is reused; empty if nobody was preempted.
         self._given_back: deque[tuple[Sequence | None, int]] = deque()
         self._finishing: dict[int, list[Sequence]] = {}
@@ -78,9 +83,13 @@ class Batch:
     def submit(
         self, arrival_s: float, prompt_tokens: int, output_tokens: int, cached: int = 0, owner: object = None
     ) -> Sequence:
-        """Queue a request that ``refusal`` lets through; in the order of arrival."""
-        ready_s, cached = arrival_s + self.overhead_s, min(cached, prompt_tokens - 1)
-        sequence = Sequence(ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens)
+        """Queue a request that ``refusal`` lets through; in the order of arrival.
+
+        Those of one instant come to the scheduler one after the other, so an idle engine starts with the first alone.
+        """
+        self._ready_s = max(arrival_s + self.overhead_s, self._ready_s + self.interval_s)
+        cached = min(cached, prompt_tokens - 1)
+        sequence = Sequence(self._ready_s, prompt_tokens, output_tokens, cached, owner, base=prompt_tokens)
         self.waiting.append(sequence)
         return sequence
 
@@ -264,8 +273,10 @@ class Batch:
         """How long so many steps last this time: log-normal around ``seconds``, each step by itself."""
         if not self._jitter:
             return seconds
-        sigma = math.sqrt(math.log1p(self._jitter**2 / steps))
-        return seconds * math.exp(self._random.gauss(-sigma * sigma / 2, sigma))
+        if not self._normals:
+            self._normals = self._random.standard_normal(256).tolist()
+        variance = math.log1p(self._jitter**2 / steps)
+        return seconds * math.exp(math.sqrt(variance) * self._normals.pop() - variance / 2)
 
     def _finished(self) -> list[Sequence]:
         step = self.step

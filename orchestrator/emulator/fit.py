@@ -179,7 +179,8 @@ class _Search:
     def best(self, near: Floats) -> Floats:
         """The nearest minimum."""
         limits = {"max_nfev": 80, "ftol": 3e-3, "xtol": 3e-3}
-        return least_squares(self.residuals, near, self.derivatives, loss="soft_l1", f_scale=0.1, **limits).x
+        best = least_squares(self.residuals, near, self.derivatives, loss="soft_l1", f_scale=0.1, **limits)
+        return np.asarray(best.x)
 
     def noise(self, position: Floats) -> float:
         """Root mean square of the log-ratios that are left."""

@@ -97,6 +97,20 @@ def test_a_request_alone_takes_its_prefill_and_one_decode_step_per_further_token
     assert sequence.last_token_s - sequence.first_token_s == pytest.approx(sum(steps))
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_of_requests_that_come_at_one_instant_an_idle_engine_starts_with_the_first_alone(busy: bool) -> None:
+    replica = a_replica(IDEAL.model_copy(update={"token_interval_s": 15e-6, "request_overhead_s": 1e-3}))
+    batch = Batch(replica)
+    if busy:
+        batch.submit(-1, 10, 50)
+        batch.advance(1)
+    wave = [batch.submit(batch.clock, 100, 5) for _ in range(4)]
+    batch.advance(1)
+    assert [one.prefilled for one in wave] == ([0, 0, 0, 0] if busy else [100, 0, 0, 0])
+    batch.advance(1)
+    assert [one.prefilled for one in wave] == [100] * 4
+
+
 def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     batch = Batch(a_replica(max_num_batched_tokens=100))
     short = batch.submit(0, 10, 50)

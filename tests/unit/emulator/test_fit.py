@@ -137,9 +137,10 @@ def test_a_fit_reproduces_the_measurements_and_those_it_did_not_see(tmp_path: Pa
     assert {name: getattr(found.profile.constants, name) for name in found.held} == {
         name: getattr(typical, name) for name in found.held
     }
-    for name, spread in found.spread.items():
+    told = {name: spread for name, spread in found.spread.items() if spread < 0.25}
+    assert {"compute_efficiency", "bandwidth_efficiency"} <= set(told) < set(found.spread)
+    for name, spread in told.items():
         assert abs(np.log(getattr(found.profile.constants, name) / getattr(right, name))) < 3 * spread, name
-    assert max(found.spread[name] for name in found.held) > 0.25
 
 
 def test_where_measurements_tell_all_constants_a_fit_gives_them_all_back() -> None:

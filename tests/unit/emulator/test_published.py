@@ -68,6 +68,26 @@ def test_recorded_points_that_no_constant_saw_are_predicted_within_the_stated_er
     assert tpot <= stated["tpot"]
 
 
+@pytest.mark.parametrize(("in_flight", "requests", "ttft", "tpot"), [(4, 400, 1.085, 1.028), (64, 2560, 1.746, 1.033)])
+def test_the_p90_of_long_published_runs_is_as_far_above_the_median(
+    in_flight: int, requests: int, ttft: float, tpot: float
+) -> None:
+    """gpt-oss-120b on one H200, vLLM 0.22 (benchmarks/emulator/tails.csv, "H200 sweep 2026-06", 8,000 + 1,000)."""
+    config, device, rng = known_config(GPT_OSS), find("H200"), np.random.default_rng(0)
+    assert config and device
+    facts = facts_from_config(GPT_OSS, config)
+    assert facts
+    prompts, outputs = (rng.integers(round(0.8 * most), most + 1, requests) for most in (8000, 1000))
+    one = replica(EngineSettings(engine="vllm", model=GPT_OSS), facts, device, Constants())
+    trace, outcome = run_closed(one, prompts, outputs, in_flight)
+    latencies = (
+        outcome.first_token_s - trace.arrival_s,
+        (outcome.last_token_s - outcome.first_token_s) / (outputs - 1),
+    )
+    above = [np.quantile(one, 0.9) / np.median(one) for one in latencies]
+    assert above == [pytest.approx(ttft, rel=0.1), pytest.approx(tpot, rel=0.01)]
+
+
 def test_the_steps_that_vary_are_those_that_docs_emulator_md_names() -> None:
     device, asked = find("H100"), [(engine, tables) for engine in ("vllm", "tgi", "sglang") for tables in (False, True)]
     assert device
