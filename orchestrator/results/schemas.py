@@ -131,6 +131,8 @@ def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
 
 def _plain(value: Any) -> Any:
     """A record as plain values that pyarrow accepts."""
+    if value is None or type(value) in _PLAIN:  # most are
+        return value
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return list(value.items()) if isinstance(value, Mapping) else value
@@ -211,6 +213,7 @@ def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
+@cache
 def _columns_by_encoding(schema: pa.Schema) -> tuple[list[str], list[str]]:
     dictionary, split = [], []
     for path, kind in _leaves(schema):
