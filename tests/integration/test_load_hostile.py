@@ -178,7 +178,7 @@ def test_every_answer_is_one_row_of_its_class(name: str) -> None:
 
 def test_what_a_server_says_instead_of_an_answer_is_in_the_row() -> None:
     for name, said in {
-        "a redirect": "it has moved to /elsewhere",
+        "a redirect": "it is at /elsewhere",
         "compressed": "Content-Encoding gzip",
         "given up": "abort",
     }.items():
