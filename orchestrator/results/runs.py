@@ -48,7 +48,7 @@ class RunRecord:
     began_unix_ns: int = 0
     beats: int = 0
     says: str = ""  # what the sweep does, or how it ended
-    total: int = 0  # measurements to do when it began
+    total: int = 0  # measurements to do when it began; of searches, as many as are known by now
     skipped: int = 0  # measurements done by earlier runs
     measured: int = 0
     failed: int = 0
@@ -130,6 +130,8 @@ class RunRecord:
             self.total, self.skipped = int(event.data.get("total", 0)), int(event.data.get("skipped", 0))
         self.measured += event.kind == "measured"
         self.failed += event.kind == "failed"
+        if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
+            self.total = max(self.total, self.measured + self.failed + int(event.data.get("left", 0)))
         self.left_s = event.data.get("left_s", self.left_s)
 
 

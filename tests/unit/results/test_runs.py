@@ -227,6 +227,14 @@ def test_a_record_stays_small_and_keeps_who_is_at_work(runs: Runs) -> None:
     assert len(record.to_json()) < 20_000
 
 
+def test_a_search_that_asks_for_more_than_was_expected_is_not_further_than_there_is() -> None:
+    record = RunRecord.of_this_process()
+    record.note(Event("sweep", "2 to do", data={"total": 2, "skipped": 0}))
+    for left in (9, 8, 7):
+        record.note(Event("measured", "chat 4 req/s", "tp=2", data={"left": left}))
+    assert (record.measured, record.total) == (3, 10)
+
+
 def test_a_run_that_is_asked_to_stop_stops_in_order(runs: Runs) -> None:
     stop = threading.Event()
     active, told = entered(runs, stop)
