@@ -134,7 +134,7 @@ RULES: dict[str, Rule] = {
         f"this program, {minutes} minutes": lambda server, rng, spent, minutes=minutes: (
             search(server, rng, spent, None, 60.0 * minutes).claim
         )
-        for minutes in (10, 20, 30)
+        for minutes in (10, 20, 30, 60)
     },
     "this program, first guess off by sigma 0.4": lambda server, rng, spent: (
         search(server, rng, spent, server.capacity * float(rng.lognormal(0, 0.4))).claim

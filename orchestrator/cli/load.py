@@ -104,7 +104,7 @@ class Sectioned(click.Command):
     type=click.Choice(["request_rate", "concurrency"]),
     help="What --find-capacity searches. Default: request_rate.",
 )
-@click.option("--budget", metavar="TIME", help="How long --find-capacity may search. Default: 30m.")
+@click.option("--budget", metavar="TIME", help="How long --find-capacity may search. Default: 1h.")
 @click.option(
     "--precision",
     type=click.FloatRange(0.01, 1),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
-SEARCH_BUDGET, SEARCH_PRECISION = "30m", 0.15  # of --find-capacity, where somebody waits for the answer
+SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15  # of --find-capacity, where somebody waits for the answer
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
