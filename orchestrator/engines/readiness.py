@@ -22,7 +22,7 @@ from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
 from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
-from orchestrator.redaction import hidden
+from orchestrator.redaction import hidden, redacted
 from orchestrator.spec.settings import EngineSettings, installed_version
 
 _log = logging.getLogger(__name__)
@@ -121,10 +121,7 @@ class _Watch:
     def ask(self, path: str, method: str = "GET", keyed: bool = True) -> Answer:
         """The server's answer with its key hidden, since parts of answers are stored with the launch."""
         answer = self._ask(self._base_url + path, method, self.api_key if keyed else "")
-        body, location = (
-            hidden(text, [self.api_key]) for text in (answer.body.decode(errors="replace"), answer.location)
-        )
-        return replace(answer, body=body.encode(), location=location)
+        return replace(answer, body=hidden(answer.body.decode(errors="replace"), [self.api_key]).encode())
 
     def log(self, lines: int = LOG_LINES) -> str:
         return self.process.log_tail(lines) if self.process else ""
@@ -135,7 +132,8 @@ class _Watch:
         return f"the endpoint did not list its models within {waited_s:.0f} s: {self._said.outcome}"
 
     def failed(self, kind: FailureKind, sentence: str) -> EngineFailure:
-        return EngineFailure(Failure(kind, sentence, self.log(TAIL_LINES)))
+        """``sentence`` may hold what a server said."""
+        return EngineFailure(Failure(kind, redacted(sentence, [self.api_key]), self.log(TAIL_LINES)))
 
     def check(self) -> Ready | None:
         """One check; None while not ready. Raises EngineFailure when waiting longer is useless."""

@@ -256,6 +256,8 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
     failure = failed(ENDPOINT, FakeServer({"/v1/models": models("other")}), None, url="http://h")
     assert failure.failure_class is FailureClass.BAD_CONFIG
     assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other"
+    failure = failed(ENDPOINT, FakeServer({"/v1/models": models("\x1b[2Jother")}), None, url="http://h")
+    assert failure.sentence == "the endpoint does not serve 'acme/tiny'; it lists other", "a server writes no terminal"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +266,10 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
         (Answer(0, error="[Errno 111] Connection refused"), "[Errno 111] Connection refused"),
         (Answer(401), "HTTP 401"),
         (Answer(307, location=f"https://h/login?key={KEY}"), "HTTP 307, it is at https://h/login?key=***"),
+        (
+            Answer(302, location="https://u:hunter2@h/\x1b[31m?token=hunter2"),
+            "HTTP 302, it is at https://***@h/?token=***",
+        ),
     ],
 )
 def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(answer: Answer, said: str) -> None:
