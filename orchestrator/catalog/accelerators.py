@@ -122,7 +122,7 @@ def may_be(name: str, label: str) -> bool:
     [True, False, False, True]
     """
     known, vocabulary = find(name), {word for entry in _all() for word in _words(entry.name)}
-    return known is None or _words(label) & vocabulary <= _words(known.name)
+    return known is None or is_named(known, label) or _words(label) & vocabulary <= _words(known.name)
 
 
 def _words(name: str) -> set[str]:

@@ -76,6 +76,8 @@ def test_a_type_the_device_has_no_units_for_runs_on_the_next_wider_ones() -> Non
         ("L4", {"L4-24GB"}),
         ("RTX-PRO-6000", {"RTX-PRO-6000-96GB"}),
         ("AMD-Instinct-MI300X-OAM", {"MI300X-192GB"}),
+        ("NVIDIA-H200-NVL", {"H200-141GB"}),  # a driver's name, that somebody gave as a label
+        ("NVIDIA-A100-PCIE-40GB", {"A100-40GB"}),
         ("somebody's", set(accelerators())),
         ("", set(accelerators())),
     ],
