@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.errors import InputError, OrchestratorError, Problem, ProblemsError
+from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.spec.load import MOST_IN_FLIGHT, MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -62,13 +62,16 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     }
     if options["find_capacity"]:
         found["budget"] = _given(wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems))
-    keeps = options["find_capacity"] and options.get("results") is not None
+    keeps = options["find_capacity"] and options.get("results") is not None and not problems
     return found | _resumable(found, options["seed"], options["results"]) if keeps else found
 
 
 def _resumable(found: dict[str, Any], seed: int | None, results: str) -> dict[str, Any]:
     """The same options name the same search, which then goes on with the probes that are stored, and their seed: for
-    how long, and how near to what fails, are no other search."""
+    how long, and how near to what fails, are no other search.
+
+    Raises ResultsError when the storage does not answer: with another seed stored probes would count no more.
+    """
     from orchestrator.plan.model import Plan
     from orchestrator.results.ids import digest
     from orchestrator.results.store import Store
@@ -79,7 +82,7 @@ def _resumable(found: dict[str, Any], seed: int | None, results: str) -> dict[st
     name = f"capacity-{digest(same)[:12]}"
     if seed is not None:
         return {"name": name, "seed": seed}
-    with suppress(OrchestratorError):  # whoever stores the probes says what is wrong there
+    with suppress(InputError):  # no URI, or no plan of this version
         if stored := Store.open(results, name).plan():
             return {"name": name, "seed": Plan.from_json(stored, to_run=False).seed}
     return {"name": name}

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.load import Repeats, load
 from orchestrator.cli.load_options import dialects_of, experiment_of, target_of
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.errors import Problem, ProblemsError, ResultsError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.workloads import draw, stream
 from orchestrator.plan.model import Plan
@@ -332,6 +333,15 @@ def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one
     Store.open(str(tmp_path / "a"), first["name"]).write_plan(plan.to_json())
     again, _ = search("--slo", "ttft<=500ms", "--budget", "2h", results=tmp_path / "a")
     assert (again["name"], again["seed"]) == (first["name"], first["seed"])
+
+
+def test_a_search_whose_stored_seed_cannot_be_asked_for_is_not_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another seed the stored probes would count no more. Where options are wrong the storage is not asked."""
+    monkeypatch.setattr(Store, "plan", Mock(side_effect=ResultsError("the storage does not answer")))
+    with pytest.raises(ResultsError, match="does not answer"):
+        search("--slo", "ttft<=500ms")
+    _, problems = search()
+    assert "needs limits" in problems[0]
 
 
 def test_a_search_that_keeps_nothing_draws_its_seed_like_any_load() -> None:
