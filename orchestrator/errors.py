@@ -101,7 +101,7 @@ class FailureKind(StrEnum):
     NO_CLIENT = "no_client", _INFRA, "the cluster could not start a load client"
     CLIENT_LOST = "client_lost", _INFRA, "a load client was lost during the point"
     BAD_POINT = "bad_point", _BAD, "the point cannot be run as written"
-    REQUESTS_REFUSED = "requests_refused", _BAD, "no request succeeded: the engine refused them (HTTP 4xx)"
+    REQUESTS_REFUSED = "requests_refused", _BAD, "no request succeeded: they were refused (HTTP 4xx) or redirected"
     NO_REQUEST_OK = "no_request_ok", _CRASH, "no request succeeded"
     CLIENT_BOUND = "client_bound", _BOUND, "the load generator slowed the point down"
     INTERNAL = "internal", _INFRA, "this program failed: an internal error"

@@ -32,11 +32,17 @@ class Answer:
     location: str = ""
 
     @property
+    def redirects(self) -> bool:
+        """Whether what was asked for is elsewhere."""
+        return 300 <= self.status < 400 and bool(self.location)
+
+    @property
     def outcome(self) -> str:
-        """``HTTP 401``, ``HTTP 302, it is at URL``, or why nobody answered."""
+        """``HTTP 401``, ``HTTP 302: it is at URL; give that URL``, or why nobody answered."""
         if not self.status:
             return self.error
-        return f"HTTP {self.status}, it is at {self.location}" if self.location else f"HTTP {self.status}"
+        where = f": it is at {self.location}; give that URL" if self.redirects else ""
+        return f"HTTP {self.status}{where}"
 
     def json(self) -> Any:
         """The body's value; None when it is not JSON."""

@@ -145,6 +145,8 @@ class _Watch:
         self.loading = answer.status == UNAVAILABLE and b"loading" in answer.body.lower()
         if answer.status == 0:
             return None
+        if self.process is None and answer.redirects:
+            raise self.failed(FailureKind.BAD_CONFIG, f"the endpoint does not list its models: {answer.outcome}")
         proofs = self._proofs()  # first, since another server may answer 200 or 404
         if answer.status != 200:
             return None

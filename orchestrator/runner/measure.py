@@ -189,9 +189,16 @@ def _nothing_ok(requests: Rows) -> Failure | None:
     commonest = max(classes, key=lambda one: one["counts"])["values"] if classes else "no request was sent"
     if commonest == ErrorClass.ABORTED:  # a probe that failed its limits
         return None
-    kind = FailureKind.REQUESTS_REFUSED if commonest == ErrorClass.HTTP_4XX else FailureKind.NO_REQUEST_OK
+    refused = commonest == ErrorClass.HTTP_4XX or _redirected(requests)
+    kind = FailureKind.REQUESTS_REFUSED if refused else FailureKind.NO_REQUEST_OK
     example = next((f": {text[:200]}" for text in requests["error"].drop_null().slice(0, 1).to_pylist()), "")
     return Failure(kind, f"None of {len(requests)} requests succeeded ({commonest}){example}.")
+
+
+def _redirected(requests: Rows) -> bool:
+    """Whether every request is to go elsewhere: the user's URL is wrong, and no other request will fare better."""
+    statuses = requests["http_status"].unique().to_pylist()
+    return bool(statuses) and all(300 <= (one or 0) < 400 for one in statuses)
 
 
 @dataclass
@@ -236,7 +243,7 @@ class Measurer:
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """Send the fixed prompts, all at once, before the first point. Stores nothing; see ``replies``, and ``ended``
-        for an engine that dies at its first requests.
+        for an engine that dies at its first requests, or an endpoint that only redirects them.
 
         None when a client was lost or the point cannot be run: the first point will fail in the same way.
         """
@@ -251,8 +258,9 @@ class Measurer:
                     break
         except (InputError, ClientLost):
             return None
-        lost = loaded.ended is not None and loaded.ended.kind is FailureKind.CLIENT_LOST
-        return None if lost else loaded
+        ended = loaded.ended or (_nothing_ok(loaded.requests) if _redirected(loaded.requests) else None)
+        lost = ended is not None and ended.kind is FailureKind.CLIENT_LOST
+        return None if lost else replace(loaded, ended=ended)
 
     def load_once(
         self, point: LoadPoint, lead_s: float | None = None, store: bool = True, early_end: EarlyEnd | None = None

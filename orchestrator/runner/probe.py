@@ -81,8 +81,8 @@ def list_models(target: Target) -> dict[str, str] | None:
         raise InputError(f"no server answers at {target.url}: {said}; {hint}")
     if answer.status in (401, 403):
         raise InputError(f"{target.url} needs a key (HTTP {answer.status}): name its variable with --api-key-env")
-    if answer.location and not target.model:  # with one, the trial request will tell
-        raise InputError(f"{target.url} does not list its models: {answer.outcome}; give that URL")
+    if answer.redirects and not target.model:  # with one, the trial request will tell
+        raise InputError(f"{target.url} does not list its models: {answer.outcome}")
     return _models(answer) if answer.status == 200 else None
 
 

@@ -265,17 +265,30 @@ def test_an_endpoint_without_the_model_is_refused_with_what_it_has() -> None:
     [
         (Answer(0, error="[Errno 111] Connection refused"), "[Errno 111] Connection refused"),
         (Answer(401), "HTTP 401"),
-        (Answer(307, location=f"https://h/login?key={KEY}"), "HTTP 307, it is at https://h/login?key=***"),
-        (
-            Answer(302, location="https://u:hunter2@h/\x1b[31m?token=hunter2"),
-            "HTTP 302, it is at https://***@h/?token=***",
-        ),
+        (Answer(404, location="/elsewhere"), "HTTP 404"),
     ],
 )
 def test_an_endpoint_that_lists_nothing_is_a_failure_that_says_what_it_answered(answer: Answer, said: str) -> None:
     failure = failed(ENDPOINT, FakeServer({"/v1/models": answer}, open_to_all="/"), None, url="http://h")
     assert failure.kind == "never_ready"
     assert failure.sentence == f"the endpoint did not list its models within 60 s: {said}"
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "shown"),
+    [
+        (307, f"https://h/login?key={KEY}", "https://h/login?key=***"),
+        (302, "https://u:hunter2@h/\x1b[31m?token=hunter2", "https://***@h/?token=***"),
+    ],
+)
+def test_an_endpoint_that_is_elsewhere_is_a_wrong_url_at_once(status: int, location: str, shown: str) -> None:
+    server = FakeServer({"/v1/models": Answer(status, location=location)}, open_to_all="/")
+    time, settings = Time(), EngineSettings(engine="endpoint", model="acme/tiny", url="http://h")
+    with pytest.raises(EngineFailure) as caught:
+        wait_ready(Expected(ENDPOINT, settings, NODE, "http://h", KEY), 60.0, clock=time, sleep=time.sleep, ask=server)
+    assert (caught.value.failure.failure_class, time.now) == (FailureClass.BAD_CONFIG, 0.0)
+    said = f"the endpoint does not list its models: HTTP {status}: it is at {shown}; give that URL"
+    assert caught.value.failure.sentence == said
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{", '{"data": 3}', '{"data": [1]}'])

@@ -86,6 +86,7 @@ def test_clients_that_were_too_slow_are_a_failure_only_where_more_of_them_could_
         ("dying", FailureKind.ENGINE_DEAD, True),
         ("broken", FailureKind.NO_REQUEST_OK, True),
         ("refused", FailureKind.REQUESTS_REFUSED, False),
+        ("redirected", FailureKind.REQUESTS_REFUSED, False),
         ("lost", FailureKind.CLIENT_LOST, False),
     ],
 )

@@ -486,6 +486,18 @@ def test_an_endpoint_gets_a_salt_where_it_says_that_an_engine_with_one_owns_its_
     assert salts == [load.attempt_id if state == "salted" else None for load in world.loads]
 
 
+def test_an_endpoint_that_redirects_every_request_is_not_loaded_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "wait_ready", lambda *given: Ready({"proofs": "name"}, "1.0"))
+    world = world_of(fails={"first": ["redirected"]})
+    sweep(world, plan_of("{engine: endpoint, url: 'http://h:1', hardware: null}", levels="1, 2"), store)
+    assert outcomes(store) == [("failed", "bad_config")] * 2
+    assert [row.failure_kind for row in points(store)] == ["requests_refused"] * 2
+    assert str(points(store)[0].reason).endswith("it is at /there.")
+    assert (len(world.firsts), world.loads) == (1, [])
+
+
 def test_a_node_that_is_lost_fails_its_launch_and_the_rest_is_measured_elsewhere(store: Store) -> None:
     world = world_of([node("a"), node("b")])
     world.clock.at(100.0, lambda: world.lose("a"))
