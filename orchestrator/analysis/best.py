@@ -29,6 +29,7 @@ from orchestrator.analysis.capacity import (
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
+from orchestrator.analysis.metrics import BROKEN
 from orchestrator.analysis.slo import format_slo
 from orchestrator.spec.load import Per, Slo, load_text
 
@@ -234,7 +235,7 @@ def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo)
         verdicts = Counter(point.validity if point.repeats[0].ok else "failed" for point in points)
         said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         why = f"no point has a valid measurement: {said}"
-    return False, why, (*decide, *_lower(points))
+    return False, why, (*decide, *_lower(points), *_mend(points))
 
 
 def _label(candidate: Candidate) -> str:
@@ -252,8 +253,17 @@ def _are(names: Sequence[str]) -> str:
 
 def _lower(points: Sequence[Point]) -> tuple[str, ...]:
     """What to measure where nothing holds: below the lowest level that failed, where there is anything below."""
-    judged = [point for point in points if point.tests and not holds(point)]
+    judged = [point for point in points if point.tests and not holds(point) and point.validity != BROKEN]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
         return ()
     return (f"measure below {load_text(lowest.head.control, lowest.head.level)}",)
+
+
+def _mend(points: Sequence[Point]) -> tuple[str, ...]:
+    """What to do about deployments whose answers are no output, at whatever load."""
+    labels = dict.fromkeys(point.deployment.label for point in points)
+    output = {point.deployment.label for point in points if point.validity != BROKEN}
+    if not (noise := [one for one in labels if one not in output]):
+        return ()
+    return (f"change {_names(noise)}: no load makes output of such answers (docs/metrics.md#broken_output)",)

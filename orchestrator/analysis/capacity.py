@@ -182,9 +182,11 @@ def _claimant(points: Sequence[Point], per: Per, found: Mapping[str, Claim]) -> 
     divisor = _divisor(deployment, per)
     incomparable = _no_divisor(deployment, per) if tops and divisor is None else None
     left_out = [LeftOut(deployment, None, incomparable)] if incomparable else []
+    noise = all(point.validity == BROKEN for point in points)  # at no other load either, however long it is searched
     if not tops:
         said = "; ".join(f"{claim_text(control, one)} ({one.status})" for control, one in found.items())
-        left_out.append(LeftOut(deployment, None, f"no load was shown to hold the limits: {said}"))
+        why = _unusable(points[0]) if noise else None
+        left_out.append(LeftOut(deployment, None, why or f"no load was shown to hold the limits: {said}"))
     candidates = [
         _candidate(top, (), divisor, math.isinf(found[control].high), found[control])
         for control, top in tops.items()
@@ -201,7 +203,7 @@ def _claimant(points: Sequence[Point], per: Per, found: Mapping[str, Claim]) -> 
         unsettled=tuple(
             f"{claim_text(control, one)} ({one.status})"
             for control, one in found.items()
-            if one.status not in (*SETTLED, "outraced")
+            if one.status not in (*SETTLED, "outraced") and not noise
         ),
     )
 

@@ -575,6 +575,22 @@ def test_a_level_never_wins_of_which_one_repeat_is_no_output(sweep: Sweep) -> No
     assert answer["left_out"][0]["reason"] == "not a valid measurement: broken_output (all answers are empty)"
 
 
+def test_what_answers_with_noise_is_not_helped_by_another_load(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level, good in ((5, 0.5), (10, 1.0)):
+        sweep.level("d0", level, good, **NOISE)
+    mend = "change label-d0: no load makes output of such answers (docs/metrics.md#broken_output)"
+    for answer in (sweep.best(), searched(sweep)):
+        assert answer["why"] == "no point has a valid measurement: 2 broken_output"
+        assert answer["decide"] == [mend]
+        assert "broken_output (all answers are empty)" in answer["left_out"][0]["reason"]
+    sweep.deployment("d1")
+    sweep.level("d1", 20, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 20 req/s", mend]
+    sweep.level("d0", 2, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 2 req/s"]
+
+
 def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> None:
     sweep.deployment("d0")
     for level, good in ((5, 1.0), (10, 0.95), (20, 0.85)):
