@@ -223,10 +223,10 @@ def _workloads(options: dict[str, Any], problems: list[Problem]) -> list[dict[st
 
 def _trace_of_requests(path: str | None) -> str | None:
     """A trace whose lines say what is sent, too; what cannot be read is one until the plan says why."""
-    from orchestrator.load.workloads.file import lines_of, read_file
+    from orchestrator.load.workloads.file import first_line
 
     try:
-        times = path is None or not lines_of(read_file("trace", path), "trace", path)[0][1].lstrip().startswith(b"{")
+        times = path is None or not first_line("trace", path).startswith(b"{")
     except ProblemsError:
         times = False
     return None if times else path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import orjson
@@ -132,11 +133,23 @@ def trace(asked: Asked, rng: np.random.Generator) -> Offsets:
 def recorded(arrivals: Arrivals) -> Offsets:
     """All offsets of a trace. Raises ProblemsError with every line that has no time, or one before the line above.
 
-    Times must ascend, since a trace may also hold the prompts that are sent at its times.
+    Times must ascend, since a trace may also hold the prompts that are sent at its times. The file is read again only
+    where it has changed.
     """
-    from orchestrator.load.workloads.file import lines_of, read_each, read_file  # only a trace needs them
+    from orchestrator.load.workloads.file import status_of  # only a trace needs it
 
-    path, last = arrivals.trace or "", -np.inf
+    path = arrivals.trace or ""
+    found = status_of("trace", path)
+    stamps = _stamps(path, found.st_mtime_ns, found.st_size)
+    offsets: Offsets = (stamps - stamps[0]) / arrivals.speed_up
+    return offsets
+
+
+@lru_cache(maxsize=1)
+def _stamps(path: str, mtime_ns: int, size: int) -> Offsets:
+    from orchestrator.load.workloads.file import lines_of, read_each, read_file
+
+    last = -np.inf
 
     def stamp(line: bytes) -> float:
         nonlocal last
@@ -152,6 +165,4 @@ def recorded(arrivals: Arrivals) -> Offsets:
         return value
 
     lines = ((f"line {at}", line) for at, line in lines_of(read_file("trace", path), "trace", path))
-    stamps = np.array(read_each("trace", path, lines, stamp), dtype=np.float64)
-    offsets: Offsets = (stamps - stamps[0]) / arrivals.speed_up
-    return offsets
+    return np.array(read_each("trace", path, lines, stamp), dtype=np.float64)

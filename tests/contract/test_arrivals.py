@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.load.arrivals import Asked, recorded
+from orchestrator.load.workloads import file
 from orchestrator.spec.load import ARRIVALS, Arrivals
 
 EXAMPLES = {
@@ -117,6 +118,18 @@ def test_a_trace_starts_at_zero_and_is_sped_up(tmp_path: Path) -> None:
     assert play(arrivals, horizon_s=60.0) == [0.0, 1.0, 2.0]
     assert play(arrivals, horizon_s=1.5) == [0.0, 1.0]
     assert play(arrivals, count=1) == [0.0]
+
+
+def test_a_trace_is_read_again_only_where_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, read_file = list[str](), file.read_file
+    monkeypatch.setattr(file, "read_file", lambda what, path: reads.append(path) or read_file(what, path))
+    arrivals = trace(tmp_path / "t.txt", "1\n2\n4\n")
+    assert recorded(arrivals).tolist() == recorded(arrivals).tolist() == [0, 1, 3]
+    assert recorded(arrivals.model_copy(update={"speed_up": 2.0})).tolist() == [0, 0.5, 1.5]
+    assert len(reads) == 1
+    (tmp_path / "t.txt").write_text("1\n2\n4\n8\n")
+    assert recorded(arrivals).tolist() == [0, 1, 3, 7]
+    assert len(reads) == 2
 
 
 def test_a_trace_may_be_json_lines(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ class File(Kind):
 
 def summary(path: str) -> Summary:
     """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts`` does."""
-    found = _status("prompts", path)
+    found = status_of("prompts", path)
     return _summary(path, found.st_mtime_ns, found.st_size)
 
 
@@ -221,12 +221,12 @@ def read_each(what: str, path: str, entries: Iterable[tuple[str, Any]], read: Ca
 
 def read_file(what: str, path: str) -> bytes:
     """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be read."""
-    _status(what, path)
+    status_of(what, path)
     with _readable(what, path):
         return Path(path).read_bytes()
 
 
-def _status(what: str, path: str) -> os.stat_result:
+def status_of(what: str, path: str) -> os.stat_result:
     """The status of a file, which must be a regular one: several clients read it, and a pipe can be read only once."""
     with _readable(what, path):
         found = os.stat(path)
@@ -251,6 +251,16 @@ def lines_of(data: bytes, what: str, path: str) -> list[tuple[int, bytes]]:
     if not lines:
         raise ProblemsError([Problem(f"{what} {path!r} is empty")])
     return lines
+
+
+def first_line(what: str, path: str) -> bytes:
+    """The first line of a user's file that is not blank. Raises ProblemsError where there is none."""
+    status_of(what, path)
+    with _readable(what, path), Path(path).open("rb") as lines:
+        for line in lines:
+            if text := line.removeprefix(codecs.BOM_UTF8).strip():
+                return text
+    raise ProblemsError([Problem(f"{what} {path!r} is empty")])
 
 
 def _json_line(line: bytes) -> Line | None:
