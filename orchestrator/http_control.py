@@ -38,10 +38,10 @@ class Answer:
 
     @property
     def outcome(self) -> str:
-        """``HTTP 401``, ``HTTP 302: it is at URL; give that URL``, or why nobody answered."""
+        """``HTTP 401``, ``HTTP 302: it is at URL (give that URL)``, or why nobody answered."""
         if not self.status:
             return self.error
-        where = f": it is at {self.location}; give that URL" if self.redirects else ""
+        where = f": it is at {self.location} (give that URL)" if self.redirects else ""
         return f"HTTP {self.status}{where}"
 
     def json(self) -> Any:

@@ -463,7 +463,7 @@ def test_a_server_that_is_elsewhere_is_bad_input_with_its_place(
 
     with serving(behave) as server:
         said = refused(url(server.port), "--rate", "1", "--requests", "2", *QUICK, *model)
-    assert "it is at https://elsewhere.example/; give that URL" in said
+    assert "it is at https://elsewhere.example/ (give that URL)" in said
 
 
 def test_a_model_that_a_server_names_with_control_characters_is_bad_input(refused: Callable[..., str]) -> None:

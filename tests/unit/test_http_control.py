@@ -66,7 +66,7 @@ def test_a_redirect_is_an_answer_like_any_other() -> None:
         _,
     ):
         assert (answer := ask(url)) == Answer(302, location="http://127.0.0.1:9/")
-    assert answer.outcome == "HTTP 302: it is at http://127.0.0.1:9/; give that URL"
+    assert answer.outcome == "HTTP 302: it is at http://127.0.0.1:9/ (give that URL)"
     assert answer.redirects and not Answer(200, location="/v1/models").redirects
 
 

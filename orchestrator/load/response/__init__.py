@@ -295,7 +295,7 @@ def _judge_no_stream(response: Response, head: Head, body: bytes, wire: Wire) ->
         response.fail(found if refused else ErrorClass.HTTP_5XX, text)
     elif "location" in head.headers:
         where = head.headers["location"]
-        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where}; give that URL")
+        response.fail(ErrorClass.GARBAGE, f"HTTP {head.status} {head.reason}: it is at {where} (give that URL)")
     elif head.status != 200:
         response.fail(ErrorClass.GARBAGE, text)
     elif response.error_class is None:

@@ -287,7 +287,7 @@ def test_an_endpoint_that_is_elsewhere_is_a_wrong_url_at_once(status: int, locat
     with pytest.raises(EngineFailure) as caught:
         wait_ready(Expected(ENDPOINT, settings, NODE, "http://h", KEY), 60.0, clock=time, sleep=time.sleep, ask=server)
     assert (caught.value.failure.failure_class, time.now) == (FailureClass.BAD_CONFIG, 0.0)
-    said = f"the endpoint does not list its models: HTTP {status}: it is at {shown}; give that URL"
+    said = f"the endpoint does not list its models: HTTP {status}: it is at {shown} (give that URL)"
     assert caught.value.failure.sentence == said
 
 
