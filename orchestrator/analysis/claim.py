@@ -259,14 +259,16 @@ def before(
     """What the next probe of the level ``at`` begins with, for each test. ``there``: what is known of that level, with
     all ``probes`` of the tier. ``start``: of the engine."""
     by_level = _by_level(probes)
-    full = [one for one in by_level.pop(at, []) if one.shows == "all"]
+    here = [one for one in by_level.pop(at, []) if one.met]
     confirms = there is not None and there.verdict == "holds"
     first = there.proof if there is not None and confirms else 0
-    count = [number >= first and (one.start or not (start and confirms)) for number, one in enumerate(full)]
+    count = [one for one in here if one.shows == "all"][first:]
+    count = [one for one in count if one.start or not (start and confirms)]
+    others = [one for one in here if not any(one is other for other in count)]
     return tuple(
         Before(
-            tuple(one.met[test] for one, counts in zip(full, count, strict=True) if counts),
-            tuple(one.met[test] for one, counts in zip(full, count, strict=True) if not counts),
+            tuple(one.met[test] for one in count),
+            tuple(one.met[test] for one in others),
             tuple(_clumps(by_level, test, target).values()),
             confirms,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import cache
 from typing import Any
 
@@ -148,6 +148,19 @@ def test_the_next_probe_of_a_level_begins_with_what_those_before_it_saw() -> Non
     assert (len(before.runs), len(before.learned), before.confirms) == (1, 2, True)
     (second,) = tier.before(8.0, start=1)
     assert (len(second.runs), len(second.learned), second.confirms) == (0, 3, True)
+
+
+@pytest.mark.parametrize("shows", ["all", "misses", "diverged", "interrupted"])
+def test_a_running_probe_says_what_will_be_stored_of_it_whatever_came_of_those_before_it(shows: Any) -> None:
+    """One that failed shows no more that its level holds; its long run of misses is still what misses look like."""
+    tier, burst, met = Tier(False, SLO), (np.abs(np.arange(600) - 130) >= 30,), flags(0.98, 1500)
+    for told in (Probed(4.0, flags(0.99)), Probed(16.0, flags(0.5, 600), "misses"), Probed(8.0, burst, shows)):
+        tier.tell(told)
+    (before,) = tier.before(8.0)
+    running = before.evidence(met[0], TARGET)
+    tier.tell(Probed(8.0, met))
+    (stored,) = next(one for one in tier.claim.levels if one.level == 8.0).tests
+    assert astuple(running) == pytest.approx(astuple(stored))
 
 
 AT_TARGET = (np.arange(4000) % 20 > 0,)  # 95 % to the last request: no number of them tells
