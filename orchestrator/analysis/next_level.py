@@ -21,7 +21,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, logit
 
 from orchestrator.analysis.effect import PRIOR_EFFECT, falling
 from orchestrator.analysis.probe import FEWEST, FEWEST_TO_FAIL, PATIENT, requests_needed
@@ -259,6 +258,8 @@ class Fit:
     """
 
     def __init__(self, levels: Sequence[AtLevel], target: float) -> None:
+        from scipy.special import logit  # imported late, here and below: most sweeps search nothing
+
         known = [(one, one.share or 0.0) for one in levels if one.requests or one.verdict == "fails" or one.blocked]
         shares = [(share * one.requests + 0.5) / ((one.requests or FEWEST) + 1) for one, share in known]
         weights = [max(one.effective, one.requests / PRIOR_EFFECT, 1.0) for one, _ in known]
@@ -272,10 +273,14 @@ class Fit:
 
     def level_of(self, share: float) -> float:
         """Where attainment is expected to be that."""
+        from scipy.special import logit
+
         return float(np.exp(np.interp(-logit(share), -self._logits, self._at)))
 
     def share(self, level: float) -> float:
         """Attainment that is expected there."""
+        from scipy.special import expit
+
         return float(expit(np.interp(math.log(level), self._at, self._logits)))
 
     def requests(self, level: float, effort: Effort) -> float | None:

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import betainc, betaln, rel_entr
 
 from orchestrator.analysis.effect import PRIOR_EFFECT, Clumps, clumps, design_effect, usual_effect
 from orchestrator.analysis.requests import Bools, Floats
@@ -92,6 +91,8 @@ class Before:
 def requests_needed(share: float, target: float, effect: float, shown: float = 0.0) -> float:
     """How many requests are expected to show on which side of the target this share of them lies. ``shown``: evidence
     that is there."""
+    from scipy.special import rel_entr  # imported late: most sweeps search nothing
+
     divergence = rel_entr(share, target) + rel_entr(1 - share, 1 - target)
     return float(effect * max(NEEDED - shown, 1.0) / max(divergence, 1e-9))
 
@@ -107,6 +108,8 @@ def evidence(runs: Sequence[Bools], target: float, prior_effect: float = PRIOR_E
 
     ``prior_effect``: the least design effect.
     """
+    from scipy.special import betainc, betaln  # imported late, as above
+
     count, met = sum(len(run) for run in runs), sum(int(np.count_nonzero(run)) for run in runs)
     if not count:
         return Evidence(0, 0.0, 0.0, prior_effect, 0.0, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.answers import called
+from orchestrator.analysis.best import group_of
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import Attained, Measurement, Point, attained
 from orchestrator.analysis.metrics import FAILING
@@ -136,8 +137,6 @@ def points_text(
     ``asked``: what else the points of a workload have in common, for the heading. ``profile``: columns for prefill and
     decode in place of those about limits.
     """
-    from orchestrator.analysis.best import group_of  # imports scipy, which `load` starts without
-
     bends = knees(points)
     done = [point for point in points if point.used]
     failed = [point for point in points if not point.used]

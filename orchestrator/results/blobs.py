@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -278,21 +278,30 @@ def _digest(source: pa.NativeFile) -> str:
     return hashlib.file_digest(source, "sha256").hexdigest()
 
 
-def drop_unfinished(folder: str) -> None:
-    """Remove unfinished files of dead writers below a folder, once they are a day old."""
+def drop_unfinished(folder: str, listed: str = "", unfinished: Iterable[str] = ()) -> None:
+    """Remove unfinished files of dead writers below a folder, once they are a day old.
+
+    ``listed``: a folder in it that is not listed again, because these are the ``unfinished`` files in it.
+    """
     with suppress(OSError):  # whatever stays only takes space
-        for path in (Path(file) for file in _files_below(folder) if file.endswith(UNFINISHED)):
-            if time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
-                path.unlink(missing_ok=True)
+        others = (file for file in _files_below(folder, listed) if file.endswith(UNFINISHED))
+        for path in map(Path, (*unfinished, *others)):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > UNFINISHED_KEPT_S:
+                    path.unlink()
 
 
-def _files_below(folder: str) -> list[str]:
-    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of pyarrow's listing."""
+def _files_below(folder: str, but: str = "") -> list[str]:
+    """Paths of all files below a folder, none if it does not exist. Takes a third of the time of pyarrow's listing.
+
+    ``but``: without what is below this folder.
+    """
     found, folders = list[str](), [folder]
     while folders:
         with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                (folders if entry.is_dir() else found).append(entry.path)
+                if entry.path != but:
+                    (folders if entry.is_dir() else found).append(entry.path)
     return found
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError, InputError, ResultsError
-from orchestrator.results.blobs import Blobs, Patience, Retry, drop_unfinished
+from orchestrator.results.blobs import UNFINISHED, Blobs, Patience, Retry, drop_unfinished
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.location import parse_location
@@ -42,18 +42,16 @@ class Store:
     """
 
     def __init__(self, blobs: Blobs, uri: str, experiment: str) -> None:
-        self.uri = uri
-        self.experiment = experiment
+        self.uri, self.experiment = uri, experiment
         self._blobs = blobs
         self._known: dict[str, Manifest] = {}  # manifests never change, so each is read once
+        self._listed: tuple[str, list[str]] = ("", [])  # commits/, once listed, and the unfinished files in it
         self.damage: dict[tuple[str, str], str] = {}  # ids of attempts with a damaged file -> what is wrong
         self.lost: dict[tuple[str, str], str] = {}  # the same for attempts that count by what was computed of them
         self.torn: set[str] = set()  # keys of manifests that cannot be read
-        computed = f"{experiment}/computed/v={METRICS_VERSION}"
-        self.computed = PackedRows(
-            blobs, f"{computed}/attempts", arrow_schema(AttemptData), ("measurement_id", "attempt_id")
-        )
-        self.pooled = PackedRows(blobs, f"{computed}/pooled", arrow_schema(PooledFigures), ("attempt_ids",))
+        cache, ids = f"{experiment}/computed/v={METRICS_VERSION}", ("measurement_id", "attempt_id")
+        self.computed = PackedRows(blobs, f"{cache}/attempts", arrow_schema(AttemptData), ids)
+        self.pooled = PackedRows(blobs, f"{cache}/pooled", arrow_schema(PooledFigures), ("attempt_ids",))
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:
@@ -148,7 +146,7 @@ class Store:
         """Store the frozen plan as plan.json, replacing the last one; also removes old files of dead writers."""
         self._blobs.put(self._key("plan.json"), text.encode())
         if self.is_local:
-            drop_unfinished(self._blobs.path(self.experiment))
+            drop_unfinished(self._blobs.path(self.experiment), *self._listed)
 
     def plan(self) -> str | None:
         """The text of plan.json, even if damaged; None when there is none."""
@@ -294,7 +292,9 @@ class Store:
             return list(zip(items, pool.map(call, items), strict=True))
 
     def _commit_keys(self, folder: str = "commits") -> list[str]:
-        below, keys = len(self._key("")), self._blobs.keys(self._key(folder))
+        below, path, keys = len(self._key("")), self._blobs.path, self._blobs.keys(self._key(folder))
+        if folder == "commits":
+            self._listed = path(self._key(folder)), [path(key) for key in keys if key.endswith(UNFINISHED)]
         return [key[below:] for key in keys if key.endswith(".json") and not key.rpartition("/")[2].startswith(".")]
 
     def _manifests(self, keys: Sequence[str]) -> list[Manifest]:

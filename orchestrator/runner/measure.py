@@ -19,6 +19,7 @@ from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner.clock import Clock
+from orchestrator.runner.early_end import Early, EarlyEnd
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
 from orchestrator.spec.load import Lengths, Level
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun, Clients
     from orchestrator.results.lazy_rows import LazyRows, Rows
     from orchestrator.results.spool import Part
-    from orchestrator.runner.early_end import Early, EarlyEnd
     from orchestrator.search.base import Watch
     from orchestrator.telemetry.engine_metrics import Sample
 
@@ -227,11 +227,7 @@ class Measurer:
     def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
         """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a probe, which ends as
         soon as these SLOs are decided."""
-        early_end: EarlyEnd | None = None
-        if watch is not None:
-            from orchestrator.runner.early_end import EarlyEnd  # imports scipy, which most points do not need
-
-            early_end = EarlyEnd(point, watch)
+        early_end = EarlyEnd(point, watch) if watch is not None else None
         try:
             loaded = self.load_once(replace(point, watched=watch is not None), early_end=early_end)
         except InputError as error:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -390,22 +391,42 @@ def test_every_manifest_is_json_that_names_its_parts(store: Store, tmp_path: Pat
     assert set(found["files"]["requests"][0]) == {"path", "rows", "bytes", "sha256"}
 
 
-def test_what_dead_writers_left_beside_files_goes_after_a_day(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path), "x")
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_dead_writers_left_beside_files_goes_after_a_day(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    commit_measurement(store, "m0", [request(0)])
+    store = Store.open(store.uri, "exp")
     store.write_plan("{}")
-    old, new, whole = (tmp_path / "x" / name for name in (".a.json.01J.tmp", ".b.json.01J.tmp", "commits.json"))
-    for path in (old, new, whole):
+    root, names = tmp_path / "root" / "exp", (".a.json.01J.tmp", ".b.json.01J.tmp", ".gone.json.01J.tmp", "a.json")
+    old, new, gone, whole = ([root / name, root / "commits" / "m0" / name] for name in names)
+    for path in (*old, *new, *gone, *whole):
         path.write_text("{")
-    for path in (old, whole):
+    for path in (*old, *whole):
         os.utime(path, (time.time() - 90_000,) * 2)
+    if listed:
+        store.commits()
+        monkeypatch.setattr(blobs.os, "scandir", _but(root / "commits"))  # large folders are not listed twice
+    for path in gone:
+        path.unlink()
     store.write_plan("{}")
-    assert [path.exists() for path in (old, new, whole)] == [False, True, True]
+    assert [path.exists() for path in (*old, *new, *whole)] == [False, False, True, True, True, True]
+
+
+def _but(folder: Path) -> Callable[[str], Any]:
+    scandir = os.scandir
+
+    def scans(path: str) -> Any:
+        assert folder not in (Path(path), *Path(path).parents)
+        return scandir(path)
+
+    return scans
 
 
 def test_a_folder_that_cannot_be_searched_for_what_the_dead_left_ends_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(folder: str) -> list[str]:
+    def refuses(folder: str, but: str) -> list[str]:
         raise PermissionError(folder)
 
     monkeypatch.setattr(blobs, "_files_below", refuses)
