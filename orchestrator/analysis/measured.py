@@ -126,7 +126,8 @@ class Point:
 
     @property
     def validity(self) -> str:
-        """The verdict on its used repeats; ``failing`` where they are valid and more than 5 % of the requests failed.
+        """The verdict on its used repeats; ``failing`` where more than 5 % of the requests of valid ones failed.
+        What failed in one that fell behind may have been ended by the load itself.
 
         ``broken_output`` where any repeat is: the prompts of the others may just not have shown it.
         """
@@ -134,7 +135,7 @@ class Point:
             return BROKEN
         some = self.used or self.repeats
         stored = next((one for one in some if one.valid), some[0]).point.validity
-        return validity_of(stored, [one.requests for one in self.used])
+        return validity_of(stored, [one.requests for one in self.used if one.valid])
 
     @property
     def reasons(self) -> list[str]:

@@ -298,6 +298,15 @@ def test_where_many_requests_fail_good_latencies_of_the_others_do_not_win(sweep:
     assert "failing: 20 of 100 requests failed" in winner["notes"]
 
 
+def test_requests_that_were_open_where_a_probe_gave_up_make_the_other_repeats_no_failing_ones(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5)
+    sweep.level("d0", 5, repeat=1, failed=0.4, validity="engine_bound_backlog")
+    (point,) = load_points(sweep.store)
+    assert (len(point.used), point.figures.requests.failed) == (2, 40)
+    assert point.validity == "valid"
+
+
 def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sweep: Sweep) -> None:
     """By the number of parameters, quantized or not, as answers are compared."""
     for name, model, parameters in (
