@@ -67,13 +67,15 @@ def best(
     missing: Sequence[Missing] = (),
     searched: Mapping[str, Searched] = MappingProxyType({}),
     full_grid: bool = False,
+    may_start: int | None = None,
 ) -> list[Comparison]:
     """One comparison per experiment, workload, model and hardware; per dollar all hardware is compared. Emulated points
     are compared among themselves.
 
     ``points``: from ``load_points`` with the same ``slo``; those of one workload name must have the same content.
     ``per`` None: per GPU, or per deployment where a comparison has an endpoint, whose GPUs are not known. ``searched``:
-    workloads whose capacity was searched, and how. ``full_grid``: the deployments did not race.
+    workloads whose capacity was searched, and how. ``full_grid``: the deployments did not race. ``may_start``: how many
+    that were not measured yet may be started; None: all.
     """
     groups: dict[Group, tuple[list[Point], list[Missing]]] = {}
     for point in points:
@@ -81,7 +83,7 @@ def best(
     for one in missing:
         groups.setdefault(_in(one.group, per), ([], []))[1].append(one)
     return [
-        _comparison(group, *groups[group], slo, (per, searched.get(group.workload), full_grid))
+        _comparison(group, *groups[group], slo, (per, searched.get(group.workload), full_grid, may_start))
         for group in sorted(groups)
     ]
 
@@ -106,9 +108,9 @@ def _comparison(
     points: Sequence[Point],
     missing: Sequence[Missing],
     slo: Slo,
-    how: tuple[Per | None, Searched | None, bool],
+    how: tuple[Per | None, Searched | None, bool, int | None],
 ) -> Comparison:
-    asked, searched, full_grid = how
+    asked, searched, full_grid, may_start = how
     per = per_of(asked, [point.deployment for point in points])
     of_each: dict[str, tuple[list[Point], list[Missing]]] = {}
     for point in points:
@@ -119,7 +121,8 @@ def _comparison(
     contenders = [contender(*some, slo, per, claimed.get(name)) for name, some in of_each.items()]
     found = [one.candidate for one in contenders if one.candidate]
     ranking = sorted(found, key=lambda one: (-one.throughput.estimate, one.point.deployment.label))
-    certain, why, decide = _certainty(contenders, ranking) if ranking else _nothing(contenders, points, slo)
+    unsettled = tuple(_unsettled(contenders, may_start))
+    certain, why, decide = _certainty(unsettled, ranking) if ranking else _nothing(unsettled, contenders, points, slo)
     kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}
     return Comparison(
         experiment=group.experiment,
@@ -156,9 +159,9 @@ def _unit(points: Sequence[Point], per: Per) -> str:
     return "output tokens/s" if per == "deployment" else f"output tokens/s per {'core' if cpu else 'GPU'}"
 
 
-def _certainty(contenders: Sequence[Contender], ranking: Sequence[Candidate]) -> tuple[bool, str, tuple[str, ...]]:
+def _certainty(unsettled: Sequence[Doubt], ranking: Sequence[Candidate]) -> tuple[bool, str, tuple[str, ...]]:
     """Whether the first is certain to be the best, why in one sentence, and which measurements would settle it."""
-    doubts = [*_unsettled(contenders), *_weak(ranking)]
+    doubts = [*unsettled, *_weak(ranking)]
     if doubts:
         why = "; ".join(doubt for doubt, _ in doubts)
         return False, f"not certain: {why}", tuple(text for _, text in doubts if text)
@@ -167,10 +170,13 @@ def _certainty(contenders: Sequence[Contender], ranking: Sequence[Candidate]) ->
     return True, "certain: it is ahead of every other by more than starts differ", ()
 
 
-def _unsettled(contenders: Sequence[Contender]) -> Iterator[Doubt]:
+def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterator[Doubt]:
     """Doubts about deployments that could still turn out better than all in the ranking."""
     if new := [one.label for one in contenders if not one.measured]:
-        yield f"{_names(new)} {_are(new)} not measured yet", f"run the experiment again: it goes on with {_names(new)}"
+        ahead = f"it goes on with {_names(new)}" if may_start is None else f"max_deployments allows {may_start} more"
+        larger = "give a larger max_deployments: no more are started"
+        again = larger if may_start == 0 else f"run the experiment again: {ahead}"
+        yield f"{_names(new)} {_are(new)} not measured yet", again
     if unknown := [one for one in contenders if one.measured and one.open]:
         names = [one.label for one in unknown]
         levels = _names([f"{one.label} at {', '.join(one.open)}" for one in unknown])
@@ -223,9 +229,11 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
         yield doubt, f"{many} {first.name} and {near[0].name}"
 
 
-def _nothing(contenders: Sequence[Contender], points: Sequence[Point], slo: Slo) -> tuple[bool, str, tuple[str, ...]]:
+def _nothing(
+    unsettled: Sequence[Doubt], contenders: Sequence[Contender], points: Sequence[Point], slo: Slo
+) -> tuple[bool, str, tuple[str, ...]]:
     """The certainty (False), why there is no ranking, and what to measure."""
-    decide = [text for _, text in _unsettled(contenders) if text]
+    decide = [text for _, text in unsettled if text]
     if not points:
         return False, "nothing that the plan asks for here is measured yet", tuple(decide)
     if reasons := [one.incomparable for one in contenders if one.incomparable]:

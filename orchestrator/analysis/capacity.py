@@ -41,10 +41,11 @@ class Group(NamedTuple):
 
 class Searched(NamedTuple):
     """How the capacity under a workload was searched. ``these``: for the limits that are asked about, or for others.
-    ``precision``: see ``Known``."""
+    ``precision``: see ``Known``. ``starts``: of the engine."""
 
     these: bool
     precision: float = PRECISION
+    starts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def claims(points: Sequence[Point], slo: Slo, searched: Searched, at: int = 0) -
     for one in (repeat for point in points for repeat in point.repeats):
         met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
         ours, between = points[0].deployment.launched, between_tokens(slo)
-        probe = shown_by(one.point, one.point.level, met, searched.these, ours, between)
+        probe = shown_by(one.point, one.point.level, met, searched.these, ours, between, searched.starts)
         probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
     (shares,) = targets([slo])
     return {

@@ -122,14 +122,14 @@ class Claim:
     levels: tuple[AtLevel, ...]
 
 
-def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True) -> Probed:
+def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True, starts: int = 1) -> Probed:
     """One attempt under one tier. ``searched``: the limits are those it was measured for; a probe that ended because it
-    failed them, with requests open, tells nothing about others."""
+    failed them, with requests open, tells nothing about others. ``starts``: see ``shown_by``."""
     if not isinstance(attempt, AttemptData):
         return Probed(level, shows="nothing")
     met = tuple(one.met for one in tests(stored_values(attempt), slo)) if attempt.status == "ok" else ()
     ours = attempt.deployment is None or attempt.deployment.launched
-    return shown_by(attempt.point, level, met, searched, ours, between_tokens(slo))
+    return shown_by(attempt.point, level, met, searched, ours, between_tokens(slo), starts)
 
 
 def between_tokens(slo: Slo) -> bool:
@@ -144,13 +144,15 @@ def shown_by(
     searched: bool = True,
     ours: bool = True,
     between: bool = True,
+    starts: int = 1,
 ) -> Probed:
     """``probed``, of a row and what came of each test of the tier. ``ours``: the engine was started for it. Whether the
-    load killed the server behind an endpoint nobody knows. ``between``: see ``between_tokens``."""
+    load killed the server behind an endpoint nobody knows. ``between``: see ``between_tokens``. ``starts``: of the
+    engine, that the file asks for now; of one, it does not matter which start a probe ran on."""
     valid = ("valid",) if between else ("valid", "stream_buffered")
     shows = _shows(point, valid, searched, ours)
     met = met if shows in ("all", "misses", "diverged", "interrupted") else ()
-    return Probed(level, met, shows, whole=point.ended_early is None, start=point.start)
+    return Probed(level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0)
 
 
 def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -> Shows:

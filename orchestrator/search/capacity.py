@@ -112,7 +112,7 @@ class Capacity:
         self._told, self._wants = self._told + 1, None
         self._refused |= attempt.failure_class == FailureClass.BAD_CONFIG  # nothing can come of it
         for tier in self._tiers:
-            tier.tell(told := probed(attempt, level.value, tier.slo))
+            tier.tell(told := probed(attempt, level.value, tier.slo, starts=self._starts))
             self._confirms |= told.start > 0
 
     def ahead(self) -> Sequence[Level]:

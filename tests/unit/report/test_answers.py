@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import InputError
+from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.report.best import answer_text
 from orchestrator.report.stored import Experiment, answers, check_prices, limits, parse_prices
 from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.load import Slo
-from tests.unit.report.test_stored import invoke, planned, run
+from tests.unit.report.test_stored import FILE, VALUES, commit, invoke, planned, run
 
 
 @pytest.fixture
@@ -83,6 +85,23 @@ def test_what_the_plan_asks_for_and_nobody_measured_is_said(store: Store) -> Non
     assert nothing.decide == ("run the experiment again: it goes on with emulator seqs=8, emulator seqs=16",)
     run(store, planned(levels=[2, 4]))
     assert "measured yet" not in " ".join(one.why for one in answers(limits(None, [Experiment(store)])))
+
+
+@pytest.mark.parametrize(
+    ("most", "advice"),
+    [
+        (1, "give a larger max_deployments: no more are started"),
+        (2, "run the experiment again: max_deployments allows 1 more"),
+        (3, "run the experiment again: it goes on with emulator seqs=16, emulator seqs=32"),
+    ],
+)
+def test_deployments_that_are_not_started_are_no_reason_to_run_again(most: int, advice: str, store: Store) -> None:
+    search = f"search: capacity, control: request_rate, max_deployments: {most}"
+    text = FILE.replace("levels: {{concurrency: {levels}}}", search).replace("[8, 16]", "[8, 16, 32]")
+    plan = make_plan(parse_experiment(text.format(**VALUES)))
+    store.write_plan(plan.to_json())
+    commit(store, plan, next(one for one in plan.points if one.deployment_id == plan.deployments[0].id))
+    assert advice in [text for one in answers(limits(None, [Experiment(store)])) for text in one.decide]
 
 
 def test_nothing_is_missing_of_a_deployment_that_is_not_run(store: Store) -> None:

@@ -484,6 +484,15 @@ def test_a_level_that_only_the_second_start_was_asked_for_is_confirmed_there_too
     assert known_of(levels, 0.95).confirmed(2) == 12.0  # the second start was not asked
 
 
+def test_where_the_file_asks_for_one_start_again_probes_of_both_confirm() -> None:
+    strategies = [Capacity(Question(control="request_rate", slos=(SLO,), starts=starts)) for starts in (2, 1)]
+    for level, start in ((12.0, 1), (12.0, 0), (12.0, 0), (16.0, 0)):
+        ttft_s = [0.1 if level == 12.0 else 0.9] * 3000
+        for one in strategies:
+            one.tell(Level(control="request_rate", value=level), attempt(level, ttft_s, start=start))
+    assert [one.claims()["fast"].claim for one in strategies] == [None, 12.0]
+
+
 @pytest.mark.parametrize(
     ("question", "said"),
     [
