@@ -1,6 +1,6 @@
 """How often a capacity that was claimed is too high, how much of the truth is claimed, and what load that takes.
 
-    python -m benchmarks.search.claims [--repetitions 200] [--only NAME]
+    python -m benchmarks.search.claims [--repetitions 200] [--only SERVER] [--rule NAME]
 
 Every search runs as in a sweep, in virtual time: the strategy asks, a simulated server answers (servers.py), the probe
 is looked at while it runs and ends when it knows. Beside it the rules of others on the same servers.
@@ -13,13 +13,14 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.search.servers import SERVERS, TARGET, Run, Server
 from orchestrator.analysis.claim import Claim, Probed, Shows
+from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.probe import LOOK_S, Outcome, Probe, next_look_s
 from orchestrator.analysis.steady import steady_from
 from orchestrator.cli.load_options import SEARCH_PRECISION
@@ -83,10 +84,15 @@ def stored(run: Run, level: float, end: float, verdict: Outcome | None, divergin
 
 
 def search(
-    server: Server, rng: np.random.Generator, spent: Spent, guess: float | None, budget_s: float = math.inf
+    server: Server,
+    rng: np.random.Generator,
+    spent: Spent,
+    guess: float | None,
+    budget_s: float = math.inf,
+    precision: float = SEARCH_PRECISION,
 ) -> Claim:
     """A whole search of one tier, or as much of it as so many seconds of load allow."""
-    tier = Tier(server.closed, SLO, SEARCH_PRECISION)
+    tier = Tier(server.closed, SLO, precision)
     while spent.probes < MOST_PROBES and (left_s := budget_s - spent.seconds) > 0:
         if (level := tier.known.explored(guess, left_s=left_s) or tier.known.confirmed()) is None:
             break
@@ -129,7 +135,10 @@ def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> floa
 
 Rule = Callable[[Server, np.random.Generator, Spent], float | None]
 RULES: dict[str, Rule] = {
-    "this program": lambda server, rng, spent: search(server, rng, spent, None).claim,
+    "this program, to the end": lambda server, rng, spent: search(server, rng, spent, None).claim,
+    "this program, to the precision of a file": lambda server, rng, spent: (
+        search(server, rng, spent, None, precision=PRECISION).claim
+    ),
     **{
         f"this program, {minutes} minutes": lambda server, rng, spent, minutes=minutes: (
             search(server, rng, spent, None, 60.0 * minutes).claim
@@ -156,6 +165,29 @@ RULES: dict[str, Rule] = {
 }
 
 
+def repetition(server: Server, rule: str, seed: int) -> tuple[float | None, Spent]:
+    """What one search claims, and what it took."""
+    spent = Spent()
+    return RULES[rule](server, np.random.default_rng([seed, len(rule)]), spent), spent
+
+
+def row(server: Server, rule: str, found: Sequence[tuple[float | None, Spent]]) -> str:
+    """Of a table, from these repetitions."""
+    claims, spents = [claim for claim, _ in found], [spent for _, spent in found]
+    shares = np.array([one / server.capacity for one in claims if one is not None])
+    at = np.quantile(shares, [0.05, 0.5, 0.95, 1.0]) if shares.size else ()
+    cells = (
+        *(server.name, f"{server.capacity:.4g}", rule, f"{len(found)}"),
+        f"{np.sum(shares > KNOWN) / len(found):.1%}",
+        f"{np.mean([one.high * KNOWN < server.capacity for one in spents]):.1%}",  # such a level was "shown to fail"
+        f"{np.mean([one is None for one in claims]):.1%}",
+        " ".join(f"{one:.3f}" for one in at) or "-",
+        *(f"{np.mean([getattr(one, of) for one in spents]):,.0f}" for of in ("requests", "seconds")),
+        ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in spents).most_common()),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
@@ -163,34 +195,15 @@ def main() -> None:
     parser.add_argument("--rule", default="", help="part of a rule's name")
     options = parser.parse_args()
     print(
-        "| server | capacity | rule | false claims | high below capacity | no claim "
+        "| server | capacity | rule | repetitions | false claims | high below capacity | no claim "
         "| claim / capacity p5, median, p95, most | requests | load s | statuses |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    for server in SERVERS:
-        for name, rule in RULES.items():
-            if options.only not in server.name or options.rule not in name:
-                continue
-            began, claims, spents = time.process_time(), list[float | None](), list[Spent]()
-            for seed in range(options.repetitions):
-                spent = Spent()
-                claims.append(rule(server, np.random.default_rng([seed, len(name)]), spent))
-                spents.append(spent)
-            shares = np.array([one / server.capacity for one in claims if one is not None])
-            false = np.mean([one is not None and one > server.capacity * KNOWN for one in claims])
-            at = np.quantile(shares, [0.05, 0.5, 0.95, 1.0]) if shares.size else ()
-            quantiles = " ".join(f"{one:.3f}" for one in at) or "-"
-            requests, seconds = (np.mean([getattr(one, of) for one in spents]) for of in ("requests", "seconds"))
-            low = np.mean([one.high * KNOWN < server.capacity for one in spents])  # such a level was "shown to fail"
-            none = np.mean([one is None for one in claims])
-            statuses = ", ".join(
-                f"{number} {status}" for status, number in Counter(one.status for one in spents).items()
-            )
-            print(
-                f"| {server.name} | {server.capacity:.4g} | {name} | {false:.1%} | {low:.1%} | {none:.1%} "
-                f"| {quantiles} | {requests:,.0f} | {seconds:,.0f} | {statuses} |",
-                flush=True,
-            )
+    print(f"|{'---|' * 11}")
+    for server in (one for one in SERVERS if options.only in one.name):
+        for rule in (one for one in RULES if options.rule in one):
+            began = time.process_time()
+            found = [repetition(server, rule, seed) for seed in range(options.repetitions)]
+            print(row(server, rule, found), flush=True)
             print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
 
 
