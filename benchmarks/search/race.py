@@ -19,7 +19,8 @@ from itertools import product
 import numpy as np
 
 from benchmarks.search.claims import CAP_S, SLO, Spent, probe
-from benchmarks.search.servers import Server, curve
+from benchmarks.search.servers import TARGET, Server, curve
+from orchestrator.analysis.racing import worth
 from orchestrator.search.base import Question
 from orchestrator.search.capacity import Capacity
 from orchestrator.search.racing import Entrant, Race
@@ -118,9 +119,9 @@ def run(size: int, kind: str, seed: int, patient: bool) -> tuple[float, Spent, i
         starts += 1
         one.go_on(partial(gives_way, race, one, queue) if patient else lambda: False, rng, spent)
     best = max(one.capacity / one.devices for one in searches)
-    claims = [(one.tier.claim.claim / one.devices, one) for one in searches if one.tier.claim.claim is not None]
-    winner = max(claims, key=lambda pair: pair[0])[1] if claims else None
-    return 1.0 - (winner.capacity / winner.devices / best if winner else 0.0), spent, starts
+    winner = max(searches, key=lambda one: worth(one.tier.claim, TARGET) / one.devices)
+    held = winner.capacity if winner.tier.claim.claim is not None else 0.0
+    return 1.0 - held / winner.devices / best, spent, starts
 
 
 def main() -> None:

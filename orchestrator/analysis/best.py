@@ -120,7 +120,7 @@ def _comparison(
     claimed = _claimed(of_each, slo, searched, None if full_grid else per)
     contenders = [contender(*some, slo, per, claimed.get(name)) for name, some in of_each.items()]
     found = [one.candidate for one in contenders if one.candidate]
-    ranking = sorted(found, key=lambda one: (-one.throughput.estimate, one.point.deployment.label))
+    ranking = sorted(found, key=lambda one: (-one.rank, one.point.deployment.label))
     unsettled = tuple(_unsettled(contenders, may_start))
     certain, why, decide = _certainty(unsettled, ranking) if ranking else _nothing(unsettled, contenders, points, slo)
     kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}

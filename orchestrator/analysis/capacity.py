@@ -20,7 +20,7 @@ from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
 from orchestrator.analysis.next_level import PRECISION
 from orchestrator.analysis.outcomes import targets
-from orchestrator.analysis.racing import SETTLED, against, lead_of
+from orchestrator.analysis.racing import SETTLED, against, lead_of, worth
 from orchestrator.analysis.slo import JOINT, shares
 from orchestrator.results.records import DeploymentRow
 from orchestrator.spec.load import Level, Per, Slo, format_duration, load_text
@@ -62,13 +62,15 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may hold more.
-    ``capacity``: what a search claims of it."""
+    ``capacity``: what a search claims of it. ``rank``: what it is ranked by: ``throughput``, of a search at the load
+    that it is expected to hold (``analysis/racing.py``)."""
 
     point: Point
     attainment: Interval
     throughput: Interval  # in the comparison's unit
     censored: bool
     notes: tuple[str, ...]
+    rank: float
     capacity: Claim | None = None
 
     @property
@@ -117,7 +119,7 @@ def contender(
     ``claimed``: what the search for its capacity shows, by control; None: there was none.
     """
     if claimed is not None and points:
-        return _claimant(points, per, claimed)
+        return _claimant(points, slo, per, claimed)
     left_out = [LeftOut(point.deployment, point, why) for point in points if (why := _unusable(point))]
     usable = sorted((point for point in points if not _unusable(point)), key=lambda one: one.head.level)
     tops = {point.head.control: point for point in usable if holds(point)}  # the highest one stays
@@ -133,7 +135,7 @@ def contender(
     return Contender(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
-        candidate=max(candidates, key=lambda one: one.throughput.estimate, default=None),
+        candidate=max(candidates, key=lambda one: one.rank, default=None),
         left_out=tuple(left_out),
         open=tuple(load_text(name, level) for name, one in above.items() for level in one.open),
         near=tuple(load_text(name, level) for name, one in above.items() for level in one.near),
@@ -176,7 +178,7 @@ def raced(found: Sequence[tuple[DeploymentRow, Mapping[str, Claim]]], per: Per) 
     ]
 
 
-def _claimant(points: Sequence[Point], per: Per, found: Mapping[str, Claim]) -> Contender:
+def _claimant(points: Sequence[Point], slo: Slo, per: Per, found: Mapping[str, Claim]) -> Contender:
     """A deployment whose capacity was searched: what holds is what is claimed."""
     deployment = points[0].deployment
     tops = {control: _at(points, control, one.claim) for control, one in found.items() if one.claim is not None}
@@ -184,19 +186,20 @@ def _claimant(points: Sequence[Point], per: Per, found: Mapping[str, Claim]) -> 
     incomparable = _no_divisor(deployment, per) if tops and divisor is None else None
     left_out = [LeftOut(deployment, None, incomparable)] if incomparable else []
     noise = all(point.validity == BROKEN for point in points)  # at no other load either, however long it is searched
+    ((target, *_),) = targets([slo])
     if not tops:
         said = "; ".join(f"{claim_text(control, one)} ({one.status})" for control, one in found.items())
         why = _unusable(points[0]) if noise else None
         left_out.append(LeftOut(deployment, None, why or f"no load was shown to hold the limits: {said}"))
     candidates = [
-        _candidate(top, (), divisor, math.isinf(found[control].high), found[control])
+        _candidate(top, (), divisor, math.isinf(found[control].high), found[control], worth(found[control], target))
         for control, top in tops.items()
         if divisor
     ]
     return Contender(
         label=deployment.label,
         measured=True,
-        candidate=max(candidates, key=lambda one: one.throughput.estimate, default=None),
+        candidate=max(candidates, key=lambda one: one.rank, default=None),
         left_out=tuple(left_out),
         open=(),
         near=(),
@@ -284,8 +287,14 @@ def divided(deployment: DeploymentRow, per: Per, control: str) -> float | None:
 
 
 def _candidate(
-    top: Point, usable: Sequence[Point], divisor: float, censored: bool, claim: Claim | None = None
+    top: Point,
+    usable: Sequence[Point],
+    divisor: float,
+    censored: bool,
+    claim: Claim | None = None,
+    level: float | None = None,
 ) -> Candidate:
+    """``level``: the one with which a search is ranked."""
     rate, share, head = top.output_token_throughput(), top.attainment, top.head
     assert share is not None
     assert rate is not None
@@ -306,7 +315,9 @@ def _candidate(
         notes.append(f"{unused} of {len(top.repeats)} repeats are left out: failed or not valid")
     if behind := sum(not one.valid for one in top.used):
         notes.append(f"in {behind} of {len(top.repeats)} repeats the engine fell behind ({BACKLOG})")
-    return Candidate(top, share, rate.scaled(1 / divisor), censored, tuple(notes), claim)
+    throughput = rate.scaled(1 / divisor)
+    rank = throughput.estimate * (level or head.level) / head.level
+    return Candidate(top, share, throughput, censored, tuple(notes), rank, claim)
 
 
 def per_of(asked: Per | None, deployments: Sequence[DeploymentRow]) -> Per:

@@ -3,6 +3,9 @@
 Values are levels over what the deployment takes: its GPUs, USD an hour, or 1. The lead is the highest value that any of
 those that are compared was shown to hold, or claims, once its search is over; who is shown to fail there, or below, is
 outraced. That is all that is said of it: its bounds stay as they are, and so does a claim where it had one.
+
+Claims lie on a grid and end where more probes hardly tell, so near ones say little of who is better: those that have
+one are ranked by what all their probes together expect them to hold.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.analysis.claim import Claim
-from orchestrator.analysis.next_level import EFFORTS, SAME, STEPS, spent
+from orchestrator.analysis.next_level import EFFORTS, SAME, STEPS, Fit, spent
 
 SETTLED = ("converged", "cliff")
+NEAR = 1.1  # times a claim: more does not count, whatever is expected, because nobody showed it
 
 
 def lead_of(found: Iterable[tuple[Claim, float]]) -> float:
@@ -32,6 +36,19 @@ def beaten(claim: Claim, lead: float) -> bool:
     return claim.high <= lead * SAME and not any(
         one.verdict == "holds" and one.level * SAME >= lead for one in claim.levels
     )
+
+
+def expected(claim: Claim, target: float) -> float | None:
+    """The level that is expected to hold, within the bounds; None: no probe tells. Who was beaten has no claim, and how
+    far it missed at the leader's level tells it from others."""
+    if not any(one.requests or one.blocked or one.verdict == "fails" for one in claim.levels):
+        return None
+    return min(max(Fit(claim.levels, target).level_of(target), claim.low), claim.high)
+
+
+def worth(claim: Claim, target: float) -> float:
+    """The level with which it is ranked; 0: nothing is claimed."""
+    return min(expected(claim, target) or 0.0, NEAR * claim.claim) if claim.claim is not None else 0.0
 
 
 def against(claim: Claim, lead: float) -> Claim:

@@ -13,8 +13,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from orchestrator.analysis.claim import Claim
-from orchestrator.analysis.next_level import Fit
+from orchestrator.analysis.racing import expected
 from orchestrator.errors import InputError
 from orchestrator.search.racing import Race, distance
 
@@ -90,14 +89,6 @@ class Shortlist:
             best = max(values.values(), default=0.0) or 1.0
             found |= {one: max(value / best, found[one] or 0.0) for one, value in values.items()}
         return found
-
-
-def expected(claim: Claim, target: float) -> float | None:
-    """The level that is expected to hold, within the bounds; None: no probe tells. Who was beaten has no claim, and how
-    far it missed at the leader's level tells it from others."""
-    if not any(one.requests or one.blocked or one.verdict == "fails" for one in claim.levels):
-        return None
-    return min(max(Fit(claim.levels, target).level_of(target), claim.low), claim.high)
 
 
 def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None], seed: int) -> str:

@@ -660,6 +660,26 @@ def test_a_search_is_answered_by_what_it_claims_with_its_bounds_and_status(sweep
     assert searched(sweep)["ranking"][0]["capacity"]["status"] == "non_monotonic"
 
 
+def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far_above_what_they_claim(
+    sweep: Sweep,
+) -> None:
+    bounds = {
+        "d0": (20, 21.5, 0.1),
+        "d1": (20, 22, 0.8),
+        "d2": (19.5, 30, 0.8),
+        "d3": (18, 18.5, 0.8),
+        "d4": (15, 90, 0.8),
+    }
+    for name, (top, high, good) in bounds.items():
+        sweep.deployment(name)
+        for level, share in (*[(top, 1.0)] * 6, (high, good)):
+            sweep.level(name, level, share, repeat=sweep.count)
+    ranking = searched(sweep)["ranking"]
+    assert [(one["deployment"], one["level"]) for one in ranking] == [
+        ("label-d1", 20), ("label-d2", 19.5), ("label-d0", 20), ("label-d3", 18), ("label-d4", 15),
+    ]  # fmt: skip
+
+
 def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(sweep: Sweep) -> None:
     """What was shown once leads while the search is not over, and then what is claimed."""
     for name, levels in (

@@ -10,8 +10,9 @@ import pytest
 
 from orchestrator.analysis.claim import AtLevel, Claim
 from orchestrator.analysis.probe import Outcome
+from orchestrator.analysis.racing import expected
 from orchestrator.search import proposing
-from orchestrator.search.proposing import Shortlist, expected, propose
+from orchestrator.search.proposing import Shortlist, propose
 from orchestrator.search.racing import Entrant, Race
 
 AXES = {
