@@ -63,9 +63,9 @@ def probe(
         until = int(np.searchsorted(ends, now, "right"))
         new, told = by_end[told:until], until
         test.tell(run.due[new], run.done[new], run.met[new, None])
-        waits = (run.due <= now) & (run.done > now)
-        late = now - run.due[waits] > run.limit
-        (verdict,) = test.look(now, run.due[waits], late[:, None])
+        came = int(np.searchsorted(run.due, now, "right"))
+        waits = run.due[:came][run.done[:came] > now]
+        (verdict,) = test.look(now, waits, (now - waits > run.limit)[:, None])
         if verdict or test.takes_longer:
             end = now
             break
