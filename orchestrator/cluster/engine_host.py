@@ -25,9 +25,10 @@ from orchestrator.engines.container import is_docker
 from orchestrator.engines.engine import program_of
 from orchestrator.engines.failures import LastWords, Phase, classify
 from orchestrator.engines.leases import Holding, Lease, living
+from orchestrator.engines.networks import NOT_SAID, of_kv_caches
 from orchestrator.engines.ownership import node_folder
 from orchestrator.engines.process import LOG_NAME, EngineProcess
-from orchestrator.engines.readiness import Expected, Ready, wait_ready
+from orchestrator.engines.readiness import LOG_LINES, Expected, Ready, wait_ready
 from orchestrator.engines.reaper import dead_work, processes_of, reap
 from orchestrator.errors import EngineFailure, Failure
 from orchestrator.http_control import ask
@@ -171,6 +172,10 @@ class EngineHost:
         """The last line of the engine's log."""
         lines = self._process.log_tail(10).splitlines() if self._process else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def kv_transport(self) -> str:
+        """What KV caches travel over between this role and the other, as the log says since one has travelled."""
+        return of_kv_caches(self._process.log_tail(LOG_LINES)) if self._process else NOT_SAID
 
     def failure(self) -> Failure | None:
         """None while the engine lives; otherwise why it ended, or why its log says that it is about to."""

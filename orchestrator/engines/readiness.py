@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 
 from orchestrator.catalog.parameters import mapping
-from orchestrator.engines.command import Node, reading
+from orchestrator.engines.command import Node
 from orchestrator.engines.engine import Engine, Reported
 from orchestrator.engines.failures import TAIL_LINES, LastWords, classify
+from orchestrator.engines.networks import between_nodes
 from orchestrator.engines.process import EngineProcess
 from orchestrator.errors import EngineFailure, Failure, FailureKind
 from orchestrator.http_control import Answer, ask
@@ -30,8 +31,6 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.25
 SILENCE_S = 900.0
 UNAVAILABLE = 503  # some answer this while they load, whatever the key
-# init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
-NETWORK = reading({"network": (r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)", str)})
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
 
@@ -214,10 +213,9 @@ class _Watch:
             return {"unreadable": repr(error)}  # kept with the launch
 
     def _network(self) -> Reported:
-        """The network between several nodes that NCCL logs: IB, AWS Libfabric, …, or Socket, which is TCP."""
         if self.settings.nnodes == 1 or self.engine.emulated:
             return {}
-        return {"network": "not said"} | NETWORK(self.log())
+        return {"network": between_nodes(self.log())}
 
     def _version(self, reported: Reported) -> str | None:
         """The engine's version from the server, else from its log, else from its virtual environment."""

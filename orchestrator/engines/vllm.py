@@ -121,7 +121,6 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
         env["VLLM_HOST_IP"] = node.host
     if node.role:
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"], env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = node.host, str(node.extra_ports[1])
-        env["UCX_LOG_LEVEL"] = "info"  # so that its log names the transport of KV caches, once one has travelled
     return env | (_cores(settings, node) if hardware.is_cpu else {})
 
 

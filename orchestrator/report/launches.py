@@ -28,6 +28,7 @@ _SAID: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("checkpoint\nread", "checkpoint_bytes", size_text),  # of all ranks, as it lies on the disk
     ("kernel of\nweights", "quantization_kernel", lambda name: name.removesuffix("Kernel").removesuffix("Linear")),
     ("network", "network", lambda name: "TCP" if name == "Socket" else str(name)),
+    ("KV caches\nover", "kv_transport", str),
 )
 
 

@@ -21,7 +21,7 @@ KINDS = {
     "nodes_changed": "nodes `joined` or `left` the cluster",
     "autoscaler": "what the autoscaler says of nodes that do not come",
     "occupied": "a launch waits for cores or a host that another sweep holds",
-    "network": "the nodes of a replica use TCP, or a network that the engine's log does not name",
+    "network": "the nodes of a replica or its roles use TCP, or a network that the engine's log does not name",
     "other_version": "an engine has another version than its flags were recorded from (`reported.flags_known_as_of`)",
     "node_rests": "nothing is started on a `node` for `wait_s`: launches failed there, or its GPU memory is not free",
     "paused": "nothing is started for `wait_s`: launches failed the same way on several `nodes`",

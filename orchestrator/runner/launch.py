@@ -18,6 +18,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.engine import program_of
+from orchestrator.engines.networks import doubt
 from orchestrator.engines.readiness import Expected, Ready, wait_ready
 from orchestrator.errors import EngineFailure, Failure, FailureKind, InputError, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import Target
@@ -273,16 +274,20 @@ class Launch:
                 f"{engine.title} {ready.version} runs, but its flags, metrics and log are known for {known}: a setting "
                 "whose meaning has changed would go unnoticed",
             )
-        network = reported.get("network")
-        if network == "Socket" or (network == "not said" and not self._deployment.hardware.is_cpu):
-            what = "over TCP (NCCL says Socket)" if network == "Socket" else "over a network that its log does not name"
-            self._tell("network", f"its {settings.nnodes} nodes talk {what}: the results depend on that network, too")
+        if over := "network" in reported and doubt(str(reported["network"]), self._deployment.hardware.is_cpu):
+            self._tell("network", f"its {settings.nnodes} nodes talk {over}: the results depend on that network, too")
         if role == ROUTER:
             reported |= {"version": ready.version} if ready.version else {}
         else:
             self._note(engine_version=ready.version)
         self._reported |= {f"{role}.{name}" if role else name: value for name, value in reported.items()}
         self._note(engine_reported_json=json.dumps(self._reported))
+
+    def heard_transport(self, transport: str) -> None:
+        """Note what KV caches travel over between its roles, and tell if that may be slow."""
+        self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
+        if over := doubt(transport, self._deployment.hardware.is_cpu):
+            self._tell("network", f"KV caches travel {over}: the results depend on that network, too")
 
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""

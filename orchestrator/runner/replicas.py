@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import HostLost, Placement
+from orchestrator.engines.networks import NOT_SAID
 from orchestrator.errors import Failure, FailureKind, PlacementError
 from orchestrator.load.point import HostLoad, Target
 from orchestrator.results.outcomes import CacheState
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import ROUTER
+from orchestrator.spec.settings import ROLES, ROUTER
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -76,6 +77,16 @@ class Replicas:
         with suppress(HostLost):
             return any(placement.agents[0].has_work() for placement in self._placements)
         return False
+
+    def kv_transport(self) -> str | None:
+        """What KV caches travel over from prefill to decode replicas, as their logs say since one has travelled."""
+        said: set[str] = set()
+        for placement, role in zip(self._placements, self._roles, strict=True):
+            if role in ROLES:
+                with suppress(HostLost):
+                    said.add(placement.agents[0].kv_transport())
+        names = " ".join(sorted(said - {NOT_SAID})).split()
+        return " ".join(dict.fromkeys(names)) or NOT_SAID if said else None
 
     def _agent_per_host(self) -> list[EngineHost]:
         return list({agent.allocation.address: agent for agent in agents_of(self._placements)}.values())

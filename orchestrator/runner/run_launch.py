@@ -123,6 +123,8 @@ class LaunchRun:
         first = self._first_answers(measurer, asked)
         if first is not None and first.ended is not None:
             return first.ended
+        if not self._launch.row.emulated and (transport := measurer.replicas.kv_transport()) is not None:
+            self._launch.heard_transport(transport)
         # the engine reports neither usage nor token ids: keep the replies and count their tokens
         count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
         if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up

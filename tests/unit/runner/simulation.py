@@ -129,6 +129,7 @@ class World:
     autoscaler: bool = False
     says: Growth = Growth()  # the autoscaler
     ready_after_s: float = 10.0
+    kv_transport: str = "rc_mlx5/mlx5_0:1"
     client_limit: int = 4
     keeps_cache: bool = False  # engines say that they do not empty it
     replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
@@ -276,6 +277,10 @@ class FakeAgent:
 
     def saying(self) -> str:
         return "loading weights"
+
+    def kv_transport(self) -> str:
+        self._reach()
+        return self.world.kv_transport
 
     def begin_host(self) -> None: ...
 

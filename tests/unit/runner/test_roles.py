@@ -79,6 +79,24 @@ def test_rows_say_roles_and_count_all_devices(store: Store, tmp_path: Path) -> N
     assert {path.name for path in tmp_path.glob("x/logs/*/*.log")} == {f"rank{at}.log" for at in range(4)}
 
 
+@pytest.mark.parametrize(
+    ("transport", "told"),
+    [
+        ("rc_mlx5/mlx5_0:1 cuda_ipc/cuda", ""),
+        ("tcp/eth0", "KV caches travel over TCP (tcp/eth0)"),
+        ("not said", "KV caches travel over a network that its log does not name"),
+    ],
+)
+def test_the_row_says_what_kv_caches_travelled_over_once_a_prompt_was_answered(
+    transport: str, told: str, store: Store
+) -> None:
+    sweep(world_of(kv_transport=transport), plan(), store)
+    (launch,) = store.read("launches").to_pylist()
+    assert json.loads(launch["engine_reported_json"])["kv_transport"] == transport
+    events = [row["text"] for row in store.read("events").to_pylist() if row["kind"] == "network"]
+    assert events == ([f"{told}: the results depend on that network, too"] if told else [])
+
+
 @pytest.mark.parametrize("at", range(4), ids=["prefill", "prefill", "decode", "router"])
 def test_the_death_of_any_part_ends_the_launch_and_says_whose_it_was(
     at: int, store: Store, started: list[tuple[EngineSettings, Node, str]], monkeypatch: pytest.MonkeyPatch
