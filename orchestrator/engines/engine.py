@@ -135,8 +135,8 @@ class ModelRules:
     longer_variable: str | None = None  # environment variable that, set to 1, allows it
     caps_length: bool = False  # treats a longer max_model_len as the model's positions
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
-    # Default share of the memory that it takes, or a function of the settings, the model and the device's bytes.
-    memory_fraction: float | Callable[[EngineSettings, ModelFacts, int], float] = 0.9
+    # Default share of the memory that it takes, or a function of the settings, the model, the device's bytes, the role.
+    memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     static_fraction: bool = False  # the share is for weights and KV cache alone; activations come on top
     of_free_memory: bool = False  # the share is of what the weights leave, and for the KV cache alone
     holds_length: bool = True  # it does not start if the KV cache cannot hold max_model_len

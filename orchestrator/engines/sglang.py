@@ -89,26 +89,30 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
     return command.BATCH if memory is None else command.BATCH | {"max_num_batched_tokens": _choices(memory)[1]}
 
 
-def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int) -> float:
+def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, role: str) -> float:
     """Share of a GPU's memory for weights and KV cache, by SGLang's own estimate of activations and graphs
-    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``)."""
+    (``handle_gpu_memory_settings`` and ``reserve_for_graph_mb``); prefill replicas have no decode graphs, decode
+    replicas neither prefill graphs nor images."""
     _, prefill, narrow, wide = _choices(memory)
     tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
-    chunk = settings.max_num_batched_tokens or prefill
+    chunk = tokens = settings.max_num_batched_tokens or prefill
     largest = narrow if tensor < 4 else wide
     graphs = min(largest, settings.max_num_seqs or largest)
-    reserved = 512 + 1.5 * max(chunk, 2048) + 1024 / 8 * tensor * settings.pipeline_parallel_size
-    if attention > 1:
+    if role == "decode":
+        draft = settings.speculative
+        tokens = (settings.max_num_seqs or graphs) * (_verified(draft, settings) if draft else 1)
+    reserved = 512 + 1.5 * max(tokens, 2048) + 1024 / 8 * tensor * settings.pipeline_parallel_size
+    if attention > 1 and role != "prefill":
         reserved += graphs * attention * (4.5 if graphs > 300 else 3)
     if not settings.enforce_eager:
-        reserved += 2 * graphs
-        if settings.pipeline_parallel_size == 1:
+        reserved += 2 * graphs * (role != "prefill")
+        if settings.pipeline_parallel_size == 1 and role != "decode":
             sizes = itertools.chain(PREFILL_GRAPHS, range(4608, chunk + 1, 512))
             reserved += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
     if memory > 60 * GIB:
         reserved = max(reserved, 10 * 1024)
     total = memory / 2**20
-    return max(0.0, round((total - reserved) / total, 3)) * _beside_images(facts)
+    return max(0.0, round((total - reserved) / total, 3)) * (1 if role == "decode" else _beside_images(facts))
 
 
 def _beside_images(facts: ModelFacts) -> float:

@@ -58,13 +58,14 @@ class Case:
     prediction: Prediction
     draft: ModelFacts | None
     copies: int  # of the model in a replica, experts and all
+    fraction: float  # share of the memory that the engine takes
 
 
 Found = Iterator[tuple[Status, str]]  # a status and the reason in one sentence
 
 
 def assess(
-    settings: EngineSettings, facts: ModelFacts | None, hardware: Hardware, draft: ModelFacts | None = None
+    settings: EngineSettings, facts: ModelFacts | None, on: Hardware, draft: ModelFacts | None = None, role: str = ""
 ) -> Feasibility:
     """The verdict on one deployment. A pure function that takes about 50 µs.
 
@@ -73,7 +74,7 @@ def assess(
     if facts is None:
         unjudged = "its weights, KV cache and parallelism are not judged, and the nodes must be able to load it"
         return Feasibility("fits", (f"nothing is known of {settings.model} (no config.json at hand): {unjudged}",))
-    case = case_of(settings, facts, hardware, draft)
+    case = case_of(settings, facts, on, draft, role)
     findings = sorted(findings_of(case), key=lambda finding: ORDER.index(finding.status))
     status = findings[0].status if findings else "fits"
     predicted = asdict(case.prediction)
@@ -86,12 +87,15 @@ def assess(
     return Feasibility(status, tuple(finding.sentence for finding in findings), predicted)
 
 
-def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None) -> Case:
+def case_of(
+    settings: EngineSettings, facts: ModelFacts, hardware: Hardware, draft: ModelFacts | None = None, role: str = ""
+) -> Case:
     """What rules judge, from settings as the user means them."""
     rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
     copies = settings.data_parallel_size if rules.whole_replicas and not settings.enable_expert_parallel else 1
     settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
-    seen: dict[str, Any] = {"gpu_memory_utilization": fraction_of(settings, facts, hardware, rules)}
+    fraction = fraction_of(settings, facts, hardware, rules, role)
+    seen: dict[str, Any] = {"gpu_memory_utilization": fraction}
     if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
         facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
@@ -100,15 +104,17 @@ def case_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, dra
     if rules.moved(settings):
         prediction = replace(prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None)
         prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
-    return Case(settings, facts, hardware, device, rules, prediction, draft, copies)
+    return Case(settings, facts, hardware, device, rules, prediction, draft, copies, fraction or 1.0)
 
 
-def fraction_of(settings: EngineSettings, facts: ModelFacts, hardware: Hardware, rules: ModelRules) -> float | None:
+def fraction_of(
+    settings: EngineSettings, facts: ModelFacts, on: Hardware, rules: ModelRules, role: str
+) -> float | None:
     """Share of a device's memory that the engine takes; None: it depends on memory that is not known."""
-    takes, memory = rules.memory_fraction, memory_bytes(hardware)
+    takes, memory = rules.memory_fraction, memory_bytes(on)
     if settings.gpu_memory_utilization or not callable(takes):
         return settings.gpu_memory_utilization or (None if callable(takes) else takes)
-    return None if memory is None or hardware.is_cpu else takes(settings, facts, memory)
+    return None if memory is None or on.is_cpu else takes(settings, facts, memory, role)
 
 
 def findings_of(case: Case) -> list[Finding]:
@@ -334,7 +340,7 @@ def _memory(case: Case) -> Found:
         yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
-    fraction = fraction_of(case.settings, case.facts, hardware, case.rules) or 1.0
+    fraction = case.fraction
     if case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory:
         fraction = 1.0  # vLLM's gpu_worker.py ignores gpu_memory_utilization then
     budget = memory if case.rules.of_free_memory else memory * fraction

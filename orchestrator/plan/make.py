@@ -267,7 +267,7 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
     written = one.combination.settings.engines
     parts = settings.engines.items()
     apis = sorted(engine.apis(settings))
-    return together({role: judged(part, written[role], hardware, engine, loads, apis) for role, part in parts})
+    return together({role: judged(part, written[role], hardware, engine, loads, apis, role) for role, part in parts})
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:

@@ -49,6 +49,7 @@ def judged(
     engine: Engine,
     loads: Sequence[PlannedLoad],
     apis: Sequence[str],
+    role: str = "",
 ) -> Feasibility:
     """Whether the replicas of one role can run and serve the workloads. ``apis``: names of the APIs they have."""
     verdict = Feasibility("fits")
@@ -59,6 +60,7 @@ def judged(
             model_facts(settings.model, settings.revision, settings.hf_overrides),
             hardware,
             draft=model_facts(draft) if draft else None,
+            role=role,
         )
     if settings.nnodes != written.nnodes:
         text = f"spread over {settings.nnodes} nodes automatically: a node has {hardware.gpus_per_node} devices"

@@ -15,7 +15,7 @@ from orchestrator.catalog.models import facts_from_config, known_configs
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
 from orchestrator.plan.feasibility import fraction_of
-from orchestrator.spec.settings import EngineSettings, Hardware
+from orchestrator.spec.settings import ROLES, EngineSettings, Hardware
 from tests.integration.engine_real import home_of
 
 pytestmark = pytest.mark.sglang
@@ -37,6 +37,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     (DEEPSEEK, "H200", {"data_parallel_size": 8, EP: True}),
     (DEEPSEEK, "H100-80GB", {TP: 2, "data_parallel_size": 8, EP: True, "max_num_seqs": 64}),
     (DEEPSEEK, "B200", {TP: 8, "pipeline_parallel_size": 2}),
+]
+DRAFTED = {"speculative": {"method": "ngram", "num_speculative_tokens": 8}}
+IN_ROLES = [
+    *CASES,
+    (LLAMA, "H100-80GB", {"max_num_seqs": 16}),
+    (LLAMA, "H100-80GB", {TP: 4, "max_num_seqs": 4096}),
+    (LLAMA, "H200", {TP: 8, "max_num_seqs": 512} | DRAFTED),
 ]
 # Reads [[memory in MiB, arguments]], prints the share for each. Arguments are resolved as in a server up to the step
 # that decides it; only the GPU's memory is told, since there is none to ask.
@@ -74,18 +81,20 @@ def settings(model: str, accelerator: str, given: dict[str, Any]) -> tuple[Engin
     return made.model_copy(update=SGLANG.pinned(made, hardware)), hardware
 
 
-def arguments(made: EngineSettings, hardware: Hardware, folder: Path) -> list[str]:
+def arguments(made: EngineSettings, hardware: Hardware, folder: Path, role: str) -> list[str]:
     """Ours, and what the absent GPU would decide: a device, and graphs of prefills, which SGLang makes on CUDA."""
-    argv = list(SGLANG.command(made, hardware, Node(model_path=str(folder)), "k").argv)
+    argv = list(SGLANG.command(made, hardware, Node(model_path=str(folder), role=role), "k").argv)
     assert SGLANG.problems(made, hardware) == []
     graphs = ["--cuda-graph-backend-prefill", "breakable"]
     alone = made.enforce_eager or made.pipeline_parallel_size > 1  # which has none by default
     return [*argv[argv.index("--model-path") :], "--device", "cuda", *([] if alone else graphs)]
 
 
-def test_the_share_of_memory_that_is_judged_is_the_one_that_sglang_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["", *ROLES])
+def test_the_share_of_memory_that_is_judged_is_the_one_that_sglang_takes(tmp_path: Path, role: str) -> None:
+    cases = IN_ROLES if role else CASES
     python, asked, ours = home_of("sglang") / "bin/python", [], []
-    for model, accelerator, given in CASES:
+    for model, accelerator, given in cases:
         folder = tmp_path / model
         folder.mkdir(parents=True, exist_ok=True)
         config = known_configs()[model] | {"architectures": [CLASSES[model]]}
@@ -93,18 +102,18 @@ def test_the_share_of_memory_that_is_judged_is_the_one_that_sglang_takes(tmp_pat
         made, hardware = settings(model, accelerator, given)
         facts, memory = facts_from_config(model, config), memory_bytes(hardware)
         assert facts is not None and memory is not None
-        asked.append((memory / 2**20, arguments(made, hardware, folder)))
-        ours.append(fraction_of(made, facts, hardware, SGLANG.rules))
+        asked.append((memory / 2**20, arguments(made, hardware, folder, role)))
+        ours.append(fraction_of(made, facts, hardware, SGLANG.rules, role))
     done = subprocess.run(
         [python, "-c", ASK], input=json.dumps(asked), capture_output=True, text=True, timeout=300,
         env=os.environ | {"HF_HUB_OFFLINE": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = json.loads(done.stdout.splitlines()[-1])
-    assert len(theirs) == len(CASES)
+    assert len(theirs) == len(cases)
     wrong = [
         (case, mine, share)
-        for case, mine, share in zip(CASES, ours, theirs, strict=True)
+        for case, mine, share in zip(cases, ours, theirs, strict=True)
         if mine != pytest.approx(max(0.0, share), abs=0.0011)  # below 0 nothing is left of it
     ]
     assert wrong == []

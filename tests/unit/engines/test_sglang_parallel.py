@@ -26,28 +26,28 @@ def words(**given: Any) -> str:
 
 # Memory in MiB, settings, and what 0.5.23's own handle_gpu_memory_settings made of the same flags and a config.json of
 # Llama-3.1-8B, with graphs on as on CUDA.
-SHARES: list[tuple[int, dict[str, Any], float]] = [
-    (15360, {"max_num_batched_tokens": 2048}, 0.735),
-    (23034, {}, 0.684),
-    (23034, {"max_num_batched_tokens": 4096, "max_num_seqs": 1024}, 0.684),
-    (46068, {"max_num_batched_tokens": 4096, "tensor_parallel_size": 4}, 0.829),
-    (81559, {"max_num_batched_tokens": 8192}, 0.83),
-    (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8}, 0.812),
-    (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8, "pipeline_parallel_size": 2}, 0.805),
-    (81559, {"max_num_batched_tokens": 2048, "max_num_seqs": 16}, 0.874),
-    (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.765),
-    (183359, {"max_num_batched_tokens": 16384, "tensor_parallel_size": 8}, 0.849),
+SHARES: list[tuple[int, dict[str, Any], float, str]] = [
+    (15360, {"max_num_batched_tokens": 2048}, 0.735, ""),
+    (23034, {}, 0.684, ""),
+    (23034, {"max_num_batched_tokens": 4096, "max_num_seqs": 1024}, 0.684, ""),
+    (46068, {"max_num_batched_tokens": 4096, "tensor_parallel_size": 4}, 0.829, ""),
+    (81559, {"max_num_batched_tokens": 8192}, 0.83, ""),
+    (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8}, 0.812, ""),
+    (81559, {"max_num_batched_tokens": 8192, "tensor_parallel_size": 8, "pipeline_parallel_size": 2}, 0.805, ""),
+    (81559, {"max_num_batched_tokens": 2048, "max_num_seqs": 16}, 0.874, ""),
+    (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.765, ""),
+    (183359, {"max_num_batched_tokens": 16384, "tensor_parallel_size": 8}, 0.849, ""),
 ]
 
 
-@pytest.mark.parametrize(("memory_mib", "given", "share"), SHARES)
+@pytest.mark.parametrize(("memory_mib", "given", "share", "role"), SHARES)
 def test_the_share_of_memory_is_the_one_that_sglang_computes(
-    memory_mib: int, given: dict[str, Any], share: float
+    memory_mib: int, given: dict[str, Any], share: float, role: str
 ) -> None:
     name = "meta-llama/Llama-3.1-8B-Instruct"
     facts = facts_from_config(name, known_configs()[name])
     assert facts is not None
-    assert _memory_fraction(settings(**given), facts, memory_mib * 2**20) == pytest.approx(share, abs=0.0011)
+    assert _memory_fraction(settings(**given), facts, memory_mib * 2**20, role) == pytest.approx(share, abs=0.0011)
 
 
 @pytest.mark.parametrize(
