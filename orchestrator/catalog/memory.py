@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
+from orchestrator.catalog.parameters import Shape
 from orchestrator.catalog.quantization import Quantization, online_quantization
 from orchestrator.spec.settings import EngineSettings
 
@@ -185,12 +186,15 @@ def expert_parallel_size(settings: EngineSettings) -> int:
 
 def kv_bytes_per_token(facts: ModelFacts, settings: EngineSettings, stages: int, sliding: bool = True) -> float:
     """KV bytes of one token on the fullest rank of ``stages``. ``sliding=False``: full-attention layers only."""
-    shape = facts.shape
+    shape, wide = facts.shape, facts.shape.mixers.count("global")
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
-    heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
-    per_layer = shape.kv_lora_rank + shape.qk_rope_head_dim if shape.mla else 2 * heads * shape.head_dim
-    counted = shape.num_attention_layers - (0 if sliding else facts.num_sliding_layers)
-    return per_layer * element * -(-counted // stages)
+    others = shape.num_attention_layers - wide - (0 if sliding else facts.num_sliding_layers)
+
+    def elements(of: Shape, layers: int) -> int:
+        heads = max(1, of.num_key_value_heads // settings.tensor_parallel_size)
+        return -(-layers // stages) * (of.kv_lora_rank + of.qk_rope_head_dim if of.mla else 2 * heads * of.head_dim)
+
+    return element * (elements(shape, others) + elements(shape.of_global, wide))
 
 
 def kv_bytes_per_sequence(

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from orchestrator.catalog import parameters
-from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, items, mapping, whole
+from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, in_our_words, items, mapping, whole
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
 from orchestrator.registry import data_beside
 
@@ -216,8 +216,10 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
     """
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    alone, family = text is config, FAMILIES.get(model_type)
-    text = _in_our_words(_with_defaults(text, model_type), model_type)
+    alone = text is config
+    text = in_our_words(_with_defaults(text, model_type), model_type)
+    unlike = any(text.get(name) for name in _UNCOUNTED)
+    family = None if unlike else FAMILIES.get(model_type)
     shape = _shape(text, family or Family())
     if shape is None:
         return None
@@ -232,7 +234,7 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
         parameters=parameters.count(shape, family or Family()),
         exact=family is not None and alone,
         counted=family is not None,
-        sized=family is not None or not (_UNCOUNTED & text.keys() or set(shape.mixers) != {"attention"}),
+        sized=family is not None or not (unlike or set(shape.mixers) != {"attention"}),
         dtype=str(next(filter(None, named), "bfloat16")),
         max_model_len=_max_model_len(text, model_type),
         sliding_window=window,
@@ -245,31 +247,15 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
 
 
 # Keys of architectures whose layers differ from each other in ways that the formula does not know.
-_UNCOUNTED = {"block_configs", "linear_attn_config", "mamba_d_state", "ssm_cfg", "conv_L_cache", "rwkv_hidden_size"}
+_UNCOUNTED = (
+    *("block_configs", "linear_attn_config", "mamba_d_state", "ssm_cfg", "conv_L_cache", "rwkv_hidden_size"),
+    *("hidden_size_per_layer_input", "num_kv_shared_layers", "zero_expert_num"),  # Gemma 3n and 4, LongCat
+)
 
 
 def _vision_size(config: Json) -> int | None:
     vision = mapping(config, "vision_config")
     return whole(vision.get("num_hidden_layers"), 24) * whole(vision.get("hidden_size"), 1024) ** 2 if vision else None
-
-
-def _in_our_words(text: Json, model_type: str) -> Json:
-    """The config by the formula's names, for families with other names or defaults."""
-    if model_type == "llama4_text":
-        wide = text.get("intermediate_size")
-        return text | {
-            "moe_intermediate_size": wide, "shared_expert_intermediate_size": wide,
-            "intermediate_size": text.get("intermediate_size_mlp"),
-            "decoder_sparse_step": text.get("interleave_moe_layer_step"),
-            "sliding_window": text.get("attention_chunk_size"), "sliding_window_pattern": 4,
-        }  # fmt: skip
-    if model_type == "nemotron_h":
-        shared = text.get("moe_shared_expert_intermediate_size")
-        mine = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
-        return text | {name: value for name, value in mine.items() if value}
-    if model_type == "gemma3_text":
-        return {"max_position_embeddings": 131072} | text
-    return text
 
 
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -281,7 +267,8 @@ _ALIASES = {
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("experts_per_token", "moe_topk", "num_experts_per_token"),
+    "num_experts_per_tok": ("experts_per_token", "moe_topk", "num_experts_per_token", "top_k_experts", "moe_k"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
     "num_nextn_predict_layers": ("mtp_num_hidden_layers",),
 }
 
@@ -323,6 +310,7 @@ def _shape(text: Json, family: Family) -> Shape | None:
         "tie_word_embeddings": family.tied if tied is None else bool(tied),
         "attention_bias": bool(text.get("attention_bias")),
         "mlp_bias": bool(text.get("mlp_bias")),
+        "attention_k_eq_v": bool(text.get("attention_k_eq_v")),
         "moe_intermediate_size": moe_intermediate if experts else 0,
         "shared_expert_intermediate_size": _number(text, "shared_expert_intermediate_size", shared),
         "mixers": mixers,
@@ -347,6 +335,8 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
         own = ("mlp", "moe")
         mixers = tuple("" if kind in own else kind for kind in kinds)
         return mixers, tuple(kind if kind in own else "" for kind in kinds)
+    if text.get("global_head_dim"):
+        kinds = ["global" if kind == "full_attention" else kind for kind in kinds]
     attends = ("linear" if "linear" in kind else "attention" if "attention" in kind else kind for kind in kinds)
     experts = _moe_layers(text, layers) if sparse else set()
     return tuple(attends), tuple("moe" if layer in experts else "mlp" for layer in range(layers))
@@ -354,7 +344,9 @@ def _layers(text: Json, layers: int, sparse: bool) -> tuple[tuple[str, ...], tup
 
 def _moe_layers(text: Json, layers: int) -> set[int]:
     """Layers with routed experts: all but the first k (DeepSeek), every n-th but for a list (Qwen), or as a list
-    ``moe_layer_freq`` says for each layer."""
+    ``mlp_layer_types`` (transformers 5) or ``moe_layer_freq`` says for each layer."""
+    if kinds := items(text, "mlp_layer_types"):
+        return {layer for layer, kind in enumerate(kinds[:layers]) if kind != "dense"}
     if each := items(text, "moe_layer_freq"):
         return {layer for layer, sparse in enumerate(each[:layers]) if sparse}
     step = _number(text, "decoder_sparse_step") or _number(text, "moe_layer_freq", 1)

@@ -7,7 +7,7 @@ against published counts. Layers without attention: Qwen3-Next's gated delta net
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Json = dict[str, Any]
@@ -62,6 +62,7 @@ class Family:
     mlp_bias: bool | None = None
     gated: bool = True  # MLPs of gate, up and down projections; else only up and down
     norms_per_layer: int = 2
+    norms_beside_experts: int = 0  # more of them in a layer with experts
     norm_bias: bool = False  # LayerNorm with weight and bias instead of RMSNorm
     qk_norm: bool = False
     tied: bool = False  # by default lm_head is the embedding
@@ -81,6 +82,16 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
         ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "internlm2", "olmo", "deepseek"), _LLAMA
     ),
+    **dict.fromkeys(("ministral3", "smollm3", "granitemoe", "cwm"), _LLAMA),
+    "arcee": Family(gated=False),
+    "apertus": Family(gated=False, qk_norm=True),
+    **dict.fromkeys(("olmo2", "olmo3", "olmoe", "flex_olmo"), Family(wide_qk_norm=True)),
+    **dict.fromkeys(("glm", "seed_oss"), Family(o_bias=False)),
+    "glm4": Family(o_bias=False, norms_per_layer=4),
+    **dict.fromkeys(("cohere", "cohere2", "cohere2_moe"), Family(norms_per_layer=1, tied=True)),
+    **dict.fromkeys(("exaone4", "mellum"), Family(qk_norm=True)),
+    **dict.fromkeys(("solar_open", "glm4_moe_lite", "ernie4_5_moe"), Family(router_bias=True)),
+    **dict.fromkeys(("hy_v3", "exaone_moe"), Family(qk_norm=True, router_bias=True)),
     "qwen2": Family(qkv_bias=True, o_bias=False),
     "qwen3": Family(qk_norm=True),
     "qwen2_moe": Family(qkv_bias=True, o_bias=False, shared_expert_gate=True),
@@ -88,6 +99,10 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family(tied=True),
     "gemma2": Family(norms_per_layer=4, tied=True),
     "gemma3_text": Family(norms_per_layer=4, qk_norm=True, tied=True),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"),
+        Family(norms_per_layer=4, norms_beside_experts=4, qk_norm=True, tied=True, router_bias=True),
+    ),
     "llama4_text": _LLAMA,
     **dict.fromkeys(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
@@ -109,6 +124,37 @@ FAMILIES: dict[str, Family] = {
     "gpt2": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=0),
     "opt": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=2),
 }
+
+
+def in_our_words(text: Json, model_type: str) -> Json:
+    """The config by the formula's names, for families with other names or defaults."""
+    if model_type == "llama4_text":
+        wide = text.get("intermediate_size")
+        return text | {
+            "moe_intermediate_size": wide, "shared_expert_intermediate_size": wide,
+            "intermediate_size": text.get("intermediate_size_mlp"),
+            "decoder_sparse_step": text.get("interleave_moe_layer_step"),
+            "sliding_window": text.get("attention_chunk_size"), "sliding_window_pattern": 4,
+        }  # fmt: skip
+    if model_type == "nemotron_h":
+        shared = text.get("moe_shared_expert_intermediate_size")
+        mine = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
+        words = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
+        mine["layers_block_type"] = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
+        return text | {name: value for name, value in mine.items() if value}
+    if model_type == "gemma3_text":
+        return {"max_position_embeddings": 131072} | text
+    if model_type in ("gemma4_text", "gemma4_unified_text"):  # beside the experts of a layer there is a dense MLP
+        shared = text.get("num_experts") and text.get("intermediate_size")
+        wide = next(iter(mapping(text, "per_layer_config").values()), {})  # as transformers 5.19 writes it
+        own = {
+            "global_head_dim": wide.get("head_dim", 512),
+            "num_global_key_value_heads": wide.get("num_key_value_heads"),
+        }
+        return own | text | {"shared_expert_intermediate_size": shared}
+    if model_type == "ernie4_5_moe":
+        return text | {"first_k_dense_replace": text.get("moe_layer_start_index")}
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +194,23 @@ class Shape:
     ssm_state_size: int = 0
     n_groups: int = 0
     conv_kernel: int = 0
-    # For every layer what mixes tokens (attention, linear, mamba) and what follows (mlp, moe); "": nothing.
+    global_head_dim: int = 0  # of Gemma 4's layers with full attention
+    num_global_key_value_heads: int = 0
+    attention_k_eq_v: bool = False  # those layers have one projection for keys and values
+    # For every layer what mixes tokens (attention, global, linear, mamba) and what follows (mlp, moe); "": nothing.
     mixers: tuple[str, ...] = ()
     mlps: tuple[str, ...] = ()
 
     @property
     def num_attention_layers(self) -> int:
         """Number of layers with a KV cache."""
-        return self.mixers.count("attention")
+        return self.mixers.count("attention") + self.mixers.count("global")
+
+    @property
+    def of_global(self) -> Shape:
+        """The shape as layers with ``global`` attention have it."""
+        heads = (self.attention_k_eq_v and self.num_global_key_value_heads) or self.num_key_value_heads
+        return replace(self, head_dim=self.global_head_dim, num_key_value_heads=heads)
 
     @property
     def num_moe_layers(self) -> int:
@@ -180,16 +235,20 @@ def count(shape: Shape, family: Family) -> Parameters:
         0 if family.learned_positions is None else (shape.max_position_embeddings + family.learned_positions) * hidden
     )
     head = 0 if shape.tie_word_embeddings else shape.vocab_size * hidden
-    full, linear, mamba = (shape.mixers.count(kind) for kind in ("attention", "linear", "mamba"))
+    norms = layers * family.norms_per_layer + sparse * family.norms_beside_experts + 1
+    full, wide, linear, mamba = (shape.mixers.count(kind) for kind in ("attention", "global", "linear", "mamba"))
     attention = full * (_mla(shape) if shape.mla else _attention(shape, family))
+    keys, wide_keys = (hidden * one.num_key_value_heads * one.head_dim for one in (shape, shape.of_global))
+    projections = 1 if shape.attention_k_eq_v else 2
+    attention += wide * (_attention(shape.of_global, family) - (2 - projections) * wide_keys)
     return Parameters(
         embedding=shape.vocab_size * hidden + positions,
         attention=attention + linear * _delta_network(shape) + mamba * _mamba(shape),
         mlp=mlp + routers + sparse * (shared + 2 * hidden * shape.moe_latent_size),
         experts=sparse * shape.num_experts * _expert(shape, family),
-        norms=(layers * family.norms_per_layer + 1) * hidden * (2 if family.norm_bias else 1),
+        norms=norms * hidden * (2 if family.norm_bias else 1),
         lm_head=head + (shape.vocab_size if family.lm_head_bias else 0),
-        kv_projection=0 if shape.mla else 2 * full * hidden * shape.num_key_value_heads * shape.head_dim,
+        kv_projection=0 if shape.mla else 2 * full * keys + projections * wide * wide_keys,
         latents=full * _latents(shape) if shape.mla else 0,
         routers=routers,
     )

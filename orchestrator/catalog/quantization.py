@@ -297,9 +297,13 @@ def _by_part(known: Quantization, config: Json, algorithms: Mapping[str, str], s
 
 def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
     """(part, path, weights) of all modules that may be quantized; only the first expert, since all are alike."""
-    hidden, heads = shape.hidden_size, shape.num_attention_heads * shape.head_dim
-    keys, nope = shape.num_key_value_heads * shape.head_dim, shape.qk_nope_head_dim
-    attention = {"q_proj": hidden * heads, "k_proj": hidden * keys, "v_proj": hidden * keys, "o_proj": hidden * heads}
+    hidden, nope = shape.hidden_size, shape.qk_nope_head_dim
+
+    def plain(of: Shape) -> dict[str, int]:
+        heads, keys = hidden * of.num_attention_heads * of.head_dim, hidden * of.num_key_value_heads * of.head_dim
+        return {"q_proj": heads, "k_proj": keys, "v_proj": keys, "o_proj": heads}
+
+    attention = plain(shape)
     if shape.mla:
         query, latent = shape.num_attention_heads * (nope + shape.qk_rope_head_dim), shape.kv_lora_rank
         attention = {
@@ -318,6 +322,7 @@ def _modules(shape: Shape) -> Iterator[tuple[str, str, int]]:
     }
     mamba = {"in_proj": 2 * hidden * inner, "out_proj": hidden * inner}
     mixers = {"attention": ("self_attn", attention), "linear": ("linear_attn", linear), "mamba": ("mixer", mamba)}
+    mixers["global"] = ("self_attn", plain(shape.of_global))
     alone = "" in shape.mlps  # Nemotron-H: a layer is one mixer, and called so
     for layer, (mixer, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
         place = f"model.layers.{layer}"

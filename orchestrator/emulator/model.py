@@ -157,6 +157,8 @@ def no_term(facts: ModelFacts) -> str | None:
     """What the formulas have no term for in a model: GLM-5 and Qwen3.5 took up to three times the predicted time."""
     if facts.shape.index_n_heads:
         return "sparse attention"
+    if "global" in facts.shape.mixers:
+        return "layers with heads of their own"
     return "layers without attention" if facts.shape.num_attention_layers < facts.shape.num_hidden_layers else None
 
 

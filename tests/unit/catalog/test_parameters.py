@@ -27,6 +27,10 @@ UNTIED = {"tie_word_embeddings": False}
 TIED = {"tie_word_embeddings": True}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, **UNTIED}
 
+LOCAL = ["sliding_attention"] * 5 + ["full_attention"]
+GEMMA_4 = {
+    "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, **TIED,
+}  # fmt: skip
 GPT_OSS = {"head_dim": 64, "num_experts_per_tok": 4, **UNTIED}
 
 PUBLISHED: dict[str, tuple[Json, int]] = {
@@ -101,6 +105,63 @@ PUBLISHED: dict[str, tuple[Json, int]] = {
             num_nextn_predict_layers=1, **MLA,
         ),
         671_026_419_200,
+    ),
+    "Gemma-4-31B": (
+        config(
+            "gemma4_text", 5376, 60, 32, 16, 21504, 262144, num_global_key_value_heads=4, layer_types=10 * LOCAL,
+            **GEMMA_4,
+        ),
+        30_697_345_280,
+    ),
+    "Gemma-4-26B-A4B": (
+        config(
+            "gemma4_text", 2816, 30, 16, 8, 2112, 262144, num_global_key_value_heads=2, layer_types=5 * LOCAL,
+            enable_moe_block=True, num_experts=128, moe_intermediate_size=704, top_k_experts=8, **GEMMA_4,
+        ),
+        25_233_141_760,
+    ),
+    "Ministral-3-8B": (config("ministral3", 4096, 34, 32, 8, 14336, 131072, head_dim=128, **UNTIED), 8_489_553_920),
+    "SmolLM3-3B": (config("smollm3", 2048, 36, 16, 4, 11008, 128256, **TIED), 3_075_098_624),
+    "Olmo-3-7B": (config("olmo3", 4096, 32, 32, 32, 11008, 100278, **UNTIED), 7_298_011_136),
+    "GLM-4.7-Flash": (  # the main model, without the layer for multi-token prediction
+        config(
+            "glm4_moe_lite", 2048, 47, 20, 20, 10240, 154880, n_routed_experts=64, n_shared_experts=1,
+            num_experts_per_tok=4, moe_intermediate_size=1536, mlp_layer_types=["dense", *["sparse"] * 46],
+            kv_lora_rank=512, q_lora_rank=768, qk_nope_head_dim=192, qk_rope_head_dim=64, v_head_dim=256, **UNTIED,
+        ),
+        29_943_393_920,
+    ),
+    "Hy3-preview": (
+        config(
+            "hy_v3", 4096, 80, 64, 8, 13312, 120832, head_dim=128, num_experts=192, num_experts_per_tok=8,
+            num_shared_experts=1, moe_intermediate_size=1536, mlp_layer_types=["dense", *["sparse"] * 79], **UNTIED,
+        ),
+        295_033_543_488,
+    ),
+    "Solar-Open-100B": (
+        config(
+            "solar_open", 4096, 48, 64, 8, 10240, 196608, head_dim=128, n_routed_experts=128, n_shared_experts=1,
+            num_experts_per_tok=8, moe_intermediate_size=1280, **UNTIED,
+        ),
+        102_651_799_552,
+    ),
+    "ERNIE-4.5-21B-A3B": (
+        config(
+            "ernie4_5_moe", 2560, 28, 20, 4, 12288, 103424, moe_num_experts=64, moe_k=6, moe_num_shared_experts=2,
+            moe_intermediate_size=1536, moe_layer_start_index=1, **TIED,
+        ),
+        21_825_437_888,
+    ),
+    "Nemotron-H, as transformers 5 writes it": (
+        {
+            "model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "vocab_size": 131072,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "ssm_state_size": 128, "mamba_num_heads": 128,
+            "mamba_head_dim": 64, "n_groups": 8, "conv_kernel": 4, "n_routed_experts": 8, "n_shared_experts": 1,
+            "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688, "num_experts_per_tok": 2,
+            **UNTIED,
+        },
+        1_968_355_720,
     ),
     "GPT-2": (
         {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},

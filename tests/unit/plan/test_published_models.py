@@ -92,6 +92,8 @@ SIZES: dict[str, tuple[float, float | None]] = {
     "deepseek-ai/DeepSeek-R1": (671.0, 673.2),
     "deepseek-ai/DeepSeek-V3.2": (671.9, 674.0),
     "google/gemma-3-27b-it": (27.0, 54.0),
+    "google/gemma-4-26B-A4B": (25.2, None),
+    "google/gemma-4-31B": (30.7, None),
     "meta-llama/Llama-3.1-405B-Instruct-FP8": (405.9, 487.2),
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400.7, 801.4),
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.8, 215.5),
@@ -125,6 +127,8 @@ KV_BYTES = {  # of a token over all layers, and positions: from the layers that 
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": (6 * 2 * 2 * 128 * 2, 262144),
     "Qwen/Qwen3.5-27B": (16 * 2 * 4 * 256 * 2, 262144),
     "google/gemma-3-27b-it": (62 * 2 * 16 * 128 * 2, 131072),
+    "google/gemma-4-26B-A4B": (25 * 2 * 8 * 256 * 2 + 5 * 2 * 2 * 512 * 2, 262144),
+    "google/gemma-4-31B": (50 * 2 * 16 * 256 * 2 + 10 * 2 * 4 * 512 * 2, 262144),
     "nvidia/Llama-3.1-70B-Instruct-FP8": (80 * 2 * 8 * 128, 131072),  # its file asks for FP8
     "deepseek-ai/DeepSeek-R1": (61 * (512 + 64) * 2, 163840),
 }
@@ -196,9 +200,12 @@ VERDICTS: list[Row] = [
     ("amd/Llama-3.3-70B-Instruct-MXFP4-Preview", "MI355X", "vllm", {}, FITS, 37.8),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "MI300X", "vllm", {}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "MI300X", "sglang", {}, IMPOSSIBLE, 67.7),
-    # as a plain transformer; with its dense MLPs it has 25.2 billion parameters
-    ("google/gemma-4-26B-A4B", "H100-80GB", "vllm", {"max_model_len": 262144}, FITS, 45.9),
-    ("google/gemma-4-26B-A4B", "L40S", "vllm", {}, RISKY, 45.9),
+    ("google/gemma-4-26B-A4B", "H100-80GB", "vllm", {"max_model_len": 262144}, FITS, 47.0),
+    ("google/gemma-4-26B-A4B", "L40S", "vllm", {}, IMPOSSIBLE, 47.0),
+    ("google/gemma-4-26B-A4B", "L40S", "sglang", {TP: 2}, FITS, 23.5),
+    ("google/gemma-4-31B", "H100-80GB", "vllm", {}, FITS, 57.2),
+    ("google/gemma-4-31B", "H100-80GB", "vllm", {"max_model_len": 262144}, IMPOSSIBLE, 57.2),  # 27 GiB of cache
+    ("google/gemma-4-31B", "H100-80GB", "vllm", {TP: 2, "max_model_len": 262144}, FITS, 28.6),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "vllm", {}, FITS, 37.0),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "tensorrt_llm", {}, IMPOSSIBLE, 37.0),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {}, FITS, 67.7),
@@ -240,7 +247,7 @@ VERDICTS: list[Row] = [
     ("nvidia/GLM-5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 104.6),
     ("nvidia/GLM-5.1-NVFP4", "B200", "sglang", {TP: 4}, FITS, 105.8),
     ("nvidia/GLM-5.1-NVFP4", "B200", "vllm", {TP: 2}, IMPOSSIBLE, 208.9),
-    ("nvidia/Gemma-4-26B-A4B-NVFP4", "L40S", "vllm", {}, FITS, 15.3),
+    ("nvidia/Gemma-4-26B-A4B-NVFP4", "L40S", "vllm", {}, FITS, 16.4),
     ("nvidia/Kimi-K2.5-NVFP4", "B200", "vllm", {TP: 4}, FITS, 138.9),
     ("nvidia/Llama-3_3-Nemotron-Super-49B-v1", "H100-80GB", "vllm", {TP: 2}, FITS, None),
     ("nvidia/MiniMax-M2.5-NVFP4", "B200", "vllm", {}, FITS, 125.2),
