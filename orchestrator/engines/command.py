@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
+from orchestrator.engines.networks import UCX
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 
 Kind = Literal["value", "switch", "bare", "json", "off"]
@@ -281,8 +282,8 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
         env[name] = "" if hardware.is_cpu else ",".join(node.devices)
     if settings.nnodes > 1 and not hardware.is_cpu:  # so that its log names the network
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
-    if node.role:  # so that it names the transport of KV caches, once one has travelled
-        env["UCX_LOG_LEVEL"] = "info"
+    if node.role:
+        env |= UCX
     if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
         env["HF_HUB_OFFLINE"] = "1"
     return env

@@ -7,9 +7,11 @@ import re
 NOT_SAID = "not said"
 # init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
 NCCL = re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)")
-# ucp_worker.c of UCX, under UCX_LOG_LEVEL=info, of a connection: "… inter-node cfg#2 rma(rc_mlx5/mlx5_0:1 …) ka(…)"
-CONNECTION = re.compile(r"UCX +INFO .*\bint(?:ra|er)-node cfg#\d+ (.*)")
-LANES = re.compile(r"\b(?:rma|rma_am|am)\(([^)]*)\)")
+# UCX prints a table of the ways that it chose for NIXL's transfers, before the first one: the last is for long ones
+# ("| 8K..inf | zero-copy | rc_mlx5/mlx5_0:1 |"). Other operations are not "multi": tests of itself, notifications.
+UCX = {"UCX_PROTO_INFO": "*remote memory*(multi)*"}
+CHOSEN = re.compile(r"remote memory [^|\n]*\(multi\)(?:.*\n)+?.*\.\.inf *\|[^|\n]*\|([^|\n]*)\|")
+DEVICE = re.compile(r"\w+/[\w.:-]+")
 # transfer_engine_impl.cpp, transfer_engine_py.cpp and tcp_transport.cpp of Mooncake
 MOONCAKE = re.compile(
     r"installTransport, type=(\w+)|[Uu]sing (?:[\w-]+ )?(\w+) transport\b|Installing (\w+) transport"
@@ -25,8 +27,8 @@ def between_nodes(log: str) -> str:
 
 def of_kv_caches(log: str) -> str:
     """What KV caches travel over: UCX's transports and devices once one has travelled, or Mooncake's transport."""
-    if lanes := [group for said in CONNECTION.findall(log) for group in LANES.findall(said)]:
-        return " ".join(dict.fromkeys(" ".join(lanes).split()))
+    if chosen := CHOSEN.findall(log):
+        return " ".join(dict.fromkeys(DEVICE.findall(" ".join(chosen))))
     return " ".join(dict.fromkeys("".join(groups).lower() for groups in MOONCAKE.findall(log))) or NOT_SAID
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -30,7 +31,7 @@ deployments:
   dtype: float32
   max_model_len: 512
   enforce_eager: true
-  env: {PYTHONPATH: NIXL, UCX_TLS: "tcp,self,sm"}
+  env: {PYTHONPATH: NIXL, UCX_TLS: "tcp,self"}
   vary:
     - cases:
         - roles: {prefill: {}, decode: {}}
@@ -66,5 +67,6 @@ def test_what_one_replica_prefills_another_goes_on_with_as_one_engine_would(tmp_
     assert by_roles == alone and any(alone.values())
     logs = [log.read_text(errors="replace") for log in (results / "roles" / "logs").glob("*/rank*.log")]
     assert sum("NIXL compatibility check passed" in log for log in logs) == 1, "the decode replica fetched KV caches"
-    told = [found for log in logs for found in re.findall(r"UCX +INFO .* cfg#[1-9].* am\((\w+)/", log)]
-    assert set(told) == {"tcp"}, "both say what the caches travel over"
+    reported = [json.loads(row["engine_reported_json"]) for row in rows(results, "launches")]
+    assert sorted(one.get("kv_transport", "") for one in reported) == ["", "tcp/lo"], "what the caches travelled over"
+    assert "network" in {row["kind"] for row in rows(results, "events")}

@@ -16,6 +16,42 @@ I1123 18:16:57.678717  5222 tcp_transport.cpp:391] TcpTransport: listen on port 
 FORCED = f"{AT}:219] MC_FORCE_TCP is set, using TCP transport only"
 
 
+# UCX 1.23 of NIXL 1.5.1 between two processes of one host, with UCX_PROTO_INFO as roles get it (and UCX_TLS=tcp,self)
+NIXL = """
+[1795458368.5] [vm:1790 :0]   +--------+-------------+-------------------------------------------+
+[1795458368.5] [vm:1790 :0]   | init intra-node cfg#1                                            |
+[1795458368.5] [vm:1790 :0]   | remote memory read by ucp_get*(multi) into host memory from host |
+[1795458368.5] [vm:1790 :0]   +--------+-------------+-------------------------------------------+
+[1795458368.5] [vm:1790 :0]   | Range  | Description |                  Config                   |
+[1795458368.5] [vm:1790 :0]   +--------+-------------+-------------------------------------------+
+[1795458368.5] [vm:1790 :0]   | 0..inf | zero-copy   | cma/memory                                |
+[1795458368.5] [vm:1790 :0]   +--------+-------------+-------------------------------------------+
+"""
+OVER_TCP = NIXL.replace("zero-copy  ", "software emulation").replace("cma/memory", "tcp/lo    ")
+RAILS = "50% on rc_mlx5/mlx5_0:1 and 50% on rc_mlx5/mlx5_1:1"  # as its source (9466d10) writes it
+LONG = NIXL.replace(
+    "0..inf | zero-copy   | cma/memory", f"0..2038 | short | ud_mlx5/mlx5_0:1 |\n| 2039..inf | zero-copy | {RAILS}"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (NIXL, "cma/memory"),
+        (OVER_TCP, "tcp/lo"),
+        (NIXL + OVER_TCP + NIXL, "cma/memory tcp/lo"),
+        (LONG, "rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1"),
+        (NIXL.replace("(multi)", ""), NOT_SAID),  # a test of itself
+        (
+            "[1795458093.9] [vm:1:0] ucp_worker.c:1997 UCX  INFO  a intra-node cfg#1 rma_am(tcp/lo)  ka(tcp/lo)",
+            NOT_SAID,
+        ),
+    ],
+)
+def test_ucx_names_what_it_chose_for_a_transfer_not_what_it_has(log: str, said: str) -> None:
+    assert of_kv_caches(log) == said
+
+
 @pytest.mark.parametrize(
     ("log", "said"),
     [

@@ -37,6 +37,12 @@ SHARES: list[tuple[int, dict[str, Any], float, str]] = [
     (81559, {"max_num_batched_tokens": 2048, "max_num_seqs": 16}, 0.874, ""),
     (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.765, ""),
     (183359, {"max_num_batched_tokens": 16384, "tensor_parallel_size": 8}, 0.849, ""),
+    (23034, {}, 0.688, "prefill"),
+    (23034, {}, 0.835, "decode"),
+    (81559, {"max_num_batched_tokens": 8192}, 0.836, "prefill"),
+    (81559, {"max_num_batched_tokens": 8192}, 0.874, "decode"),
+    (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.901, "prefill"),
+    (143771, {"max_num_batched_tokens": 8192, **DP_EP}, 0.833, "decode"),
 ]
 
 
