@@ -138,19 +138,19 @@ def in_our_words(text: Json, model_type: str) -> Json:
         }  # fmt: skip
     if model_type == "nemotron_h":
         shared = text.get("moe_shared_expert_intermediate_size")
-        mine = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
         words = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers 5 writes them
-        mine["layers_block_type"] = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
+        kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
+        mine: Json = {"head_dim": text.get("attention_head_dim"), "shared_expert_intermediate_size": shared}
+        mine["layers_block_type"] = kinds
         return text | {name: value for name, value in mine.items() if value}
     if model_type == "gemma3_text":
         return {"max_position_embeddings": 131072} | text
     if model_type in ("gemma4_text", "gemma4_unified_text"):  # beside the experts of a layer there is a dense MLP
         shared = text.get("num_experts") and text.get("intermediate_size")
-        wide = next(iter(mapping(text, "per_layer_config").values()), {})  # as transformers 5.19 writes it
-        own = {
-            "global_head_dim": wide.get("head_dim", 512),
-            "num_global_key_value_heads": wide.get("num_key_value_heads"),
-        }
+        layers = mapping(text, "per_layer_config")  # as transformers 5.19 writes it
+        full = mapping(layers, next(iter(layers), ""))
+        heads, width = full.get("num_key_value_heads"), full.get("head_dim", 512)
+        own = {"global_head_dim": width, "num_global_key_value_heads": heads}
         return own | text | {"shared_expert_intermediate_size": shared}
     if model_type == "ernie4_5_moe":
         return text | {"first_k_dense_replace": text.get("moe_layer_start_index")}
