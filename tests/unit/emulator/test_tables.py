@@ -21,8 +21,9 @@ from orchestrator.spec.settings import EngineSettings
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 HOST = Constants(
-    tables=True, step_overhead_s=1e-3, sequence_overhead_s=1e-5, prefill_layer_overhead_s=0.0, request_overhead_s=0.02
-)
+    tables=True, step_overhead_s=1e-3, sequence_overhead_s=1e-5, prefill_layer_overhead_s=0.0, request_overhead_s=0.02,
+    jitter=0.0,
+)  # fmt: skip
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 
 
