@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.search.claims import Spent, search
-from benchmarks.search.servers import TARGET, Server, curve, exponential_slots, slots
+from benchmarks.search.servers import TARGET, Server, batches, curve, exponential_slots, slots
 from orchestrator.analysis.claim import Probed, at_levels, claim_of, known_of, probed, shown_by
 from orchestrator.analysis.next_level import FIRST_EFFORT, Fit
 from orchestrator.analysis.probe import FEWEST_TO_FAIL, evidence
@@ -58,6 +58,7 @@ def test_simulated_servers_have_the_capacity_that_theory_gives() -> None:
     [
         MM1,
         Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)),
+        Server("batches", batches(16, 0.2, 0.02, 1.0), 1.0, (5.0, 40.0)),
         Server("closed", curve(40.0, 6.0, 1), 0.5, (10.0, 120.0), closed=True),
     ],
     ids=lambda server: server.name,
