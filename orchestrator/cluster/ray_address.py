@@ -48,13 +48,17 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
     Running engines and clients do without it for a while, and Ray reconnects to a head that comes back in time.
     """
     limit_s = max(SILENT_S, float(os.environ.get(RECONNECT, 60)) - BEFORE_RAY_S)
-    heard_s, told = time.monotonic(), False
-    while (silent_s := time.monotonic() - heard_s) < limit_s:
-        if head_answers(address, ANSWER_LIMIT_S):
+    silent_s, told, looked_s = 0.0, False, time.monotonic()
+    while silent_s < limit_s:
+        answers = head_answers(address, ANSWER_LIMIT_S)
+        before_s, looked_s = looked_s, time.monotonic()
+        # a look takes no longer: if it did, this process itself stood still and could not hear
+        silent_s += min(looked_s - before_s, LOOK_S + ANSWER_LIMIT_S)
+        if answers:
             if told:
                 tell(f"the cluster's head answers again after {silent_s:.0f} s")
-            heard_s, told = time.monotonic(), False
-        elif silent_s >= SILENT_S and not told:
+            silent_s, told = 0.0, False
+        elif SILENT_S <= silent_s < limit_s and not told:
             told = True
             tell(f"the cluster's head ({address}) has been silent for {silent_s:.0f} s: this run ends at {limit_s:g} s")
         time.sleep(LOOK_S)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import AuthenticationError
 
 from orchestrator.cluster import ray_address, ray_cluster
-from orchestrator.cluster.ray_address import live_address
+from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_cluster import RayCluster
 from orchestrator.errors import InputError
 
@@ -75,3 +77,51 @@ def test_a_token_that_is_not_there_is_a_sentence(dead: str, monkeypatch: pytest.
     monkeypatch.setattr(ray_cluster, "live_address", no_token)
     with pytest.raises(InputError, match=f"no Ray cluster at {dead}: RAY_AUTH_TOKEN_PATH is set .*[^)]$"):
         RayCluster(None, dead)
+
+
+class Over(Exception):
+    """In place of the end of the process."""
+
+
+def told_of(looks: list[tuple[float, bool]], stop: Event, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is told of a head that was looked at: how many seconds each look took, and whether it answered."""
+    now_s, said = [0.0], list[str]()
+
+    def pause(pause_s: float) -> None:
+        now_s[0] += pause_s
+
+    def end(*_: object) -> None:
+        raise Over
+
+    def look(*_: object) -> bool:
+        if not looks:
+            end()
+        took_s, answers = looks.pop(0)
+        pause(took_s)
+        return answers
+
+    monkeypatch.delenv(ray_address.RECONNECT, raising=False)
+    monkeypatch.setattr(ray_address, "head_answers", look)
+    monkeypatch.setattr(ray_address, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=pause))
+    monkeypatch.setattr(ray_address.os, "_exit", end)
+    with pytest.raises(Over):
+        watch_head("head", said.append, stop)
+    return said
+
+
+def test_a_head_that_stays_silent_is_lost_and_one_that_answers_again_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Event()
+    silent, again = told_of([(0, False)] * 6 + [(0, True)], stop, monkeypatch)
+    assert "silent for 10 s: this run ends at 45 s" in silent
+    assert "answers again after 12 s" in again
+    assert not stop.is_set()
+    _, lost = told_of([(0, False)] * 50, stop, monkeypatch)
+    assert "is lost: it has not answered for 46 s" in lost
+    assert stop.is_set()
+
+
+def test_a_driver_that_stood_still_does_not_take_the_head_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that was paused: the first look after it may fail for that alone."""
+    stop = Event()
+    assert told_of([(0, True), (300, False), (0, True)], stop, monkeypatch) == []
+    assert not stop.is_set()
