@@ -82,7 +82,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(
         ("llama", "mistral", "ministral", "mixtral", "phi3", "granite", "internlm2", "olmo", "deepseek"), _LLAMA
     ),
-    **dict.fromkeys(("ministral3", "smollm3", "granitemoe", "cwm"), _LLAMA),
+    **dict.fromkeys(("ministral3", "smollm3", "granitemoe", "cwm", "mistral4"), _LLAMA),
     "arcee": Family(gated=False),
     "apertus": Family(gated=False, qk_norm=True),
     **dict.fromkeys(("olmo2", "olmo3", "olmoe", "flex_olmo"), Family(wide_qk_norm=True)),

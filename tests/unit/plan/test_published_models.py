@@ -32,9 +32,10 @@ def test_every_config_says_where_it_was_published() -> None:
 def spelled_out(value: Any) -> Any:
     """Layers are written ``layers.{0-3,7}`` there, kinds of all layers with commas, flags of all as digits."""
     if isinstance(value, dict):
+        lists = ("layer_types", "layers_block_type", "mlp_layer_types")
         return (
             {name: spelled_out(inner) for key, inner in value.items() for name in names(key)}
-            | {key: inner.split(",") for key, inner in value.items() if key in ("layer_types", "layers_block_type")}
+            | {key: inner.split(",") for key, inner in value.items() if key in lists and isinstance(inner, str)}
             | {key: list(map(int, inner)) for key, inner in value.items() if key == "moe_layer_freq" and inner != 1}
         )
     if isinstance(value, list):
@@ -92,6 +93,7 @@ SIZES: dict[str, tuple[float, float | None]] = {
     "deepseek-ai/DeepSeek-R1": (671.0, 673.2),
     "deepseek-ai/DeepSeek-V3.2": (671.9, 674.0),
     "google/gemma-3-27b-it": (27.0, 54.0),
+    "baidu/ERNIE-4.5-21B-A3B-PT": (21.8, None),
     "google/gemma-4-26B-A4B": (25.2, None),
     "google/gemma-4-31B": (30.7, None),
     "meta-llama/Llama-3.1-405B-Instruct-FP8": (405.9, 487.2),
@@ -99,6 +101,7 @@ SIZES: dict[str, tuple[float, float | None]] = {
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.8, 215.5),
     "meta-llama/Meta-Llama-3.1-405B": (405.9, 811.7),
     "mistralai/Mistral-Large-Instruct-2407": (122.6, 245.2),
+    "mistralai/Mistral-Small-4-119B-2603": (119.0, None),
     "mistralai/Mixtral-8x22B-v0.1": (140.6, 281.2),
     "moonshotai/Kimi-K2-Instruct": (1026.5, 1029.2),
     "moonshotai/Kimi-K2.5": (1026.5, 594.0),
@@ -109,7 +112,10 @@ SIZES: dict[str, tuple[float, float | None]] = {
     "nvidia/Qwen3-235B-A22B-NVFP4": (235.1, 134.0),
     "openai/gpt-oss-120b": (116.8, 65.2),
     "openai/gpt-oss-20b": (20.9, 13.8),
+    "tencent/Hy3-preview": (295.0, None),
+    "upstage/Solar-Open-100B": (102.6, None),
     "zai-org/GLM-4.7": (352.8, 705.6),
+    "zai-org/GLM-4.7-Flash": (29.9, None),
     "zai-org/GLM-5-FP8": (744.0, 746.0),
 }
 
@@ -268,6 +274,22 @@ VERDICTS: list[Row] = [
     ("openai/gpt-oss-120b", "H100-80GB", "vllm", {TP: 8}, FITS, 7.6),  # 2880 / 8 is padded
     ("openai/gpt-oss-20b", "RTX 4090", "vllm", {}, FITS, 12.8),
     ("openai/gpt-oss-20b", "T4", "vllm", {}, IMPOSSIBLE, 12.8),  # MXFP4 from compute capability 8
+    ("Qwen/Qwen3-VL-235B-A22B-Thinking", "H100-80GB", "vllm", {TP: 8}, FITS, 54.9),
+    ("baidu/ERNIE-4.5-21B-A3B-PT", "A100-80GB", "vllm", {TP: 4}, FITS, 10.2),
+    ("baidu/ERNIE-4.5-21B-A3B-PT", "H100-80GB", "vllm", {TP: 8}, IMPOSSIBLE, 5.1),  # 20 heads
+    ("meituan-longcat/LongCat-Flash-Chat", "H100-80GB", "vllm", {TP: 8}, FITS, None),  # 560 billion, no formula
+    ("mistralai/Mistral-Small-4-119B-2603", "A100-80GB", "sglang", {TP: 4}, FITS, 55.7),
+    ("mistralai/Mistral-Small-4-119B-2603", "L4", "vllm", {}, IMPOSSIBLE, 221.6),
+    ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "L4", "vllm", {}, FITS, None),  # nobody knows
+    ("poolside/laguna-XS.2", "A100-80GB", "tensorrt_llm", {TP: 4}, FITS, 15.5),
+    ("poolside/laguna-XS.2", "L4", "vllm", {}, RISKY, 61.8),  # no formula, so not impossible
+    ("tencent/Hy3-preview", "H100-80GB", "vllm", {TP: 8}, RISKY, 68.8),
+    ("tencent/Hy3-preview", "H100-80GB", "sglang", {TP: 8}, IMPOSSIBLE, 68.8),  # of 64.7 by its own estimate
+    ("tencent/Hy3-preview", "A100-80GB", "vllm", {TP: 4}, IMPOSSIBLE, 137.5),
+    ("upstage/Solar-Open-100B", "A100-80GB", "tensorrt_llm", {TP: 4}, FITS, 47.8),
+    ("upstage/Solar-Open-100B", "L4", "sglang", {}, IMPOSSIBLE, 191.2),
+    ("zai-org/GLM-4.7-Flash", "A100-80GB", "vllm", {TP: 4}, FITS, 14.1),
+    ("zai-org/GLM-4.7-Flash", "H100-80GB", "sglang", {TP: 8}, IMPOSSIBLE, 7.2),  # 20 heads
     ("zai-org/GLM-4.7", "H200", "vllm", {TP: 8}, FITS, 82.3),
     ("zai-org/GLM-4.7", "H100-80GB", "vllm", {TP: 8}, IMPOSSIBLE, 82.3),
     ("zai-org/GLM-5-FP8", "H200", "vllm", {TP: 8}, FITS, 88.1),
