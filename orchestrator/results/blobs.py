@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -61,16 +61,26 @@ class Patience:
     ended_s: float = -math.inf
     _spoken: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: dict[int, tuple[float, str]] = field(default_factory=dict)  # thread -> when it is late, what is said then
+    _listens: bool = False
 
     def refused(self, caller: int, text: str) -> float:
         """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread waits longest."""
         with self._lock:
-            since_s = self.refusing.setdefault(caller, self.now_s())
-            speaks = text and self.tell and min(self.refusing, key=self.refusing.__getitem__) == caller
-            self._spoken = self._spoken or bool(speaks)
-        if speaks and self.tell:
-            self.tell(text)
+            since_s, said = self._count(caller, text)
+        self._say(said)
         return self.now_s() - since_s
+
+    def _count(self, caller: int, text: str) -> tuple[float, str]:
+        """Inside the lock: since when a thread's call is refused, and what to tell."""
+        since_s = self.refusing.setdefault(caller, self.now_s())
+        speaks = text and self.tell and min(self.refusing, key=self.refusing.__getitem__) == caller
+        self._spoken = self._spoken or bool(speaks)
+        return since_s, text if speaks else ""
+
+    def _say(self, text: str) -> None:
+        if text and self.tell:
+            self.tell(text)
 
     def ended(self, passed: bool) -> None:
         """This thread's call succeeded (``passed``), or was given up."""
@@ -89,15 +99,35 @@ class Patience:
         if self.tell is None:
             yield
             return
-        text = f"the storage has not answered for {SILENT_S:g} s: {what}"
-        timer = threading.Timer(SILENT_S, self.refused, (threading.get_ident(), text))
-        timer.daemon = True
-        timer.start()
+        caller, text = threading.get_ident(), f"the storage has not answered for {SILENT_S:g} s: {what}"
+        with self._lock:
+            self._open[caller] = time.monotonic() + SILENT_S, text
+            begins, self._listens = not self._listens, True
+        if begins:  # one thread for all calls: one for each would cost more than a small file
+            threading.Thread(target=self._listen, name="storage", daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
-            timer.join()  # it may be running: it must not call ``refused`` after ``ended``
+            with self._lock:
+                self._open.pop(caller, None)
+
+    def _listen(self) -> None:
+        """Count late calls as refused, until a look finds none open."""
+        while True:
+            with self._lock:
+                now_s = time.monotonic()
+                late = {caller: text for caller, (late_s, text) in self._open.items() if late_s <= now_s}
+                said = [self._count(caller, text)[1] for caller, text in late.items()]
+                for caller in late:
+                    del self._open[caller]
+                next_s = min((late_s for late_s, _ in self._open.values()), default=now_s + SILENT_S)
+            for text in said:
+                self._say(text)
+            time.sleep(max(0.0, next_s - time.monotonic()))
+            with self._lock:
+                if not self._open:
+                    self._listens = False
+                    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,18 +337,27 @@ def _files_below(folder: str, but: str = "") -> list[str]:
 
 def _write_beside_and_rename(path: Path, source: pa.NativeFile) -> None:
     """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{new_ulid()}{UNFINISHED}")
     try:
-        with beside.open("wb") as stream:
+        with _made(beside) as stream:
             copyfileobj(source, stream, COPIED_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)
-    finally:
+    except BaseException:
         beside.unlink(missing_ok=True)
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _made(path: Path) -> BinaryIO:
+    """A new file to write, in a folder that may have to be made."""
+    try:
+        return path.open("wb")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyarrow import fs
 
-from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results import blobs
+from orchestrator.results.blobs import Blobs, Patience, Retry
 from orchestrator.results.location import parse_location
 
 
@@ -67,3 +70,26 @@ def test_an_object_is_written_where_every_third_call_is_refused() -> None:
     blobs.filesystem = bucket = EveryThirdRefused()
     blobs.put("part", b"rows")
     assert list(bucket.objects.values()) == [b"rows"]
+
+
+def test_calls_that_are_not_answered_count_as_refused_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "SILENT_S", 0.01)
+    said, told = list[str](), threading.Event()
+
+    def tell(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    patience = Patience(tell=tell)
+    for _ in range(2):  # a second call is listened to as well
+
+        def call() -> None:
+            assert told.wait(60)
+            assert list(patience.refusing) == [threading.get_ident()]
+
+        Retry().run("writing it", call, patience)
+        assert not patience.refusing
+        assert "has not answered" in said[0]
+        assert "answers again" in said[1]
+        said.clear()
+        told.clear()
