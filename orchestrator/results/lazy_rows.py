@@ -32,13 +32,12 @@ class _Group:
     held: pa.Table | None = None
 
     def read(self, names: Sequence[str]) -> pa.Table:
-        """Those of these columns that it has. Raises OSError and ValueError."""
-        there = [name for name in names if name in self.names]
+        """Those of these columns that it has, of a small one others, too. Raises OSError and ValueError."""
         if not self.small:
+            there = [name for name in names if name in self.names]
             return self.file.read_row_group(self.at, there, use_threads=False)
-        if self.held is None:
-            self.held = self.file.read_row_group(self.at, use_threads=False)
-        return self.held.select(there)
+        self.held = self.file.read_row_group(self.at, use_threads=False)
+        return self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +91,30 @@ class LazyRows:
 
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         kind = self._schema.field(name).type
-        chunks = [chunk for one in self._groups for chunk in self._read(one, [name]).column(name).chunks]
+        parts = [self._read(one, [name])[name] for one in self._groups]
+        if len(parts) == 1:
+            return parts[0].unify_dictionaries() if parts[0].num_chunks > 1 else parts[0]
+        chunks = [chunk for part in parts for chunk in part.chunks]
         return pa.chunked_array(chunks, chunks[0].type if chunks else kind).unify_dictionaries()
 
     def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
         """All columns, at most so many rows at a time."""
         for one in self._groups:
-            yield from self._read(one, self._schema.names).to_batches(max_chunksize=max_chunksize)
+            rows = self._read(one, self._schema.names).select(self._schema.names)
+            yield from rows.to_batches(max_chunksize=max_chunksize)
 
     def _read(self, group: _Group, names: Sequence[str]) -> pa.Table:
-        """Those of these rows that a group holds; columns that an older version did not write are null."""
-        with _reading(names[0] if len(names) == 1 else "rows"):
-            found = group.read(names)
+        """Those of these rows that a group holds, with at least these columns; such as an older version did not write
+        are null."""
+        if (found := group.held) is None:
+            with _reading(names[0] if len(names) == 1 else "rows"):
+                found = group.read(names)
         for name in names:
             if name not in group.names:
                 found = found.append_column(name, pa.nulls(group.rows, self._schema.field(name).type))
         start = max(self._start - group.start, 0)
-        return found.slice(start, self._start + self.num_rows - group.start - start)
+        rows = self._start + self.num_rows - group.start - start
+        return found if start == 0 and rows >= group.rows else found.slice(start, rows)
 
 
 @contextmanager
