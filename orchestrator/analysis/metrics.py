@@ -164,7 +164,17 @@ def distribution(values: Floats) -> Distribution | None:
         return None
     values.sort()
     moments = (values.mean(), values.std(), values[0], values[-1])
-    return _distribution(moments, np.quantile(values, QUANTILES, overwrite_input=True))
+    return _distribution(moments, _quantiles(values))
+
+
+def _quantiles(values: Floats) -> Floats:
+    """The QUANTILES of sorted values as numpy computes them, which for few values takes twenty times as long."""
+    at = np.multiply(QUANTILES, values.size - 1)
+    below = at.astype(np.intp)
+    weight, low, high = at - below, values[below], values[np.minimum(below + 1, values.size - 1)]
+    step = high - low
+    found: Floats = np.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+    return found
 
 
 def _distributions(observed: Observed) -> dict[str, Distribution | None]:
