@@ -37,6 +37,7 @@ from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
 
 WORKERS = 4  # most of the time goes into reading
+GAUGES = ("running", "waiting", "kv_usage")  # of engine_metrics; the others are counters
 AT_ONCE = 64  # attempts computed before they are written
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
@@ -94,13 +95,19 @@ def read_attempt(store: Store, manifest: Manifest) -> Attempt | None:
         return None
     deployments = rows_of(store.read_manifests("deployments", [manifest]), DeploymentRow)
     requests = store.lazy_rows("requests", manifest)
-    return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests)
+    engine_metrics = store.read_manifests("engine_metrics", [manifest])
+    return with_parts(store, manifest, points[0], deployments[0] if deployments else None, requests, engine_metrics)
 
 
 def with_parts(
-    store: Store, manifest: Manifest, point: PointHead, deployment: DeploymentRow | None, requests: Rows
+    store: Store,
+    manifest: Manifest,
+    point: PointHead,
+    deployment: DeploymentRow | None,
+    requests: Rows,
+    engine_metrics: pa.Table,
 ) -> Attempt:
-    """A committed attempt of which these rows are at hand; the others are read."""
+    """A committed attempt of which these rows are at hand; the token gaps are read."""
     token_events = store.lazy_rows("token_events", manifest)
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     whole = token_events.num_rows == committed  # a part of them would mislead
@@ -111,7 +118,7 @@ def with_parts(
         deployment=deployment,
         requests=requests,
         token_events=token_events if whole else None,
-        engine_metrics=store.read_manifests("engine_metrics", [manifest]),
+        engine_metrics=engine_metrics,
     )
 
 
@@ -126,7 +133,7 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
     if not samples.num_rows:
         return None
     told = [name for name in samples.column_names if pa.types.is_floating(samples[name].type)]
-    hows = [(name, how) for name in told for how in ("max", "first", "last", "count")]
+    hows = [(name, how) for name in told for how in (("max",) if name in GAUGES else ("first", "last", "count"))]
     replicas = samples.sort_by("unix_ns").group_by(["replica", "role"], use_threads=False).aggregate(hows)
     roles = np.asarray(replicas["role"].to_pylist(), dtype=object)
 

@@ -24,15 +24,15 @@ from orchestrator.results.schemas import parquet_writer, schema_of, write_rows
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one table as a finished Parquet file on this machine's disk, without a name."""
+    """Rows of one table as a finished Parquet file in memory, or on this machine's disk without a name."""
 
     table: str
     rows: int
-    file: pa.NativeFile
+    file: pa.NativeFile | pa.Buffer
 
     def open(self) -> pa.NativeFile:
         """The file, to read from its begin."""
-        return opened(self.file)
+        return pa.BufferReader(self.file) if isinstance(self.file, pa.Buffer) else opened(self.file)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows in the order they were written, in the table's schema or only these columns of it."""

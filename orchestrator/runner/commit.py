@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,8 @@ from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
 from orchestrator.results.records import AnswerRow, AttemptData, Committed, DeploymentRow, LaunchRow, PointRow
-from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, table_of
+from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, conform, table_of, to_parquet
+from orchestrator.results.spool import Part
 from orchestrator.results.store import FilePart, Manifest, Store
 from orchestrator.runner.measure import Attempt, Loaded
 from orchestrator.spec.settings import EngineSettings
@@ -144,13 +146,14 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     # the deployment's row, too: a driver that dies before the launch is committed must not leave it unknown
     deployment = deployment_row(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
-    ours = [_part(store, "points", [point], keys), _part(store, "deployments", [deployment], keys)]
+    ours = [_part(store, "points", [point], keys), store.put_part(_encoded(deployment), writer="driver", **keys)]
     theirs = _rows(store, loaded, keys) if loaded else []
-    manifest = _commit(store, "point", point, keys, [*theirs, *ours])
+    metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
+    sampled = _engine_metrics_part(store, metrics, keys)
+    manifest = _commit(store, "point", point, keys, [*theirs, *sampled, *ours])
+    requests, known = loaded.requests if loaded else REQUESTS.empty_table(), metrics if sampled else metrics[:0]
     try:
-        data = with_parts(
-            store, manifest, point, deployment, loaded.requests if loaded else REQUESTS.empty_table()
-        ).data()
+        data = with_parts(store, manifest, point, deployment, requests, known).data()
         keep(store.computed, table_of([data], AttemptData))
     except Exception as error:  # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
@@ -159,18 +162,14 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
 
 
 def _rows(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
-    """The files of its clients and replicas; if samples of /metrics cannot be stored, the attempt does without."""
+    """The files of its clients."""
     parts: list[FilePart] = []
     for index, one in loaded.reports.items():
         ours = (one.requests, one.token_events) if not one.stored else ()
         parts += [*one.stored, *(store.put_part(part, writer=f"client{index:04d}", **keys) for part in ours if part)]
     for index, part in loaded.lost.items():
         parts.append(store.put_part(part, writer=f"client{index:04d}-lost", **keys))
-    try:
-        return parts + write_engine_metrics(store, loaded.samples, **keys)
-    except ResultsError as error:
-        _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
-        return parts
+    return parts
 
 
 def commit_launch(
@@ -184,17 +183,15 @@ def commit_launch(
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
     parts = [
         _part(store, "launches", [launch], keys),
-        _part(store, "deployments", [deployment_row(deployment, store.experiment)], keys),
+        store.put_part(_encoded(deployment_row(deployment, store.experiment)), writer="driver", **keys),
         _part(store, "events", [event.row() for event in events], keys),
         *([_part(store, "answers", answers, keys)] if answers else []),
     ]
     _commit(store, "launch", launch, keys, parts)
 
 
-def write_engine_metrics(
-    store: Store, samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str
-) -> list[FilePart]:
-    """Store the samples of the replicas' /metrics; writes no file if there are none.
+def engine_metrics(samples: Mapping[int, Sequence[Sample]], *, measurement_id: str, attempt_id: str) -> pa.Table:
+    """The samples of the replicas' /metrics as rows; none if no replica has any.
 
     A replica without samples beside others with some gets a row of nulls, so that no sum is taken for the whole.
     """
@@ -205,10 +202,23 @@ def write_engine_metrics(
         for replica, taken in samples.items()
         for sample in taken or [silent]
     ]
-    if not any(samples.values()):
+    return pa.Table.from_pylist(rows if any(samples.values()) else [], schema=ENGINE_METRICS)
+
+
+def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) -> list[FilePart]:
+    """The file with these rows, if there are any; an attempt does without it if it cannot be stored."""
+    try:
+        return [store.write_part("engine_metrics", rows, writer="driver", **keys)] if rows.num_rows else []
+    except ResultsError as error:
+        _log.warning("no engine metrics of attempt %s: %s", keys["attempt_id"], error)
         return []
-    table = pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
-    return [store.write_part("engine_metrics", table, writer="driver", **keys)]
+
+
+@lru_cache(64)  # as many as a sweep's launches
+def _encoded(deployment: DeploymentRow) -> Part:
+    """The file with a deployment's row, which each of its attempts stores."""
+    rows = conform("deployments", table_of([deployment], DeploymentRow))
+    return Part("deployments", 1, to_parquet("deployments", rows))
 
 
 def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, str]) -> FilePart:

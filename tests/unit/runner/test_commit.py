@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.analysis.attempts import read_attempt
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.client_host import ClientHost
@@ -15,10 +16,10 @@ from orchestrator.errors import Failure, FailureKind
 from orchestrator.load.client import LoadClient
 from orchestrator.plan.make import make_plan
 from orchestrator.results.lazy_rows import LazyRows
-from orchestrator.results.records import DeploymentRow, PointRow
-from orchestrator.results.schemas import rows_of
+from orchestrator.results.records import AttemptData, DeploymentRow, PointRow
+from orchestrator.results.schemas import rows_of, table_of
 from orchestrator.results.store import Store
-from orchestrator.runner.commit import AttemptRecord, commit_attempt, launch_row, write_engine_metrics
+from orchestrator.runner.commit import AttemptRecord, commit_attempt, engine_metrics, launch_row
 from orchestrator.runner.measure import Attempt, Loaded
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.telemetry.engine_metrics import Sample
@@ -81,18 +82,29 @@ def test_a_row_says_how_it_was_loaded() -> None:
     assert (said["duration_s"], said["warmup_s"], said["request_timeout_s"]) == (5.0, 2.0, 7.0)
 
 
-def test_a_silent_replica_beside_others_has_a_row_of_nulls(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path), "x")
-    (part,) = write_engine_metrics(
-        store, {0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS
-    )
-    assert part.rows == 3
+def test_a_silent_replica_beside_others_has_a_row_of_nulls() -> None:
+    rows = engine_metrics({0: [Sample(1, {"running": 3.0}), Sample(2, {"running": 4.0})], 1: []}, **KEYS)
+    assert rows["running"].to_pylist() == [3.0, 4.0, None]
 
 
-def test_when_no_replica_says_anything_there_is_no_part(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path), "x")
-    assert write_engine_metrics(store, {0: [], 1: []}, **KEYS) == []
-    assert write_engine_metrics(store, {}, **KEYS) == []
+def test_when_no_replica_says_anything_there_are_no_rows() -> None:
+    assert engine_metrics({0: [], 1: []}, **KEYS).num_rows == engine_metrics({}, **KEYS).num_rows == 0
+
+
+def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
+    part, store = part_of("requests", requests(request(0, 2500.0))), Store.open(str(tmp_path), "x")
+    samples = {0: [Sample(1, {"running": 3.0, "preemptions_total": 1.0}), Sample(2, {"preemptions_total": 5.0})]}
+    reports = {0: ClientReport(CALM, (), part)}
+    loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [part]), reports=reports, samples=samples)
+    record = attempt("duration: 5s")
+    found = commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
+    (manifest,) = store.manifests()
+    again = read_attempt(store, manifest)
+    assert isinstance(found, AttemptData)
+    assert again is not None
+    assert found.engine_side is not None
+    assert (found.engine_side.running_max, found.engine_side.preemptions, found.figures.requests.ok) == (3.0, 4.0, 1)
+    assert table_of([found], AttemptData).equals(table_of([again.data()], AttemptData))
 
 
 def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
