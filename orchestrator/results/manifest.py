@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any, Literal
+
+import orjson
 
 from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
@@ -71,13 +73,15 @@ class Manifest(Committed):
 
     def to_json(self) -> str:
         """As stored: ``files`` grouped by table, ids grouped under ``ids``."""
-        found = asdict(self)
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
         del found["data_bytes"]  # follows from the files
         parts: dict[str, list[dict[str, Any]]] = {}
         for part in found.pop("files"):
-            parts.setdefault(part.pop("table"), []).append(part)
+            said = {"path": part.path, "rows": part.rows, "bytes": part.bytes, "sha256": part.sha256}
+            parts.setdefault(part.table, []).append(said)
         ids = {name: found.pop(name) for name in ("deployment_id", "point_id", "launch_id")}
-        return json.dumps(found | {"ids": ids, "files": parts}, indent=1, sort_keys=True) + "\n"
+        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(found | {"ids": ids, "files": parts}, option=options).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:

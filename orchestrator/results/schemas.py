@@ -40,7 +40,10 @@ RECORDS: dict[str, type] = {
 def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
     schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
-    columns = [_column([row[field.name] for row in plain], field.type) for field in schema]
+    if plain and any(isinstance(value, np.ndarray) for value in plain[0].values()):
+        columns = [_column([row[field.name] for row in plain], field.type) for field in schema]
+    else:  # at once, which takes half the time
+        columns = pa.array(plain, pa.struct(list(schema))).flatten()
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -170,7 +173,8 @@ def conform(table: str, data: pa.Table) -> pa.Table:
     """
     schema = schema_of(table)
     try:
-        if data.schema.equals(schema) and all(one.nullable or not data[one.name].null_count for one in schema):
+        whole = (one.nullable or not column.null_count for one, column in zip(schema, data.columns, strict=True))
+        if data.schema.equals(schema) and all(whole):
             return pa.Table.from_arrays(data.columns, schema=schema)
         if unknown := set(data.column_names) - set(schema.names):
             raise ValueError(f"unknown columns {', '.join(sorted(unknown))}")

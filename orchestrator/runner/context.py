@@ -123,7 +123,8 @@ class SweepContext:
 
     def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
         """A failure if one of these nodes will be gone within ``needs_s``, or if that is infinite, ever."""
-        leaving = self.cluster.leaving()
+        if not (leaving := self.cluster.leaving()):
+            return None
         first = min((node for node in nodes if node in leaving), key=leaving.__getitem__, default=None)
         if first is None or leaving[first] >= needs_s != math.inf:
             return None
