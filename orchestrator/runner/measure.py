@@ -47,6 +47,8 @@ DYING = frozenset(
         *(ErrorClass.STREAM_ERROR, ErrorClass.TRUNCATED, ErrorClass.NO_END),
     }
 )
+# how servers refuse a field: some only notice it while they answer
+REFUSALS = frozenset({ErrorClass.HTTP_4XX, ErrorClass.HTTP_5XX, ErrorClass.STREAM_ERROR})
 # Failures of the point alone. After any other failure the launch is over: its engine is gone or does not answer.
 OF_THE_POINT = frozenset(
     {FailureKind.BAD_POINT, FailureKind.REQUESTS_REFUSED, FailureKind.CLIENT_LOST, FailureKind.CLIENT_BOUND}
@@ -221,7 +223,7 @@ class Measurer:
     keeps: bool = False
     broken: Sequence[str] = ()
     notes: Sequence[str] = ()
-    salts: bool = True  # requests may carry a cache_salt; first_answers finds out
+    unsalted: set[str] = field(default_factory=set)  # paths of APIs that refuse a cache_salt: see first_answers
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # set if its nodes will go within needs_s
 
     def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
@@ -238,8 +240,8 @@ class Measurer:
         return replace(attempt, verdict=replace(attempt.verdict, reasons=[*attempt.verdict.reasons, *self.notes]))
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
-        """Send the fixed prompts, all at once, before the first point. Stores nothing; see ``replies``, and ``ended``
-        for an engine that dies at its first requests, or an endpoint that only redirects them.
+        """Send the fixed prompts, all at once, before the first point of an API. Stores nothing; see ``replies``, and
+        ``ended`` for an engine that dies at its first requests, or an endpoint that only redirects them.
 
         None when a client was lost or the point cannot be run: the first point will fail in the same way.
         """
@@ -249,8 +251,9 @@ class Measurer:
             for salts, logprobs in itertools.product(salting, (True, False)):
                 asked = point if salts else replace(point, dialect=point.dialect.unsalted())
                 loaded = self.load_once(fixed_prompts(asked, logprobs), lead_s=0.0, store=False)
-                if loaded.ended is not None or set(loaded.requests["error_class"].to_pylist()) != {ErrorClass.HTTP_4XX}:
-                    self.salts = salts
+                classes = set(loaded.requests["error_class"].to_pylist())
+                if loaded.ended is not None or not classes or classes - REFUSALS:
+                    self.unsalted |= set() if salts else {point.dialect.path}
                     break
         except (InputError, ClientLost):
             return None

@@ -1,7 +1,7 @@
 """Finds out, before anything is measured, which models, request fields and token ids an endpoint accepts.
 
 It sends real requests for two tokens through the real client. Dialects are tried from the one that tells most to the
-plainest; when the endpoint refuses one with 400 or 422 the next is tried.
+plainest; when the endpoint refuses one with 400 or 422 (or one with a cache_salt with 5xx) the next is tried.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             said = str(row["error"])
             in_stream = row["http_status"] == 200 and row["error_class"] in ("http_4xx", "stream_error")
-            if row["http_status"] not in (400, 422) and not in_stream:  # (vLLM refuses token ids in a stream)
+            refused = row["http_status"] in (400, 422) or in_stream  # (vLLM refuses token ids in a stream)
+            if not refused and not (dialect.cache_salt and row["error_class"] == "http_5xx"):  # it may be the salt
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")
             if not any(words in said.lower() for words in ("vocab", "token id", "invalid token")):
                 break

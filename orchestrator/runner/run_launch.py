@@ -29,7 +29,7 @@ from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import AttemptRecord, commit_attempt
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.launch import Launch
-from orchestrator.runner.measure import Attempt, Loaded, Measurer
+from orchestrator.runner.measure import OF_THE_POINT, Attempt, Measurer
 from orchestrator.runner.todo import START, Todo, expected_s
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.search.base import claim_document
@@ -47,6 +47,7 @@ class LaunchRun:
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
         self._counted: Failure | None = None  # what ended it, if that was counted against a measurement
+        self._count_text: dict[str, bool] = {}  # by path of an API: whether the tokens of its replies must be counted
 
     def run(self) -> None:
         """Run it to its end. Raises InputError for an error that would stop every launch."""
@@ -117,21 +118,6 @@ class LaunchRun:
 
     def _measure_all(self, measurer: Measurer) -> Failure | None:
         """Measure point after point until nothing is left for this start or the engine is gone; why it is gone."""
-        if (found := self._todo.next()) is None:
-            return None
-        asked = self._load_point(measurer, *found)
-        first = self._first_answers(measurer, asked)
-        if first is not None and first.ended is not None:
-            return first.ended
-        if not self._launch.row.emulated and (transport := measurer.replicas.kv_transport()) is not None:
-            self._launch.heard_transport(transport)
-        # the engine reports neither usage nor token ids: keep the replies and count their tokens
-        count_text = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
-        if first is not None and not self._launch.row.emulated:  # an emulator's answers are made up
-            self._launch.answers = self._answers(first.replies, asked)
-            measurer.broken = broken(self._launch.answers)
-        if not self._launch.answers and not self._launch.row.emulated:
-            measurer.notes = (NOT_KNOWN,)
         while (found := self._todo.next()) is not None and not self._context.stop.is_set():
             if self._todo.start != self._start:
                 return None  # the next measurement belongs to another start
@@ -146,7 +132,9 @@ class LaunchRun:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             (point, measurement), began_s = found, self._context.clock.now_s()
-            load = replace(self._load_point(measurer, point, measurement), count_text=count_text)
+            if (ended := self._first_answers(measurer, self._load_point(measurer, point, measurement))) is not None:
+                return ended
+            load = self._load_point(measurer, point, measurement)
             attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
@@ -161,12 +149,25 @@ class LaunchRun:
                 return attempt.failure
         return None
 
-    def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Loaded | None:
-        """The answers to the fixed prompts, asked once more with other clients if one was lost."""
-        for _ in range(2):
-            if (first := measurer.first_answers(asked)) is not None:
-                return first
+    def _first_answers(self, measurer: Measurer, asked: LoadPoint) -> Failure | None:
+        """Ask the fixed prompts before an API's first point, once more with other clients if one was lost. Why the
+        launch is over, if it is. The answers that count are those through the first API."""
+        path, is_first, emulated = asked.dialect.path, not self._count_text, self._launch.row.emulated
+        if path in self._count_text:
+            return None
+        if (first := measurer.first_answers(asked)) is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
+            first = measurer.first_answers(asked)
+        # the API reports neither usage nor token ids: keep its replies and count their tokens
+        self._count_text[path] = first is not None and "chunks" in first.requests["token_count_source"].to_pylist()
+        if first is not None and first.ended is not None and (is_first or first.ended.kind not in OF_THE_POINT):
+            return first.ended
+        if is_first and not emulated and (transport := measurer.replicas.kv_transport()) is not None:
+            self._launch.heard_transport(transport)
+        if is_first and not emulated:  # an emulator's answers are made up
+            self._launch.answers = self._answers(first.replies, asked) if first is not None else []
+            measurer.broken = broken(self._launch.answers)
+            measurer.notes = () if self._launch.answers else (NOT_KNOWN,)
         return None
 
     def _answers(self, replies: Sequence[Reply], asked: LoadPoint) -> list[AnswerRow]:
@@ -192,7 +193,8 @@ class LaunchRun:
         dialect = self._launch.dialect(point.workload.api)
         return LoadPoint(
             targets=replicas.targets,
-            dialect=dialect.salted(attempt_id) if measurer.salts else dialect.unsalted(),
+            dialect=dialect.unsalted() if dialect.path in measurer.unsalted else dialect.salted(attempt_id),
+            count_text=self._count_text.get(dialect.path, False),
             **point.load_rules(),
             seed=measurement.tried(self._todo.tries(measurement.measurement_id)).seed,
             tokenizer=settings.tokenizer or settings.model,  # each client looks it up on its own node

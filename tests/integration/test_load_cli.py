@@ -534,13 +534,13 @@ def test_an_endpoint_that_knows_only_plain_fields_is_asked_plainly() -> None:
     assert json.loads(last["generation_config"])["min_new_tokens"] == 4
 
 
-@pytest.mark.parametrize("refuses", [False, True])  # as vLLM's first engine did
-def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(refuses: bool) -> None:
+@pytest.mark.parametrize("refuses", ["", "400 No", "500 Unexpected"])  # as vLLM's first engine did, and a crash over it
+def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_takes_one(refuses: str) -> None:
     models = b'{"data":[{"id":"m1","object":"model","owned_by":"vllm"}]}'
 
     async def behave(request: Request, reader: Reader, writer: Writer) -> None:
         if request.body and refuses and "cache_salt" in request.json:
-            writer.write(b"HTTP/1.1 400 No\r\nContent-Length: 2\r\n\r\nno")
+            writer.write(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\nno" % refuses.encode())
         elif request.body:
             await answer_openai(request, reader, writer)
         else:
@@ -551,7 +551,7 @@ def test_each_level_has_a_cache_salt_of_its_own_where_the_server_says_that_it_ta
         first, again, second, last = [one.json.get("cache_salt") for one in server.requests[-4:]]
     assert done.returncode == 0, done.stderr
     assert first == again and second == last
-    assert (first is None) == (second is None) == refuses
+    assert (first is None) == (second is None) == bool(refuses)
     assert refuses or first != second
     assert [one["cache_state"] for one in json.loads(done.stdout)] == ["unknown" if refuses else "salted"] * 2
 

@@ -118,7 +118,7 @@ class World:
 
     Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop. ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
-    refused, redirected, broken, dying (it answers with errors, and ends 3 s later).
+    refused, redirected, broken, uncounted, dying (it answers with errors, and ends 3 s later).
     """
 
     clock: VirtualClock
@@ -379,6 +379,7 @@ class FakeRun:
         errors = {"refused": "http_4xx", "broken": "http_5xx", "dying": "http_5xx", "redirected": "garbage"}
         broken = errors.get(str(self.outcome))
         keys |= {"http_status": 307, "error": "it is at /there"} if self.outcome == "redirected" else {}
+        keys |= {"token_count_source": "chunks"} if self.outcome == "uncounted" else {}
         table = requests(failed_request(index, due_ms, broken, **keys) if broken else request(index, due_ms, **keys))
         now_ns = 1e9 * (self.world.clock.now_s() - self._start_s)
         return table.filter(pc.less(table["done_ns"], now_ns)) if self.only_ended else table

@@ -232,6 +232,7 @@ def test_who_refuses_log_probabilities_is_asked_without() -> None:
         ([None], [(True, True)], True),
         (["refused", None], [(True, True), (True, False)], True),
         (["refused", "refused", None], [(True, True), (True, False), (False, True)], False),
+        (["broken", "broken", None], [(True, True), (True, False), (False, True)], False),
         (["refused"] * 4, [(True, True), (True, False), (False, True), (False, False)], True),
     ],
 )
@@ -242,7 +243,7 @@ def test_who_refuses_a_cache_salt_is_asked_without(
     with_salt = Dialect("openai_chat", "/", cache_salt=True).salted("mine")
     assert (made := measurer(world)).first_answers(replace(load_point(), dialect=with_salt)) is not None
     assert [("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts] == asked
-    assert made.salts == salts, "where all is refused, it is not the salt"
+    assert made.unsalted == (set() if salts else {"/"}), "where all is refused, it is not the salt"
 
 
 def test_who_watches_hears_every_phase_and_the_death() -> None:

@@ -15,6 +15,7 @@ from orchestrator.analysis.slo import parse_slo
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, ClientLost, Footprint, Growth, HostLost
 from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
+from orchestrator.plan.make import make_plan
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.records import AnswerRow, LaunchRow, PointRow
 from orchestrator.results.schemas import rows_of
@@ -24,7 +25,9 @@ from orchestrator.runner import sweep as sweep_module
 from orchestrator.runner.admission import choose
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
 from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.experiment import parse_experiment
 from tests.unit.runner.simulation import (
+    EXPERIMENT,
     FakeAgent,
     Placed,
     World,
@@ -484,6 +487,29 @@ def test_an_endpoint_gets_a_salt_where_it_says_that_an_engine_with_one_owns_its_
     assert [row.cache_state for row in points(store)] == [state] * 2
     salts = [load.dialect.extra_body.get("cache_salt") for load in world.loads]
     assert salts == [load.attempt_id if state == "salted" else None for load in world.loads]
+
+
+@pytest.mark.parametrize(
+    ("says", "salted", "counted"),
+    [
+        ([None, "refused", "refused", None], [True, False], [False, False]),
+        ([None, "redirected"], [True, True], [False, False]),
+        ([None, "uncounted"], [True, True], [False, True]),
+    ],
+)
+def test_every_api_of_a_server_says_for_itself_what_it_takes(
+    says: list[Any], salted: list[bool], counted: list[bool], store: Store
+) -> None:
+    chat = ", {name: chat, api: chat, input_tokens: 4, output_tokens: 2}]"
+    text = EXPERIMENT.format(cases="{}", levels="1, 2").replace("output_tokens: 2}]", "output_tokens: 2}" + chat)
+    world, prompts = world_of(fails={"first": [*says]}), len(says)
+    sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
+    asked = {load.dialect.path: load for load in world.loads}
+    assert [path.split("/")[-2] for path in asked] == ["v1", "chat"]
+    assert ["cache_salt" in load.dialect.extra_body for load in asked.values()] == salted
+    assert [load.count_text for load in asked.values()] == counted
+    assert (len(world.loads), len(world.firsts)) == (4, prompts)
+    assert {row.validity for row in points(store)} == {"valid"}
 
 
 def test_an_endpoint_that_redirects_every_request_is_not_loaded_at_all(
