@@ -29,10 +29,14 @@ from orchestrator.analysis.capacity import (
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
-from orchestrator.analysis.metrics import BROKEN
+from orchestrator.analysis.metrics import BROKEN, BUFFERED
 from orchestrator.analysis.slo import format_slo
 from orchestrator.spec.load import Per, Slo, load_text
 
+MENDS = {  # what to do about verdicts that neither another load nor a repeat changes
+    BROKEN: "change {}: no load makes output of such answers (docs/metrics.md#broken_output)",
+    BUFFERED: "take away what gathers the events of {}: whatever the load, they do not show its TPOT and ITL",
+}
 Doubt = tuple[str, str | None]  # why the answer is not certain, and which measurement would settle it
 
 
@@ -121,7 +125,8 @@ def _comparison(
     contenders = [contender(*some, slo, per, claimed.get(name)) for name, some in of_each.items()]
     found = [one.candidate for one in contenders if one.candidate]
     ranking = sorted(found, key=lambda one: (-one.rank, one.point.deployment.label))
-    unsettled = tuple(_unsettled(contenders, may_start))
+    spoilt = {} if ranking else _spoilt(points)
+    unsettled = tuple(_unsettled([one for one in contenders if one.label not in spoilt], may_start))
     certain, why, decide = _certainty(unsettled, ranking) if ranking else _nothing(unsettled, contenders, points, slo)
     kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}
     return Comparison(
@@ -243,7 +248,7 @@ def _nothing(
         verdicts = Counter(point.validity if point.repeats[0].ok else "failed" for point in points)
         said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         why = f"no point has a valid measurement: {said}"
-    return False, why, (*decide, *_lower(points), *_mend(points))
+    return False, why, (*decide, *_lower(points), *_mend(_spoilt(points)))
 
 
 def _label(candidate: Candidate) -> str:
@@ -261,17 +266,23 @@ def _are(names: Sequence[str]) -> str:
 
 def _lower(points: Sequence[Point]) -> tuple[str, ...]:
     """What to measure where nothing holds: below the lowest level that failed, where there is anything below."""
-    judged = [point for point in points if point.tests and not holds(point) and point.validity != BROKEN]
+    judged = [point for point in points if point.tests and not holds(point) and point.validity not in MENDS]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
         return ()
     return (f"measure below {load_text(lowest.head.control, lowest.head.level)}",)
 
 
-def _mend(points: Sequence[Point]) -> tuple[str, ...]:
-    """What to do about deployments whose answers are no output, at whatever load."""
-    labels = dict.fromkeys(point.deployment.label for point in points)
-    output = {point.deployment.label for point in points if point.validity != BROKEN}
-    if not (noise := [one for one in labels if one not in output]):
-        return ()
-    return (f"change {_names(noise)}: no load makes output of such answers (docs/metrics.md#broken_output)",)
+def _spoilt(points: Sequence[Point]) -> dict[str, str]:
+    """Deployments all of whose points have the same verdict that no other load or repeat mends, with that verdict."""
+    found: dict[str, set[str]] = {}
+    for point in points:
+        found.setdefault(point.deployment.label, set()).add(point.validity)
+    return {label: of for label, (of, *others) in found.items() if of in MENDS and not others}
+
+
+def _mend(spoilt: Mapping[str, str]) -> Iterator[str]:
+    """What to do about them."""
+    for verdict, text in MENDS.items():
+        if labels := [label for label, one in spoilt.items() if one == verdict]:
+            yield text.format(_names(labels))

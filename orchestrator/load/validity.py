@@ -291,7 +291,6 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "hidden_share": rows.share("hidden_tokens", "hidden_tokens_of"),
         "cached_share": rows.share("cached_tokens", "cached_tokens_of"),
         "e2e_p95_s": _quantile(rows.stay_s, 0.95),
-        "in_flight_mean": float(rows.stay_s.values().sum() * per_s),
     }
 
 

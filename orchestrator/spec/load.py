@@ -27,7 +27,7 @@ from orchestrator.spec.settings import Name, Strict, as_tuple
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
 MOST_SECONDS = 1e9  # 30 years: nanoseconds of more do not fit into int64
-MOST_REQUESTS = 5_000_000  # of one point: their due times and their rows are held in memory
+MOST_REQUESTS = 5_000_000  # of one point: clients hold when each is due, answers hold what became of each
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
 PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before

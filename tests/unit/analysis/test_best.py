@@ -600,6 +600,17 @@ def test_what_answers_with_noise_is_not_helped_by_another_load(sweep: Sweep) -> 
     assert sweep.best()["decide"] == ["measure below 2 req/s"]
 
 
+def test_what_comes_in_bursts_is_not_helped_by_another_load(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    for level in (5, 10):
+        sweep.level("d0", level, 0.0, validity="stream_buffered")
+    mend = "take away what gathers the events of label-d0: whatever the load, they do not show its TPOT and ITL"
+    assert sweep.best()["why"] == "no point has a valid measurement: 2 stream_buffered"
+    assert sweep.best()["decide"] == [mend]
+    sweep.level("d0", 2, good=0.5)
+    assert sweep.best()["decide"] == ["measure below 2 req/s"]
+
+
 def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> None:
     sweep.deployment("d0")
     for level, good in ((5, 1.0), (10, 0.95), (20, 0.85)):
