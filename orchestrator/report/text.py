@@ -43,7 +43,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
         for row in ([Cell(column.title, "bold") for column in columns], *rows)
     ]
     width = width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH)
-    for shown, gap in ((cells, "  "), (cells, " "), (_stacked(columns, cells), " ")):
+    narrower = ((_stacked(columns, cells, first), " ") for first in range(len(columns), -1, -1))
+    for shown, gap in ((cells, "  "), *narrower):
         texts = [[cell.text for cell in column] for column in zip(*shown, strict=True)]
         natural = [max(len(line) for text in column for line in text.split("\n")) for column in texts]
         words = [max((len(word) for text in column for word in text.split()), default=0) for column in texts]
@@ -59,12 +60,12 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width
         yield from _lines(row, columns, widths, gap)
 
 
-def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
-    """The same rows, with one word per line in the columns that do not fold."""
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], first: int) -> list[list[Cell]]:
+    """The same rows, with one word per line in the columns from the ``first`` on that do not fold."""
     return [
         [
-            one if column.fold else Cell(one.text.replace(" ", "\n"), one.style)
-            for column, one in zip(columns, row, strict=True)
+            one if column.fold or at < first else Cell(one.text.replace(" ", "\n"), one.style)
+            for at, (column, one) in enumerate(zip(columns, row, strict=True))
         ]
         for row in rows
     ]

@@ -20,6 +20,12 @@ def test_no_line_of_a_table_is_longer_than_the_terminal_is_wide(width: int) -> N
     assert lines[0].startswith(" deploym") or lines[0].strip() == "tokens/s      TTFT ms"
 
 
+def test_on_a_narrow_terminal_only_as_many_columns_as_needed_are_stacked_from_the_right() -> None:
+    wide, narrow = ("\n".join(map(click.unstyle, table(COLUMNS, [ROW], width))) for width in (44, 40))
+    assert "20 req/s" in wide and "26.1 (n=78)" in wide
+    assert "20 req/s" in narrow and "26.1 (n=78)" not in narrow
+
+
 def test_where_no_column_fits_every_cell_has_a_line() -> None:
     lines = list(table([Column("load"), Column("tokens/s\n95 %")], [["a", "1\n2"], ["b", "3"]], 12))
     assert lines == ["", " load: a", " tokens/s 95 %: 1, 2", "", " load: b", " tokens/s 95 %: 3"]
