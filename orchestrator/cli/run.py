@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,6 +114,8 @@ def run(
         store.patience.tell = live.say
         store.check_writable()
         live.say(Estimate(plan).summary())
+        if any(one.status == "impossible" for one in plan.deployments):
+            live.say(f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}")
         live(Phase("sweep", "see that no other run is active", f"{store.uri}/{plan.name}"))
         with ActiveRun(Runs(store.uri, plan.name), stop, live) as active:
             active(Phase("sweep", "join the cluster", address or "that runs, or a new one here"))

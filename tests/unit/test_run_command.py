@@ -39,10 +39,12 @@ def test_an_answer_that_cannot_be_given_costs_a_sweep_nothing(tmp_path: Path, mo
     monkeypatch.setattr("orchestrator.cluster.open_cluster", lambda *_: SimpleNamespace(note="", close=lambda: None))
     monkeypatch.setattr("orchestrator.runner.sweep.Sweep", lambda _: SimpleNamespace(run=lambda: report))
     monkeypatch.setattr("orchestrator.report.best.answer_text", broken)
-    (tmp_path / "x.yaml").write_text(FILE)
+    one = "{engine: emulator, max_num_seqs: 8}"
+    (tmp_path / "x.yaml").write_text(FILE.replace(one, f"[{one}, {{engine: emulator, extra_args: {{--no: true}}}}]"))
     argv = ["run", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results")]
     done = CliRunner().invoke(cli, argv, standalone_mode=False, catch_exceptions=False)
     assert done.return_value == 0
+    assert "1 impossible" in done.stderr and f"why they are impossible: orchestrator plan {tmp_path}" in done.stderr
     assert "no answer yet: damaged rows" in done.stderr
     assert "1 measured" in done.stderr
 
