@@ -25,6 +25,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
     from orchestrator.report.documents import json_text
     from orchestrator.report.runs import run_documents, run_text
+    from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
 
     found = []
@@ -37,6 +38,6 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         return
     for name, records in found:
         for record, age_s in records:
-            click.echo(run_text(name, record, age_s))
+            echo(run_text(name, record, age_s))
     if idle := [name for name, records in found if not records]:  # each `load --results` is one
-        click.echo(f"no run on record: {', '.join(idle[:3])}{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}")
+        echo(f"no run on record: {', '.join(idle[:3])}{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}")
