@@ -224,7 +224,10 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
     if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
-    told = [one for one in others if one.throughput.starts > 1]
+    if more := [_label(one) for one in others if one.throughput.estimate > first.throughput.estimate]:
+        doubt = f"more is claimed of {_names(more)}, but the probes of {_label(first)} expect it to hold more"
+        yield doubt, f"search {_names([_label(first), *more])} on, with a smaller precision"
+    told = [one for one in others if one.throughput.starts > 1 and one.throughput.estimate <= first.throughput.estimate]
     near = [] if single else [one for one in told if not exceeds(first.throughput, one.throughput)]
     if near:
         labels = [_label(one) for one in near]

@@ -691,6 +691,17 @@ def test_searches_are_ranked_by_what_is_expected_within_their_bounds_and_not_far
     ]  # fmt: skip
 
 
+def test_a_winner_of_which_less_is_claimed_than_of_another_says_why_it_is_first(sweep: Sweep) -> None:
+    for name, top, high, good in (("d0", 20.5, 21, 0.1), ("d1", 20, 22, 0.8)):
+        sweep.deployment(name)
+        for level, share in (*[(top, 1.0)] * 6, (high, good)):
+            sweep.level(name, level, share, repeat=sweep.count)
+    answer = searched(sweep)
+    assert [one["level"] for one in answer["ranking"]] == [20, 20.5]
+    assert "more is claimed of label-d0, but the probes of label-d1 expect it to hold more" in answer["why"]
+    assert "search label-d1, label-d0 on, with a smaller precision" in answer["decide"]
+
+
 def test_a_search_is_answered_at_its_own_precision_which_says_too_what_it_leads_with(sweep: Sweep) -> None:
     """What was shown once leads while the search is not over, and then what is claimed."""
     for name, levels in (
