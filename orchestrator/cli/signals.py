@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 INTERRUPTED = 130  # exit status
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
+TOGETHER_S = 0.5  # signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -38,13 +40,16 @@ def stops(stop: threading.Event) -> Iterator[None]:
 
 def _act(told: int, stop: threading.Event) -> None:
     """Reads the number of each signal as it comes, until the pipe is closed."""
-    asked = False
+    asked_s: float | None = None
     while number := os.read(told, 1):
         if number[0] not in STOPPING:
             continue
-        if asked:
+        now_s = time.monotonic()
+        if asked_s is not None and now_s - asked_s < TOGETHER_S:
+            continue
+        if asked_s is not None:
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
             os._exit(INTERRUPTED)
-        asked = True
+        asked_s = now_s
         stop.set()

@@ -14,7 +14,9 @@ from orchestrator.cli.signals import stops
 
 PROGRAM = """
 import signal, sys, threading, time
+from orchestrator.cli import signals
 from orchestrator.cli.signals import stops
+signals.TOGETHER_S = float(sys.argv[2])
 stop, before = threading.Event(), signal.getsignal(signal.SIGTERM)
 with stops(stop):
     print("on", flush=True)
@@ -29,7 +31,7 @@ print("ended by itself", flush=True)
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_is_a_request_and_the_second_is_the_end(first: int, second: int) -> None:
-    command = [sys.executable, "-c", PROGRAM, "30"]
+    command = [sys.executable, "-c", PROGRAM, "30", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
@@ -41,7 +43,7 @@ def test_the_first_is_a_request_and_the_second_is_the_end(first: int, second: in
 
 
 def test_after_one_everything_ends_in_order() -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, "0"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, "0", "0"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         os.kill(process.pid, signal.SIGTERM)
@@ -49,9 +51,23 @@ def test_after_one_everything_ends_in_order() -> None:
         assert process.wait(10) == 0
 
 
+def test_two_that_come_together_are_one() -> None:
+    """As ``timeout`` sends them: once to the program and once to its process group."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, "2", "60"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.stdout.readline() == "asked\n"
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.stdout.read() == "ended by itself\n"
+        assert process.wait(10) == 0
+
+
 IN_A_CALL = """
 import ctypes, os, threading
+from orchestrator.cli import signals
 from orchestrator.cli.signals import stops
+signals.TOGETHER_S = 0
 stop, mutex, libc = threading.Event(), ctypes.create_string_buffer(64), ctypes.CDLL(None)
 def say():
     stop.wait()
