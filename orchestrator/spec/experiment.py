@@ -306,6 +306,9 @@ def _check_secrets(value: Any, place: Place, problems: Problems) -> None:
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _check_secrets(inner, (*place, key), problems)
+            name, given, text = str(key).partition("=")
+            if given:  # "--api-key=x": true
+                _check_secrets(text, (*place, name), problems)
     elif isinstance(value, str):
         name = next((part for part in reversed(place) if isinstance(part, str)), "")
         named = is_secret(name) and not {*place[:-1]}.isdisjoint(HOLDERS) and not value.isdigit()

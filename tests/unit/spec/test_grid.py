@@ -168,6 +168,7 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"derive": {"x": "y", "y": "1"}}, "unknown field 'y'"),
         ({"env": {"HF_TOKEN": "abc"}}, "'HF_TOKEN' looks like a secret"),
         ({"extra_args": {"--api-key": "abc"}}, "'--api-key' looks like a secret"),
+        ({"extra_args": {"--hf-token=abc": True}}, "'--hf-token' looks like a secret"),
         ({"extra_args": {"--header": ["Authorization: Bearer abcdefgh12345"]}}, "'--header' looks like a secret"),
         ({"env": {"MY_SETTING": "hf_" + "a1B2" * 8}}, "'MY_SETTING' looks like a secret"),
         ({"hf_overrides": {"a": [{"b": "sk-" + "a1B2" * 8}]}}, "'b' looks like a secret"),
