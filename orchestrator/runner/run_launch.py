@@ -131,10 +131,10 @@ class LaunchRun:
                 return failure  # begin no point on a draining node
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
-            (point, measurement), began_s = found, self._context.clock.now_s()
+            point, measurement = found
             if (ended := self._first_answers(measurer, self._load_point(measurer, point, measurement))) is not None:
                 return ended
-            load = self._load_point(measurer, point, measurement)
+            load, began_s = self._load_point(measurer, point, measurement), self._context.clock.now_s()
             attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
