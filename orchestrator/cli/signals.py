@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 INTERRUPTED = 130  # exit status
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
-TOGETHER_S = 0.5  # signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
+TOGETHER_S = 0.2  # signals that come so soon are one: `timeout` sends it twice, and so do a terminal and a wrapper
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
