@@ -58,7 +58,7 @@ class Case:
     prediction: Prediction
     draft: ModelFacts | None
     copies: int  # of the model in a replica, experts and all
-    fraction: float  # share of the memory that the engine takes
+    fraction: float | None  # share of the memory that the engine takes; None: not known
 
 
 Found = Iterator[tuple[Status, str]]  # a status and the reason in one sentence
@@ -94,8 +94,7 @@ def case_of(
     rules, device = ENGINES[settings.engine].rules, of_hardware(hardware)
     copies = settings.data_parallel_size if rules.whole_replicas and not settings.enable_expert_parallel else 1
     settings = settings.model_copy(update={"data_parallel_size": 1}) if copies > 1 else settings
-    fraction = fraction_of(settings, facts, hardware, rules, role)
-    seen: dict[str, Any] = {"gpu_memory_utilization": fraction}
+    seen: dict[str, Any] = {"gpu_memory_utilization": fraction_of(settings, facts, hardware, rules, role)}
     if rules.other_positions and any(rules.other_positions in text for text in command.extra_arguments(settings)):
         facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
@@ -104,7 +103,7 @@ def case_of(
     if rules.moved(settings):
         prediction = replace(prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None)
         prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
-    return Case(settings, facts, hardware, device, rules, prediction, draft, copies, fraction or 1.0)
+    return Case(settings, facts, hardware, device, rules, prediction, draft, copies, seen["gpu_memory_utilization"])
 
 
 def fraction_of(
@@ -340,9 +339,8 @@ def _memory(case: Case) -> Found:
         yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
-    fraction = case.fraction
-    if case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory:
-        fraction = 1.0  # vLLM's gpu_worker.py ignores gpu_memory_utilization then
+    fixed = case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory
+    fraction = 1.0 if fixed else case.fraction or 1.0  # vLLM's gpu_worker.py ignores gpu_memory_utilization then
     budget = memory if case.rules.of_free_memory else memory * fraction
     if weights > budget:
         # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.

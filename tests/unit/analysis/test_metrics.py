@@ -332,17 +332,12 @@ def test_windows_side_by_side_add_up_to_the_whole(
     )
 
 
-def test_importing_the_metrics_is_quick_and_brings_neither_pandas_nor_scipy() -> None:
+def test_importing_the_metrics_brings_neither_pandas_nor_scipy() -> None:
     code = (
-        "import sys, time, numpy, pyarrow, pyarrow.compute; began = time.perf_counter();"
-        "import orchestrator.analysis.metrics; took = time.perf_counter() - began;"
-        "assert not {'pandas', 'scipy', 'pydantic', 'ray'} & set(sys.modules), sorted(sys.modules); print(took)"
+        "import sys, orchestrator.analysis.metrics;"
+        "assert not {'pandas', 'scipy', 'pydantic', 'ray'} & set(sys.modules), sorted(sys.modules)"
     )
-    took = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    )
-    assert took < 0.3
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_sweep_that_searches_nothing_starts_without_scipy() -> None:
