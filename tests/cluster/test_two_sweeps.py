@@ -38,7 +38,7 @@ model: {{{{id: {MODEL}}}}}
 isolation: {{isolation}}
 deployments: {{{{engine: emulator}}}}
 workloads: [{{{{name: w, input_tokens: 16, output_tokens: 4}}}}]
-load: {{{{levels: {{{{request_rate: [5]}}}}, duration: 3s, warmup: 0s}}}}
+load: {{{{levels: {{{{request_rate: [5]}}}}, duration: {{lasts}}, warmup: 0s}}}}
 """
 NOBODY = 65534
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
@@ -53,8 +53,11 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def driver(folder: Path, name: str, isolation: str, *more: str, uid: int | None = None) -> subprocess.Popen[bytes]:
-    experiment = write_experiment(folder, SWEEP.format(name=name, isolation=isolation), f"{name}.yaml")
+def driver(
+    folder: Path, name: str, isolation: str, *more: str, uid: int | None = None, lasts: str = "3s"
+) -> subprocess.Popen[bytes]:
+    text = SWEEP.format(name=name, isolation=isolation, lasts=lasts)
+    experiment = write_experiment(folder, text, f"{name}.yaml")
     # Python may lie in a folder that is its installer's alone: the other user may read there, and do nothing else
     as_user = () if uid is None else (*AS_NOBODY, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
     command = [
@@ -141,7 +144,7 @@ def test_two_drivers_that_share_a_host_share_no_core(two_nodes: RayOnThisMachine
 def test_a_second_user_waits_for_the_first_and_can_neither_read_nor_end_his_engine(folder: Path) -> None:
     leases = Path(os.environ["ORCHESTRATOR_LEASES"])
     leases.chmod(0o1777)  # as /tmp is
-    first = driver(folder, "a", "exclusive_node", "--address", "local")
+    first = driver(folder, "a", "exclusive_node", "--address", "local", lasts="25s")  # the other has come by then
     (launch,) = wait_for(engines, 180.0, "an engine of the first driver runs")
     engine, _ = next(tagged({LAUNCH: launch}))
     for tried in (f"kill {engine.pid}", f"ls {engine.cwd()}", f"rm {next(leases.glob(f'{PREFIX}*'))}"):
