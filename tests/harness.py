@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -67,18 +68,26 @@ def manifests(results: Path, kind: str = "point") -> list[dict[str, Any]]:
     return [one for one in found if one["kind"] == kind]
 
 
+GIVEN_PORTS: set[int] = set()
+
+
 def free_port(row: int = 1) -> int:
-    """The first of so many ports in a row on which nobody listens."""
-    with ExitStack() as held:
-        port = 0
-        for at in range(row):
-            one = held.enter_context(socket.socket())
+    """The first of so many ports in a row on which nobody listens: none is given twice.
+
+    Below what Ray gives to workers (10002 and up), a sweep to engines (21000) and Linux to connections (32768): who
+    asks for a port listens there seconds later only.
+    """
+    while True:
+        ports = range(port := random.randrange(3_000, 10_000 - row), port + row)
+        with ExitStack() as held:
             try:
-                one.bind(("127.0.0.1", port + at))
-            except (OSError, OverflowError):
-                return free_port(row)
-            port = port or one.getsockname()[1]
-        return port
+                for at in ports:
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", at))
+            except OSError:
+                continue
+        if GIVEN_PORTS.isdisjoint(ports):
+            GIVEN_PORTS.update(ports)
+            return port
 
 
 def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:

@@ -23,6 +23,7 @@ from orchestrator.results import packed
 from orchestrator.results.blobs import Retry
 from orchestrator.results.root import open_results
 from orchestrator.results.store import FilePart, Manifest, Store
+from tests.harness import free_port
 from tests.unit.results.builders import commit_measurement, request
 
 BUCKET = "sweeps"
@@ -62,9 +63,7 @@ def s3(processes: ExitStack) -> int:
 
     import boto3
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     start(processes, str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port))
     deadline = time.monotonic() + 30
     while True:

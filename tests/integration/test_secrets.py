@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.harness import MODEL, ROOT, orchestrator, wait_for, write_experiment
+from tests.harness import MODEL, ROOT, free_port, orchestrator, wait_for, write_experiment
 
 ECHOING = ROOT / "tests" / "integration" / "echoing.py"
 SECRETS = {
@@ -41,9 +41,7 @@ isolation: shared
 @contextlib.contextmanager
 def echoing() -> Iterator[int]:
     """The port of an endpoint that repeats what it was told."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    port = free_port()
     server = subprocess.Popen([sys.executable, str(ECHOING), str(port)], stdout=subprocess.DEVNULL)
 
     def listens() -> bool:
