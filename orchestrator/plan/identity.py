@@ -84,8 +84,6 @@ class Paths:
         if settings.speculative is not None and settings.speculative.model is not None:
             draft = self.model(settings.speculative.model)
             changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
-        if settings.lora_modules is not None:
-            changed["lora_modules"] = {name: self.model(place) for name, place in settings.lora_modules.items()}
         return settings.model_copy(update=changed)
 
     def command(self, text: str) -> str:
@@ -149,8 +147,6 @@ def _what(written: EngineSettings, resolved: EngineSettings, hardware: Hardware,
     if resolved.speculative is not None and resolved.speculative.model is not None:
         draft = contents.model(resolved.speculative.model)
         settings["speculative"] |= {"model": draft} if draft is not None else {}
-    for name, place in (resolved.lora_modules or {}).items():
-        settings["lora_modules"][name] = contents.model(place) or settings["lora_modules"][name]
     version = written.engine_version
     if version is None and resolved.executable:
         version = contents.version(resolved.executable, written.engine)

@@ -34,7 +34,6 @@ NO_TERM = {
     "speculative": "speculative decoding",
     "kv_transfer_config": "transfer of KV caches between engines",
     "cpu_offload_gb": "weights offloaded to the host",
-    "lora_modules": "adapters",
 }
 LADDER = tuple(2.0**step for step in range(-6, 1))  # of all it can do: levels of a search, which names none before
 TO_BAND = 1.645 / 0.674  # the 90 % range of a normal distribution over the median of its deviations

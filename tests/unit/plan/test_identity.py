@@ -237,24 +237,20 @@ def test_a_program_that_is_built_anew_is_another_deployment(
     assert (ids(planned(tmp_path / "x.yaml", deployments=deployments))[0] != before) is is_other
 
 
-def test_draft_models_and_adapters_are_known_by_their_content_too(tmp_path: Path) -> None:
-    for name in ("draft", "adapter"):
-        model_folder(tmp_path / name)
+def test_draft_models_are_known_by_their_content_too(tmp_path: Path) -> None:
+    model_folder(tmp_path / "draft")
     shutil.copytree(tmp_path / "draft", tmp_path / "copy")
 
     def planned_with(draft: str) -> list[str]:
         speculative = {"method": "draft_model", "num_speculative_tokens": 2, "model": draft}
-        lora = {"enable_lora": True, "lora_modules": {"a": "./adapter"}}
-        deployments = {"engine": "vllm", "speculative": speculative, **lora}
+        deployments = {"engine": "vllm", "speculative": speculative}
         return [one.id for one in planned(tmp_path / "x.yaml", deployments=deployments).deployments]
 
     first = planned_with("./draft")
     assert planned_with("./copy") == first
     assert planned_with("org/draft") != first
-    for name in ("draft", "adapter"):
-        before = planned_with("./draft")
-        (tmp_path / name / "config.json").write_text("{}")
-        assert planned_with("./draft") != before
+    (tmp_path / "draft" / "config.json").write_text("{}")
+    assert planned_with("./draft") != first
 
 
 def test_comments_order_and_spelling_of_the_file_change_no_id() -> None:

@@ -46,13 +46,12 @@ def test_a_folder_beside_the_file_is_a_model(tmp_path: Path) -> None:
     assert resolved(tmp_path).model == str(tmp_path / "org" / "model")
 
 
-def test_profiles_drafts_and_adapters_may_be_files(tmp_path: Path) -> None:
+def test_profiles_and_drafts_may_be_files(tmp_path: Path) -> None:
     draft = {"method": "draft_model", "num_speculative_tokens": 2, "model": "./draft"}
-    one = resolved(tmp_path, profile="fast.yaml", speculative=draft, lora_modules={"a": "./lora", "b": "org/lora"})
+    one = resolved(tmp_path, profile="fast.yaml", speculative=draft)
     assert one.profile == str(tmp_path / "fast.yaml")
     assert one.speculative is not None
     assert one.speculative.model == str(tmp_path / "draft")
-    assert one.lora_modules == {"a": str(tmp_path / "lora"), "b": "org/lora"}
 
 
 def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
