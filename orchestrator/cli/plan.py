@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +9,6 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
 from orchestrator.plan.cost import Estimate
@@ -23,9 +18,6 @@ from orchestrator.spec.load import hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
 MOST_ROWS = 200
-WIDTH = 140  # where no terminal says how wide it is
-FIGURES = ("points", "weights", "KV tokens", "at once", "time")
-NARROW, FEW_FIGURES = 80, ("points", "time")  # on terminals with fewer columns
 MOST_LABELS = 8  # named with a reason; the others are counted
 STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
 
@@ -98,12 +90,10 @@ def plan(
         for text in as_json(estimate):
             click.echo(text, nl=False)
     else:
-        if predict:
-            from orchestrator.report.predictions import predictions_text
-            from orchestrator.report.text import echo
+        from orchestrator.report.predictions import predictions_text
+        from orchestrator.report.text import echo
 
-            echo("\n".join(predictions_text(made)))
-        show(estimate, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
+        echo("\n".join([*(predictions_text(made) if predict else ()), *plan_text(estimate)]))
 
 
 def _known_starts(uri: str, made: Plan) -> dict[str, float]:
@@ -131,29 +121,22 @@ def as_json(estimate: Estimate) -> Iterator[bytes]:
     yield b"\n  ]," + orjson.dumps(sums, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).removeprefix(b"{")
 
 
-def show(estimate: Estimate, console: Console) -> None:
+def plan_text(estimate: Estimate) -> Iterator[str]:
     """The table, the sums below it, and what is worth knowing."""
-    made = estimate.plan
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    shown = FIGURES if console.width >= NARROW else FEW_FIGURES
-    for name in ("deployment", "status", "footprint", *shown):
-        table.add_column(
-            name, justify="right" if name in FIGURES else "left", overflow="fold", no_wrap=name != "deployment"
-        )
+    from orchestrator.report.text import Cell, Column, table
+
+    made, rows = estimate.plan, []
     for one in made.deployments[:MOST_ROWS]:
-        status = f"[{STYLES[one.status]}]{one.status}[/]"
         points = str(len(made.known_levels(one.id)) or "")
-        took = hours(estimate.cost(one).seconds) if one.runs else ""
-        predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
-        figures = dict(zip(FIGURES, (points, *predicted, took), strict=True))
-        table.add_row(escape(one.label), status, _footprint(one), *(figures[name] for name in shown))
-    console.print(table)
+        figures = (*_predicted(one.predicted or {}), hours(estimate.cost(one).seconds)) if one.runs else [""] * 4
+        rows.append([one.label, Cell(one.status, STYLES[one.status]), _footprint(one), points, *figures])
+    columns = [Column(name, fold=True) for name in ("deployment", "status", "footprint")]
+    yield from table([*columns, *map(Column, ("points", "weights", "KV tokens", "at once", "time"))], rows)
     if len(made.deployments) > MOST_ROWS:
-        console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
+        yield f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all"
     for reason, labels in _reasons(made.deployments).items():
-        console.print(f"\n{reason}\n  {', '.join(labels)}", highlight=False, markup=False)
-    console.print()
-    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+        yield f"\n{reason}\n  {', '.join(labels)}"
+    yield f"\n{estimate.summary()}"
 
 
 def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:

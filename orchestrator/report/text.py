@@ -180,7 +180,7 @@ def _lines(
         for cell, column, wide, lines in zip(row, columns, widths, texts, strict=True):
             at = nth - (height - len(lines) if bottom else 0)
             text = lines[at] if 0 <= at < len(lines) else ""
-            parts.append(say(text.ljust(wide) if column.fold else text.rjust(wide), cell.style))
+            parts.append(say(text.ljust(wide) if column.fold else text.rjust(wide), cell.style if text else None))
         yield (" " + gap.join(parts)).rstrip()
 
 
