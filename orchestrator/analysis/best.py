@@ -269,11 +269,16 @@ def _are(names: Sequence[str]) -> str:
 
 def _lower(points: Sequence[Point]) -> tuple[str, ...]:
     """What to measure where nothing holds: below the lowest level that failed, where there is anything below."""
-    judged = [point for point in points if point.tests and not holds(point) and point.validity not in MENDS]
+    judged = [point for point in points if point.tests and not holds(point) and _shows(point)]
     lowest = min(judged, key=lambda one: one.head.level, default=None)
     if lowest is None or (lowest.head.control == "concurrency" and lowest.head.level <= 1):
         return ()
     return (f"measure below {load_text(lowest.head.control, lowest.head.level)}",)
+
+
+def _shows(point: Point) -> bool:
+    """Whether its requests show how the engine did, and another load could do something about it."""
+    return point.validity not in MENDS and any(repeat.counts for repeat in point.repeats)
 
 
 def _spoilt(points: Sequence[Point]) -> dict[str, str]:

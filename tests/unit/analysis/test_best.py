@@ -611,6 +611,15 @@ def test_what_comes_in_bursts_is_not_helped_by_another_load(sweep: Sweep) -> Non
     assert sweep.best()["decide"] == ["measure below 2 req/s"]
 
 
+def test_what_something_else_disturbed_does_not_ask_for_a_lower_level(sweep: Sweep) -> None:
+    sweep.deployment("d0")
+    sweep.level("d0", 5, good=0.5, validity="disturbed")
+    assert sweep.best()["why"] == "no point has a valid measurement: 1 disturbed"
+    assert not [text for text in sweep.best()["decide"] if "below" in text]
+    sweep.level("d0", 10, good=0.5)
+    assert "measure below 10 req/s" in sweep.best()["decide"]
+
+
 def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> None:
     sweep.deployment("d0")
     for level, good in ((5, 1.0), (10, 0.95), (20, 0.85)):
