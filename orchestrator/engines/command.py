@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -18,6 +19,8 @@ Kind = Literal["value", "switch", "bare", "json", "off"]
 Patterns = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 KEY_VARIABLE = "ENGINE_API_KEY"
+SOCKET_PATH = 107  # bytes: the longest path of a UNIX socket
+SOCKET_NAME = len("/01234567-89ab-cdef-0123-456789abcdef")  # of the longest one in a temporary folder: vLLM's
 NO_USE = "no workload asks for LoRA adapters, guided output or images, so what is measured would not use it"
 _UNUSED = re.compile(
     r"(?!--(?:disable|no)[-_]).*(?:lora|adapter|guided|grammar|structured|output_constraint|mmproj|image|vision|mm[-_]proc)"
@@ -284,9 +287,32 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
     if node.role:
         env |= UCX
+    env |= _temporary(settings, node)
     if os.path.isabs(node.model_path or settings.model):  # asking the hub costs seconds, or minutes behind a firewall
         env["HF_HUB_OFFLINE"] = "1"
     return env
+
+
+def _temporary(settings: EngineSettings, node: Node) -> dict[str, str]:
+    """Temporary files go to the launch's folder, and so with it: vLLM and SGLang leave sockets behind.
+
+    Not where somebody chose a place for them, nor in a container, which has its own. torch keeps kernels that it
+    compiled in a temporary folder, too: they stay where later launches find them.
+    """
+    chosen = {"TMPDIR", "TEMP", "TMP"} & {*settings.env, *os.environ}
+    if (
+        settings.image
+        or chosen
+        or not os.path.isabs(node.workdir)
+        or len(os.fsencode(node.workdir)) + SOCKET_NAME > SOCKET_PATH
+    ):
+        return {}
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a pod whose user has no name
+        user = f"uid_{os.getuid()}"
+    kernels = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"/tmp/torchinductor_{user}"  # noqa: S108
+    return {"TMPDIR": node.workdir, "TORCHINDUCTOR_CACHE_DIR": kernels}
 
 
 def nonce_name(settings: EngineSettings, node: Node) -> str:

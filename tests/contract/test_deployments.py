@@ -226,6 +226,29 @@ def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
     assert problem == f"kv_cache_dtype: 'fp8' is none of {words}; LightLLM has no other"
 
 
+def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(workdir: str = "/tmp/orchestrator-0/work/launch", **more: Any) -> dict[str, str]:  # noqa: S108
+        made = EngineSettings.model_validate({"engine": "vllm", **BIG, **more})
+        return ENGINES["vllm"].command(made, H100, Node(workdir=workdir), "k").env
+
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setenv("USER", "me")
+    monkeypatch.setenv("LOGNAME", "me")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    env = given()
+    assert env["TMPDIR"] == "/tmp/orchestrator-0/work/launch"  # noqa: S108
+    assert env["TORCHINDUCTOR_CACHE_DIR"] == "/tmp/torchinductor_me"  # noqa: S108 - where torch puts it by itself
+    assert given("/" + "w" * 69)["TMPDIR"] == "/" + "w" * 69
+    assert "TMPDIR" not in given("/" + "w" * 70)  # a socket's path there would be too long
+    assert given(env={"TMPDIR": "/big"})["TMPDIR"] == "/big"
+    assert "TORCHINDUCTOR_CACHE_DIR" not in given(env={"TMPDIR": "/big"})
+    assert "TMPDIR" not in given(image="vllm/vllm-openai:v0.32.0")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/kernels")
+    assert given()["TORCHINDUCTOR_CACHE_DIR"] == "/kernels"
+    monkeypatch.setenv("TMPDIR", "/scratch")
+    assert "TMPDIR" not in given()
+
+
 def test_variables_may_differ_from_rank_to_rank_and_an_unknown_place_in_one_is_refused() -> None:
     env = {"NCCL_DEBUG_FILE": "{workdir}/nccl-{rank}.log", "OMP_PLACES": "{0,1}", "LEVELS": '{"a": 1}'}
     made = EngineSettings.model_validate({"engine": "vllm", **BIG, "env": env})
