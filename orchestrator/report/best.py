@@ -62,6 +62,8 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
     named = f" --slo {experiment.slos[0].name}" if experiment.slos else ' --slo "ttft<=500ms,attainment>=0.95"'
     yield f"next: orchestrator best '{uri}' --experiment {experiment.name}{named}"
     yield f"      orchestrator results '{uri}' --experiment {experiment.name}"
+    if any(one.status != "ok" for one in experiment.store.manifests("launch")):
+        yield f"      orchestrator logs '{uri}' --experiment {experiment.name}"
 
 
 def _notes(ranking: Iterable[Candidate]) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_after_a_change_of_the_file_the_old_workload_neither_wins_nor_is_shown(s
     done = invoke("best", store.uri, "--format", "json", "--slo", "interactive", "--per", "deployment")
     (comparison,) = json.loads(done.stdout)["comparisons"]
     assert [one["value"] < 100 for one in comparison["ranking"]] == [True, True]
-    assert "2 points of earlier versions of its file or of the program are superseded" in done.stderr
+    assert "superseded: 2 points of earlier versions of its file or of the program (results" in done.stderr
     shown = json.loads(invoke("results", store.uri, "--format", "json").stdout)
     assert [one["current"] for one in shown] == [True, True]
     every = invoke("results", store.uri, "--all")
@@ -276,6 +277,15 @@ def test_a_sweep_ends_with_the_best_of_each_named_limit_and_the_next_commands(st
     assert "under tight (ttft<=1ms,attainment>=0.9)" in text
     assert "ttft p90 there: 100 ms, limit 1ms" in text
     assert f"orchestrator best '{store.uri}' --experiment exp --slo interactive" in text
+
+
+@pytest.mark.parametrize("status", ["ok", "failed"])
+def test_a_sweep_in_which_a_launch_failed_names_the_command_for_logs(status: str, store: Store) -> None:
+    plan = planned()
+    store.write_plan(plan.to_json())
+    commit_launch(store, plan.deployments[0], replace(launch_row(plan.deployments[0], plan.name, 1), status=status))
+    command = f"orchestrator logs '{store.uri}' --experiment exp"
+    assert (command in "\n".join(answer_text(Experiment(store)))) == (status == "failed")
 
 
 def test_what_must_be_known_of_a_valid_point_is_marked_in_the_table_and_said_below(store: Store) -> None:
