@@ -7,7 +7,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from ray.cluster_utils import Cluster
@@ -48,11 +47,19 @@ class RayOnThisMachine:
         self._saved = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
         os.makedirs(f"{self._folder}/ray", exist_ok=True)
+        self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
+        self.cluster: Any = None
+        try:
+            self._begin(nodes, cpus, gpus, dashboard_port)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, nodes: int, cpus: int, gpus: int, dashboard_port: int | None) -> None:
         head: dict[str, Any] = self._node_args(cpus, gpus) | {"include_dashboard": dashboard_port is not None}
         if dashboard_port is not None:
             head |= {"dashboard_port": dashboard_port, "dashboard_host": "127.0.0.1"}
         self.cluster = _start(lambda: Cluster(initialize_head=True, head_node_args=head))
-        self.dashboard = f"http://127.0.0.1:{dashboard_port}" if dashboard_port is not None else None
         for _ in range(nodes - 1):
             self.add_node(cpus, gpus)
 
@@ -79,13 +86,15 @@ class RayOnThisMachine:
 
     def close(self) -> None:
         """End every process of the cluster and remove its files."""
-        self.cluster.shutdown()
-        for name, value in self._saved.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        with suppress(OSError):
-            shutil.rmtree(self._folder)
+        try:
+            if self.cluster is not None:
+                self.cluster.shutdown()
+        finally:
+            for name, value in self._saved.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> RayOnThisMachine:
         return self
