@@ -35,6 +35,7 @@ from orchestrator.results.records import (
 )
 from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
+from orchestrator.spec.load import counted
 
 WORKERS = 4  # most of the time goes into reading
 GAUGES = ("running", "waiting", "kv_usage")  # of engine_metrics; the others are counters
@@ -226,7 +227,7 @@ def pooled(store: Store, groups: Iterable[Sequence[tuple[str, str]]]) -> Iterato
         found += rows.num_rows
         yield rows
     if found < len(wanted):
-        raise DamagedError(f"{len(wanted) - found} points have repeats that cannot be read")
+        raise DamagedError(f"repeats of {counted(len(wanted) - found, 'point')} cannot be read")
 
 
 def _whole(store: Store, ids: tuple[str, str]) -> Attempt | None:

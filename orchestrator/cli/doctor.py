@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.redaction import all_redacted, redacted
+from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.runner.examine import Finding
@@ -87,5 +88,6 @@ def _text(found: Sequence[Finding], nodes: int) -> str:
         for (level, check, what, why, do), where in same.items()
     ]
     counts = {level: sum(key[0] == level for key in same) for level in ("fail", "warning")}
-    summary = f"{nodes} node(s): {counts['fail']} finding(s) that would fail a sweep, {counts['warning']} warning(s)"
+    fails = counted(counts["fail"], "finding")
+    summary = f"{counted(nodes, 'node')}: {fails} that would fail a sweep, {counted(counts['warning'], 'warning')}"
     return "\n".join([*lines, summary])

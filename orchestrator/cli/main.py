@@ -79,9 +79,11 @@ def main() -> None:
         error.show()
         sys.exit(2)
     except ProblemsError as error:
+        from orchestrator.spec.load import counted
+
         for problem in error.problems:
             _complain(problem)
-        click.echo(f"{len(error.problems)} problem(s); nothing was started", err=True)
+        click.echo(f"{counted(len(error.problems), 'problem')}; nothing was started", err=True)
         sys.exit(2)
     except InputError as error:
         _complain(error)

@@ -14,7 +14,7 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.spec.load import hours, load_text
+from orchestrator.spec.load import counted, hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
 MOST_ROWS = 200
@@ -170,7 +170,7 @@ def _footprint(one: Deployment) -> str:
     """Replicas x nodes x devices, without the ones."""
     settings = one.settings
     if settings.url:
-        return f"endpoint of {settings.endpoint_gpus} GPUs" if settings.endpoint_gpus else "endpoint"
+        return f"endpoint of {counted(settings.endpoint_gpus, 'GPU')}" if settings.endpoint_gpus else "endpoint"
     unit = "core" if one.on_cpus else "GPU"
     said = [f"{role} {_replicas(part, unit)}".strip() for role, part in settings.engines.items()]
     return " + ".join(said + ([settings.router.engine] if settings.router else []))
@@ -181,6 +181,6 @@ def _replicas(settings: EngineSettings, unit: str) -> str:
     parts = [
         f"{settings.replicas} replicas" if settings.replicas > 1 else "",
         f"{settings.nnodes} nodes" if settings.nnodes > 1 else "",
-        f"{each} {unit}{'s' if each > 1 else ''}",
+        counted(each, unit),
     ]
     return " x ".join(part for part in parts if part)

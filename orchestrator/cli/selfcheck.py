@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from orchestrator.spec.load import counted
+
 EXAMPLES = """
 \b
 Examples:
@@ -44,7 +46,7 @@ def _sentences(found: dict[str, Any]) -> str:
     ttft, itl, cpu = found["ttft_error_ms"], found["itl_error_ms"], found["cpu_us_per_event"]
     paced = f"at {found['open_loop_requests_per_s']:,.0f} requests/s"
     lines = [
-        f"{found['host']}, {found['cpus']} cores, {found['clients']} client(s)",
+        f"{found['host']}, {counted(found['cpus'], 'core')}, {counted(found['clients'], 'client')}",
         f"streamed events sustained   {more}{found['events_per_s']:,.0f}/s (limited by: {found['limited_by']})",
         f"client CPU at that rate     {cpu:.1f} us per event, {found['cpu_share']:.0%} of the busiest client's core",
         f"loop lag p99 at that rate   {found['loop_lag_p99_ms']:.2f} ms",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.errors import PlacementError
 from orchestrator.load.point import ClientStats, Reply
+from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import Clients
@@ -54,7 +55,7 @@ class Footprint:
     def __str__(self) -> str:
         """In words, for messages."""
         bundle = self.bundles[0]
-        each = f"{bundle.gpus} GPUs" if bundle.gpus else f"{bundle.cpus:g} CPUs"
+        each = counted(bundle.gpus, "GPU") if bundle.gpus else counted(bundle.cpus, "CPU")
         if len(self.bundles) > 1:
             return f"{len(self.bundles)} nodes with {each} each"
         return f"one node with {each}" if bundle != Bundle(0, 0.0) else "one node for a router"

@@ -26,6 +26,7 @@ from orchestrator.errors import PlacementError
 from orchestrator.load.rows import leave_pandas_out
 from orchestrator.load.sockets import raise_open_files_limit
 from orchestrator.results.spool import Part, opened
+from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.engine_host import EngineHost
@@ -98,7 +99,7 @@ class LocalCluster:
         bundle, machine = footprint.bundles[0], self.machines()[0]
         too_much = bundle.gpus > machine.gpus or bundle.cpus > machine.cpus
         if too_much or footprint.labels or list(nodes) != [NODE_ID]:
-            here = f"this machine, with {machine.gpus} GPUs and {machine.cpus:g} CPUs"
+            here = f"this machine, with {counted(machine.gpus, 'GPU')} and {counted(machine.cpus, 'CPU')}"
             raise PlacementError(f"{here}, cannot give {footprint}")
         with ExitStack() as undo:
             gpus = self._take(footprint, patience)

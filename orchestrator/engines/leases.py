@@ -24,6 +24,7 @@ import numpy as np
 
 from orchestrator.errors import Occupied, PlacementError
 from orchestrator.redaction import plain
+from orchestrator.spec.load import counted
 
 FOLDER = "ORCHESTRATOR_LEASES"  # variable with another folder, for containers that share a host but not its /tmp
 PREFIX, LOCK = ".orchestrator-lease-", ".orchestrator-leases.lock"
@@ -72,7 +73,7 @@ class Lease:
             free = _without(cores, holdings)[:count]
             if len(free) < count:
                 own = len(cores) - len(_without(cores, [one for one in holdings if one.launch == self._mine.launch]))
-                text = f"host {socket.gethostname()} has {len(cores)} cores"
+                text = f"host {socket.gethostname()} has {counted(len(cores), 'core')}"
                 if len(cores) - own < count:
                     raise PlacementError(
                         f"{text}, {own} of them for this launch's other ranks; {count} more are needed"

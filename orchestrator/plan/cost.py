@@ -14,7 +14,7 @@ from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import RISKY, place, promises
 from orchestrator.spec.experiment import Budget
-from orchestrator.spec.load import hours
+from orchestrator.spec.load import counted, hours
 from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 START_S, EMULATED_START_S = 60.0, 5.0
@@ -37,13 +37,13 @@ def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
 
 def placement_problems(settings: EngineSettings, hardware: Hardware, cluster_nodes: int | None = None) -> list[str]:
     """Why nodes of this hardware cannot hold the replicas. ``cluster_nodes``: nodes of the cluster, None if unknown."""
-    unit = "cores" if hardware.is_cpu else "GPUs"
+    unit = "core" if hardware.is_cpu else "GPU"
     parts = settings.engines.items()
     out = [f"{role}: {text}".removeprefix(": ") for role, one in parts for text in _on_a_node(one, hardware, unit)]
     if (devices := settings.devices) > MOST_DEVICES:
-        out.append(f"needs {devices:,} {unit} for all replicas; at most {MOST_DEVICES:,} are allowed")
+        out.append(f"needs {counted(devices, unit)} for all replicas; at most {MOST_DEVICES:,} are allowed")
     if cluster_nodes is not None and (nodes := settings.least_nodes(hardware.gpus_per_node)) > cluster_nodes:
-        out.append(f"needs {nodes} nodes; the cluster has {cluster_nodes}")
+        out.append(f"needs {counted(nodes, 'node')}; the cluster has {cluster_nodes}")
     return out
 
 
@@ -52,12 +52,12 @@ def _on_a_node(settings: EngineSettings, hardware: Hardware, unit: str) -> list[
     if settings.world_size % settings.nnodes:
         sizes = {axis: getattr(settings, f"{axis}_parallel_size") for axis in ("tensor", "pipeline", "data")}
         parts = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1)
-        devices_text = f"{settings.world_size} {unit} ({parts})" if parts else f"1 {unit[:-1]}"
+        devices_text = counted(settings.world_size, unit) + (f" ({parts})" if parts else "")
         out.append(f"{devices_text} cannot be spread evenly over nnodes: {settings.nnodes}")
     if hardware.gpus_per_node is not None and settings.devices_per_node > hardware.gpus_per_node:
         nodes = -(-settings.world_size // hardware.gpus_per_node)
         there = f"a node of {hardware.name!r} has {hardware.gpus_per_node} (nnodes: {nodes} would spread it)"
-        out.append(f"needs {settings.devices_per_node} {unit} on one node; {there}")
+        out.append(f"needs {counted(settings.devices_per_node, unit)} on one node; {there}")
     return out
 
 
@@ -151,13 +151,15 @@ class Estimate:
         budget, sums = self.plan.budget or Budget(), self.totals()
         took_s = sums.makespan_s or max((self.cost(one).seconds for one in self.plan.runnable()), default=0.0)
         out = []
-        if budget.gpu_hours is not None and sums.gpu_hours > budget.gpu_hours:
-            out.append(f"it takes {sums.gpu_hours:.1f} GPU hours; the budget is {budget.gpu_hours:g}")
-        if budget.usd is not None and sums.usd > budget.usd:
+        if budget.gpu_hours is not None and round(sums.gpu_hours, 2) > budget.gpu_hours:
+            out.append(f"it takes {sums.gpu_hours:.2f} GPU hours; the budget is {budget.gpu_hours:g}")
+        if budget.usd is not None and round(sums.usd, 2) > budget.usd:
             out.append(f"it costs {sums.usd:.2f} USD; the budget is {budget.usd:g}")
-        if budget.wall is not None and took_s > budget.wall:
-            where = f" on {self.nodes} node(s)" if self.nodes else " for one deployment alone"
-            out.append(f"it takes {hours(took_s)}{where}; the budget is {hours(budget.wall)}")
+        if budget.wall is not None and round(took_s - budget.wall) > 0:
+            where = f" on {counted(self.nodes, 'node')}" if self.nodes else " for one deployment alone"
+            takes, allowed = hours(took_s), hours(budget.wall)
+            takes = takes if takes != allowed else f"{hours(took_s - budget.wall)} more"
+            out.append(f"it takes {takes}{where}; the budget is {allowed}")
         return out
 
     def notes(self) -> list[str]:
@@ -187,12 +189,13 @@ class Estimate:
         states = ", ".join(f"{number:,} {status}" for status, number in counts.items() if number) or "none"
         repeats = f" x {plan.repeats} repeats" if sums.measurements == sums.points * plan.repeats > sums.points else ""
         cost = [f"{hours(sums.load_s)} of load and {hours(sums.start_s)} of engine starts, one after the other"]
-        cost += [f"{hours(sums.makespan_s)} on {self.nodes} node(s)"] if sums.makespan_s is not None else []
+        if self.nodes and sums.makespan_s is not None:
+            cost.append(f"{hours(sums.makespan_s)} on {counted(self.nodes, 'node')}")
         cost += [f"{sums.gpu_hours:.1f} GPU hours"] if sums.gpu_hours else []
         cost += [f"{sums.usd:.2f} USD"] if sums.usd else []
         lines = [
-            f"{len(plan.deployments):,} deployments: {states}",
-            f"{sums.points:,} points{repeats} = {sums.measurements:,} measurements",
+            f"{counted(len(plan.deployments), 'deployment')}: {states}",
+            f"{counted(sums.points, 'point')}{repeats} = {counted(sums.measurements, 'measurement')}",
             ", ".join(cost),
             *(f"note: {note}" for note in self.notes()),
         ]

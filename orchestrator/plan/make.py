@@ -25,7 +25,7 @@ from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
 from orchestrator.spec.document import nearest, read_document
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
-from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload
+from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload, counted
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
 
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
@@ -236,8 +236,8 @@ def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads:
     levels = len(loads) * (len(load.levels.given) if load is not None and load.levels is not None else 0)
     repeats = experiment.parts.get("repeats", 1)
     if (count := deployments * levels * repeats) > MOST_MEASUREMENTS:
-        text = f"{deployments:,} deployments x {levels:,} levels x {repeats:,} repeats are {count:,} measurements"
-        text += f"; at most {MOST_MEASUREMENTS:,} are allowed"
+        factors = (counted(deployments, "deployment"), counted(levels, "level"), counted(repeats, "repeat"))
+        text = f"{' x '.join(factors)} are {count:,} measurements; at most {MOST_MEASUREMENTS:,} are allowed"
         experiment.problems.add(("load",), text, "make several experiments of it")
 
 

@@ -23,7 +23,7 @@ from orchestrator.results.ids import digest, one_model
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
 from orchestrator.spec.experiment import SweepRules
-from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload
+from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 if TYPE_CHECKING:
@@ -320,9 +320,8 @@ class Plan(SweepRules):
             for one in self.deployments
             if one.status == "impossible" and one.predicted is not None and not one.unserved
         }
-        return (
-            self._with(changed, f"--allow-impossible: {len(changed)} deployments run all the same") if changed else self
-        )
+        text = f"--allow-impossible: runs {counted(len(changed), 'deployment')} all the same"
+        return self._with(changed, text) if changed else self
 
     def _with(self, changed: Mapping[str, Mapping[str, object]], note: str) -> Plan:
         """The plan with one more note and with other fields of these deployments, by id."""

@@ -65,7 +65,7 @@ def launches_text(launches: Sequence[Launch]) -> Iterator[str]:
         yield say(f"failed: {one.label}: {failure_text(one.row)}", "red")
         if one.row.log_uri:
             yield say(f"  log: {one.row.log_uri}")
-    yield say(f"{len(served)} launches served, {len(failed)} failed", "dim")
+    yield say(f"launches: {len(served)} served, {len(failed)} failed", "dim")
 
 
 def log_text(store: Store, deployment: str | None, lines: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.results.events import Event, Phase
-from orchestrator.spec.load import hours
+from orchestrator.spec.load import counted, hours
 
 QUIET_KINDS = frozenset({"launch", "nodes_wanted", "waiting"})  # events that a phase shows already
 LOGGED_PHASES = frozenset({"wait for nodes", "start"})  # logged as they begin; others only once they take long
@@ -151,7 +151,7 @@ class LiveSweep:
 
     def _head(self) -> Text:
         failed = f", {self._failed} failed" if self._failed else ""
-        return Text(f"{self._ended} of {self._total} measurements{failed}{self._left()}")
+        return Text(f"{self._ended} of {counted(self._total, 'measurement')}{failed}{self._left()}")
 
 
 def live_load() -> LiveSweep:

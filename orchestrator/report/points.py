@@ -17,7 +17,7 @@ from orchestrator.report.as_predicted import beside_column, beside_fields, besid
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
 from orchestrator.results.records import LaunchRow, PointHead
-from orchestrator.spec.load import Slo, load_text
+from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def points_text(
     yield from beside_text(done)
     for point in failed:
         yield say(f"failed: {_name(point)}: {failure_text(point.head)}", "red")
-    yield say(f"{len(done)} point{'s' if len(done) != 1 else ''} measured, {len(failed)} failed", "dim")
+    yield say(f"{counted(len(done), 'point')} measured, {len(failed)} failed", "dim")
 
 
 def failure_text(row: PointHead | LaunchRow) -> str:

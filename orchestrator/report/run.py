@@ -21,7 +21,7 @@ from orchestrator.report.points import slo_document
 from orchestrator.report.text import EMULATED, Column, figure, p50_p99, plain, plus_minus, say, share_text, table
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Distribution, Figures
-from orchestrator.spec.load import INFINITE, Slo, in_json, load_text
+from orchestrator.spec.load import INFINITE, Slo, counted, in_json, load_text
 
 if TYPE_CHECKING:
     from orchestrator.load.point import ClientStats, LoadPoint
@@ -82,7 +82,7 @@ def limits_document(point: LoadPoint, requests: Rows, token_events: Rows, slos: 
 def run_text(found: Document) -> Iterator[str]:
     """The document for people: a table of latencies, rates, counts, errors and the verdict."""
     one: dict[str, Any] = dict(found)
-    yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {one['clients']} client(s)", "bold")
+    yield say(f"{one['model']} at {one['url']}: {_loop(one)}, {counted(one['clients'], 'client')}", "bold")
     shown = _figures(one)
     columns = [Column("ms", fold=True), *map(Column, COLUMNS)]
     counts = shown.requests
@@ -115,7 +115,7 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
     """Several levels in one table; below it the errors and doubts of each."""
     every: list[dict[str, Any]] = [dict(one) for one in documents]
     first = every[0]
-    yield say(f"{first['model']} at {first['url']}: {first['clients']} client(s)", "bold")
+    yield say(f"{first['model']} at {first['url']}: {counted(first['clients'], 'client')}", "bold")
     titles = ["ok/all", "requests/s", "output\ntokens/s", "in flight", "TTFT ms\np50, p99", "TPOT ms\np50, p99"]
     titles += ["E2E ms\np50, p99", *(["attainment"] if "slo" in first else [])]
     yield from table([Column("load", fold=True), *map(Column, titles)], [_cells(one) for one in every])

@@ -23,7 +23,7 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
-from orchestrator.spec.load import Level, Per, Slo
+from orchestrator.spec.load import Level, Per, Slo, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Experiment:
         elif self.plan.program_version != __version__:
             notes.append(f"{self.name}: version {self.plan.program_version} wrote its plan.json, this is {__version__}")
         if self._superseded:
-            many = f"{self._superseded} points of earlier versions of its file or of the program are"
-            notes.append(f"{self.name}: {many} superseded (results --all shows them)")
+            many = f"{counted(self._superseded, 'point')} of earlier versions of its file or of the program"
+            notes.append(f"{self.name}: superseded: {many} (results --all shows them)")
         if lost := sorted(self.store.lost.values()):
             more = f" and {len(lost) - 1} more (verify names all)" if len(lost) > 1 else ""
             notes.append(f"{self.name}: shown as computed earlier, for its file is {lost[0]}{more}")

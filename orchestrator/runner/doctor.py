@@ -11,6 +11,7 @@ from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.examine import Finding, Kinds, Level, Node
 from orchestrator.runner.launch import need_of
+from orchestrator.spec.load import counted
 
 GIB = 2**30
 LEAST_FILES, GOOD_FILES = 4096, 65_536  # open files that an engine needs, and a client with many streams
@@ -44,7 +45,7 @@ def _cgroup(node: Node) -> Told:
     cgroup, machine = node.facts["cgroup"], node.machine
     cores = min(cgroup.get("cpu", node.facts["cores"]), node.facts["cores"])
     if machine.cpus > cores + 0.5:
-        what = f"the cluster counts {machine.cpus:g} CPUs, but the node may use only {cores:g}"
+        what = f"the cluster counts {counted(machine.cpus, 'CPU')}, but the node may use only {cores:g}"
         yield "warning", what, "engines and clients are promised the same cores", "start Ray with --num-cpus"
     if (pids := cgroup.get("pids")) is not None and pids < LEAST_PROCESSES:
         yield "warning", f"its cgroup allows {pids:g} processes", "engines start hundreds of threads", "raise pids.max"
@@ -132,7 +133,7 @@ def _network(node: Node) -> Told:
 def _gpus(node: Node) -> Told:
     found = node.facts["gpus"].get("gpus", [])
     if node.machine.gpus > len(found):
-        what = f"the cluster counts {node.machine.gpus} GPUs, but NVML sees {len(found)}"
+        what = f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but NVML sees {len(found)}"
         yield "fail", what, "an engine may be given one that is not there", "look at nvidia-smi; restart Ray there"
     for gpu in found:
         yield from ((level, f"GPU {gpu['index']}: {what}", why, do) for level, what, why, do in _gpu(gpu))
@@ -301,7 +302,7 @@ def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, f
         for resources, most in types:
             places += most * (resources.get("GPU", 0) >= need.gpus and resources.get("CPU", 0) >= need.cpus)
         if places < widest:
-            what = f"{one.label} needs {widest} node(s), but {places} can ever hold it"
+            what = f"{one.label} needs {counted(widest, 'node')}, but {places} can ever hold it"
             do = "add such nodes or a node type, or leave it out"
             told = "; what the autoscaler may add is not known" if not types and grows else ""
             level: Level = "warning" if told else "fail"

@@ -322,7 +322,7 @@ class Launch:
         if self._placements:
             self._note(stopped_s=self._clock.now_s() - began_s)
         if left_over:
-            self._tell("left_over", f"{left_over} processes outlived their launch")
+            self._tell("left_over", f"processes that outlived their launch: {left_over}")
         self._keep(logs)
 
     def _release_lost(self) -> None:

@@ -22,7 +22,7 @@ from orchestrator.runner.clock import Clock
 from orchestrator.runner.early_end import Early, EarlyEnd
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
-from orchestrator.spec.load import Lengths, Level
+from orchestrator.spec.load import Lengths, Level, counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun, Clients
@@ -179,7 +179,7 @@ def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     start_ns, end_ns = loaded.span_unix_ns
     asked = f" of {point.ends_s:g} s" if point.ends_s is not None else ""
     left = sum(one.left_out for one in loaded.stats)
-    those = f"; the {left} requests in flight then are left out" if left else ""
+    those = f"; left out: {counted(left, 'request')} in flight then" if left else ""
     return f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s{asked}: these are its figures until then{those}"
 
 

@@ -33,6 +33,7 @@ from orchestrator.runner.measure import OF_THE_POINT, Attempt, Measurer
 from orchestrator.runner.todo import START, Todo, expected_s
 from orchestrator.runner.words import claim_words, level_words, measured_words
 from orchestrator.search.base import claim_document
+from orchestrator.spec.load import counted
 
 NOT_KNOWN = "whether the engine's output makes sense is not known: none of the fixed prompts was answered"
 
@@ -54,7 +55,7 @@ class LaunchRun:
         launch_id = self._launch.row.launch_id
         nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
-        text = f"launch {launch_id}{where}, {self._todo.left} measurements to do"
+        text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
         data = {"nodes": nodes, "left": self._todo.left}
         self._context.tell(Event("launch", text, label, launch_id, data=data))
         failure: Failure | None = None
@@ -258,7 +259,7 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
 
 def left_out(context: SweepContext, todo: Todo, why: str, kind: str = "budget") -> None:
     """Leave the open measurements of a deployment out of this sweep, without rows: a later sweep may make them."""
-    text = f"{why}; {todo.left} measurements are left out"
+    text = f"{why}; left out: {counted(todo.left, 'measurement')}"
     context.tell(Event(kind, text, todo.deployment.label))
     context.state.count(left_out=todo.left)
     todo.drop()

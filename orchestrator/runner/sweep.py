@@ -23,6 +23,7 @@ from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
 from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
+from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
@@ -77,7 +78,7 @@ class Sweep:
         context.store.write_plan(context.plan.to_json())
         counts = self._state.counts
         total, skipped = sum(todo.left for todo in self._to_start()), counts.skipped
-        text = f"{total} measurements to do, {skipped} already done"
+        text = f"{counted(total, 'measurement')} to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
         context.cluster.watch(lambda text: context.tell(Event("cluster_silent", text)), context.stop)
         self._doing("check the nodes")
@@ -125,7 +126,7 @@ class Sweep:
         for deployment, todo in zip(deployments, todos, strict=True):  # after all exist: each sees what others hold
             self._state.count(skipped=todo.skipped, refused=todo.refused)
             if todo.refused:
-                text = f"{todo.refused} measurements failed before and would fail again"
+                text = f"{counted(todo.refused, 'measurement')} failed before and would fail again"
                 self._context.tell(Event("refused", f"{text}; --retry-failed tries them again", deployment.label))
             (self._queue if todo.left else self._idle)[deployment.id] = todo
         self._shortlist.chosen |= {one.deployment_id for one in commits} & {one.id for one in deployments}
@@ -270,7 +271,7 @@ class Sweep:
         if others and not shortlist.left:
             for name in others:
                 queue.pop(name).drop()
-            text = f"{len(others):,} deployments are not started: max_deployments allows no more"
+            text = f"not started: {counted(len(others), 'deployment')}, since max_deployments allows no more"
             self._context.tell(Event("not_started", text, data={"deployments": len(others)}))
 
     def _pick(self, machines: list[Machine], ahead: int) -> tuple[Todo, Nodes] | None:
@@ -361,7 +362,7 @@ class Sweep:
                 self._context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
-                text = f"No room: the cluster's {len(machines)} node(s) cannot hold {what}, and {why}."
+                text = f"No room: the cluster's {counted(len(machines), 'node')} cannot hold {what}, and {why}."
                 for job in jobs:
                     self._waiting.remove(job)
                     self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))
@@ -370,7 +371,7 @@ class Sweep:
         """How long to wait for nodes that can hold a launch, and why there are none after that."""
         most, timeout_s = self._context.most_nodes, self._context.placement_timeout_s
         if (nodes := need.least_nodes(machines)) > most:
-            return 0.0, f"it takes {nodes} nodes where --max-nodes allows {most:g}"
+            return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most:g}"
         if not growth.may:
             return RETURN_S if need in self._roomy else ROOM_S, "it has no autoscaler"
         says = f" ({growth})" if str(growth) else ""

@@ -39,6 +39,7 @@ from orchestrator.spec.load import (
     Rate,
     Slo,
     Workload,
+    counted,
 )
 from orchestrator.spec.settings import Hardware, Line, Strict, Versions
 
@@ -212,7 +213,7 @@ class SweepRules(Strict):
     def _every_start_has_a_repeat(cls, starts: int, info: ValidationInfo) -> int:
         repeats = info.data.get("repeats", starts)
         if starts > repeats:
-            text = f"{starts} starts share {repeats} repeat(s) of each point: some starts would have none"
+            text = f"{starts} starts share {counted(repeats, 'repeat')} of each point: some starts would have none"
             raise wrong((), text, f"give repeats: {starts} or more")
         return starts
 

@@ -63,6 +63,11 @@ def hours(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
+def counted(number: float, noun: str) -> str:
+    """``1 point``, ``2,000 points``, ``0.5 CPUs``."""
+    return f"{number:,.10g} {noun}{'s' * (number != 1)}"
+
+
 def format_duration(seconds: float) -> str:
     """Seconds as an experiment file has them: ``500ms`` for 0.5, ``90s`` for 90."""
     if 0 < seconds < 1:

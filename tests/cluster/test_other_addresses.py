@@ -49,5 +49,5 @@ def test_nodes_without_credentials_are_refused_before_anything_starts(
     assert refused.returncode == 2, refused.stderr
     assert f"node {ELSEWHERE}: " in refused.stderr
     assert "credentials of its own" in refused.stderr
-    assert "2 problem(s); nothing was started" in refused.stderr
+    assert "2 problems; nothing was started" in refused.stderr
     assert manifests(tmp_path) == []

@@ -95,7 +95,7 @@ def test_what_is_said_of_several_deployments_is_said_once(tmp_path: Path) -> Non
     path.write_text(WORKING.replace("meta-llama/Llama-3.1-8B-Instruct", "acme/NoSuchModel-70B"))
     done = orchestrator("plan", path, "--nodes", "2")
     assert done.stdout.count("nothing is known of acme/NoSuchModel-70B") == 1
-    assert "on 2 node(s)" in done.stdout
+    assert "on 2 nodes" in done.stdout
 
 
 def test_starts_of_earlier_runs_are_known(working: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_bad_file_shows_all_problems_and_exits_with_2(tmp_path: Path) -> None:
         f"error: {path}:8: unknown hardware 'h10' (did you mean 'h100'?)",
         f"error: {path}:12: 'duration': 60 is not a duration with its unit, like 500ms, 60s or 2h",
         f"error: {path}:13: unknown key 'repeat' (did you mean 'repeats'?)",
-        "3 problem(s); nothing was started",
+        "3 problems; nothing was started",
     ]
     assert not out.exists()
 

@@ -185,7 +185,7 @@ def test_best_says_so_when_nothing_holds_the_limits(uri: str) -> None:
         (
             ["best", "{uri}", "--slo", "ttft<=500,colour<=1s"],
             2,
-            ["with its unit", "unknown limit 'colour'", "2 problem(s)"],
+            ["with its unit", "unknown limit 'colour'", "2 problems"],
         ),
         (["best", "{uri}"], 2, ["--slo"]),
         (["best", "{uri}", "--slo", "interactive"], 2, ["unknown limit of the file 'interactive'"]),
@@ -273,7 +273,7 @@ def test_launches_show_what_was_predicted_beside_what_was_reported(launches: str
     for words in ("990.0 MiB", "1000.0 MiB", "-1.0 %", "105,000", "100,000", "+5.0 %", "12.5", "(asked 0.31)"):
         assert words in text
     assert f"failed: vllm version=0.31: {SENTENCE} (bad_config)" in text
-    assert "1 launches served, 1 failed" in text
+    assert "launches: 1 served, 1 failed" in text
     assert "never-shown" not in text
     assert max(map(len, text.partition("failed:")[0].splitlines())) <= 120
 

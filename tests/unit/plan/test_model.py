@@ -179,7 +179,7 @@ def test_a_sweep_above_the_budget_is_noted_with_its_starts() -> None:
     plan = planned(**tight)
     estimate = Estimate(plan, known=dict.fromkeys((one.id for one in plan.deployments), 80.0))
     assert estimate.over_budget() == [
-        "it takes 0.7 GPU hours; the budget is 0.5",
+        "it takes 0.73 GPU hours; the budget is 0.5",
         "it costs 2.20 USD; the budget is 1",
         "it takes 7 min for one deployment alone; the budget is 100 s",
     ]

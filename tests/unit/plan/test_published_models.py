@@ -362,6 +362,6 @@ def test_what_is_judged_impossible_can_be_run_all_the_same_but_not_what_nothing_
     assert [one.status for one in allowed.deployments] == ["risky", "impossible", "impossible", "planned"]
     assert allowed.deployments[0].reasons[0].startswith("run all the same: 131.4 GiB of weights")
     assert [one.id for one in allowed.runnable()] == [plan.deployments[3].id, plan.deployments[0].id]
-    assert allowed.notes[-1] == "--allow-impossible: 1 deployments run all the same"
+    assert allowed.notes[-1] == "--allow-impossible: runs 1 deployment all the same"
     assert Plan.from_json(allowed.to_json()) == allowed
     assert allowed.allowing() is allowed

@@ -55,7 +55,7 @@ def test_without_a_terminal_each_change_is_one_line() -> None:
 
 
 def test_why_a_launch_failed_is_said_once_and_all_its_measurements_are_counted() -> None:
-    why = "No room: the cluster's 1 node(s) cannot hold it."
+    why = "No room: the cluster's 1 node cannot hold it."
     assert logged(
         Event("sweep", "3 measurements to do", data={"total": 3}),
         Event("gave_up", why, "one"),

@@ -229,7 +229,7 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     assert (found.level, "may add is not known" in found.what) == ("warning", True)
     two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
     (found,) = told(gpu_node(), kinds=two)
-    assert "needs 2 node(s)" in found.what
+    assert "needs 2 nodes" in found.what
     assert told(gpu_node(), gpu_node("b"), kinds=two) == []
 
 
@@ -658,7 +658,7 @@ def test_the_command_prints_and_says_by_its_status_how_bad_it_is(
         done = CliRunner().invoke(cli, ["doctor", *argv], standalone_mode=False, catch_exceptions=False)
         return done.return_value, done.stdout
 
-    assert run(said={}) == (0, "1 node(s): 0 finding(s) that would fail a sweep, 0 warning(s)\n")
+    assert run(said={}) == (0, "1 node: 0 findings that would fail a sweep, 0 warnings\n")
     status, text = run(said={"niceness": 15})
     assert (status, "what to do: run Ray as root" in text) == (3, True)
     status, text = run("--format", "json", "--results", str(tmp_path), said={"taken_ports": 50})

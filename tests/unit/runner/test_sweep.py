@@ -606,8 +606,8 @@ def test_what_no_node_can_hold_is_given_up_with_the_sentence_why_and_the_others_
     rows = [row for row in launches(store) if row.status == "failed"]
     assert {row.failure_kind for row in rows} == {"no_room"}
     assert {row.reason for row in rows} == {
-        "No room: the cluster's 1 node(s) cannot hold one node with 8 GPUs (H100-80GB), and it has no autoscaler.",
-        "No room: the cluster's 1 node(s) cannot hold 5 x one node with 1 GPUs (H100-80GB), and it has no autoscaler.",
+        "No room: the cluster's 1 node cannot hold one node with 8 GPUs (H100-80GB), and it has no autoscaler.",
+        "No room: the cluster's 1 node cannot hold 5 x one node with 1 GPU (H100-80GB), and it has no autoscaler.",
     }
     assert min(row.started_unix_ns for row in rows) >= 10**18 + ROOM_S * 1e9
     assert len(points(store)) == 3
@@ -696,7 +696,7 @@ def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_
     report = sweep(world, plan_of(), store, placement_timeout_s=300.0)
     assert after_s <= report.wall_s < after_s + 10
     (row,) = launches(store)
-    assert str(row.reason).endswith(f"cannot hold one node with 1 GPUs (H100-80GB), and {why}")
+    assert str(row.reason).endswith(f"cannot hold one node with 1 GPU (H100-80GB), and {why}")
     told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
     assert told == ([str(says)] if str(says) else [])
 
@@ -841,7 +841,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
         "ended",
     ]
     waits = [one for one in phases if one.name == "wait for nodes"]
-    assert {one.detail for one in waits} == {"one node with 1 GPUs (H100-80GB)"}
+    assert {one.detail for one in waits} == {"one node with 1 GPU (H100-80GB)"}
     assert max(one.elapsed_s for one in waits) > 50
     assert "loading weights" in {one.says for one in phases if one.name == "start"}
     before = [one.name for one in phases if one.deployment == "sweep"]

@@ -284,7 +284,7 @@ def test_a_file_damaged_anywhere_is_an_experiment_or_problems(start: int, length
 def test_every_start_has_a_repeat_of_its_own() -> None:
     assert parsed(repeats=3, starts=3).spec.starts == 3
     found = problem(repeats=2, starts=3)
-    assert "3 starts share 2 repeat(s) of each point" in found
+    assert "3 starts share 2 repeats of each point" in found
     assert "give repeats: 3 or more" in found
 
 
