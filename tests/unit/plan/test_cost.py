@@ -112,13 +112,12 @@ def test_the_budget_of_time_is_held_against_the_nodes() -> None:
 
 
 def test_a_budget_that_is_exceeded_by_little_is_not_said_to_be_what_it_takes() -> None:
-    def over(**budget: object) -> list[str]:
-        return no_starts(
-            planned(deployments=grid(tensor_parallel_size=[1]), load=MINUTE, budget=budget), 1
-        ).over_budget()
+    def over(wall: str) -> list[str]:
+        plan = planned(deployments=grid(tensor_parallel_size=[1, 2, 4]), load=MINUTE, budget={"wall": wall})
+        return no_starts(plan, 1).over_budget()
 
-    assert over(wall="56s") == ["it takes 60 s on 1 node, 4 s more than the budget"]
-    assert over(wall="59.9s") == []
+    assert over("170s") == ["it takes 10 s more on 1 node; the budget is 3 min"]
+    assert over("179.9s") == []
 
 
 def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
