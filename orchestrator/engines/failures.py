@@ -27,6 +27,8 @@ TAIL_LINES = 80
 LAST_WORDS_S = 3.0
 _CAUSE_CHARACTERS = 240
 
+_NOT_THERE = r"Client error '404 |404 Client Error"  # says the hub
+_NO_CONNECTION = r"check your (?:internet )?connection|We couldn't connect to"  # may follow from that
 # Messages that engines share: Python's, torch's, argparse's, the operating system's, container runtimes'. The engines'
 # own are in their files.
 COMMON: Mapping[FailureKind, str] = {
@@ -35,7 +37,7 @@ COMMON: Mapping[FailureKind, str] = {
         r"|no CUDA-capable device is detected|Unable to determine the device handle"
     ),
     FailureKind.HUB: (
-        r"check your (?:internet )?connection|We couldn't connect to|Max retries exceeded with url"
+        rf"{_NO_CONNECTION}|Max retries exceeded with url"
         r"|429 (?:Client Error|Too Many Requests)|50\d Server Error.*for url|Temporary failure in name resolution"
         r"|(?:Timeout|ConnectionError|ConnectError|NameResolutionError)\b.*(?:huggingface|hf\.co|Hub\b)"
     ),
@@ -61,7 +63,7 @@ COMMON: Mapping[FailureKind, str] = {
         r"|error: unexpected argument|error: invalid (?:value|argument)|No such option|Error: Invalid value for"
     ),
     FailureKind.NO_MODEL: (
-        r"HFValidationError|RepositoryNotFound|GatedRepo|LocalEntryNotFound|Repo id must"
+        rf"{_NOT_THERE}|HFValidationError|RepositoryNotFound|GatedRepo|LocalEntryNotFound|Repo id must"
         r"|does not appear to have a file named|is not a local folder and is not a valid model"
         r"|Can't load the configuration of|No such file or directory: '[^']*config\.json"
     ),
@@ -117,6 +119,8 @@ def classify(words: LogWords, phase: Phase, log: str, exit_status: int | None) -
         written = written[len(written) - written[::-1].index(READY) :]
     lines = [line for line in written if not line.startswith("# ")]
     meant = _meant(words, lines)
+    if any(re.search(_NOT_THERE, line) for line in meant):
+        meant = [line for line in meant if not re.search(_NO_CONNECTION, line)]
     for group in _GROUPS:
         # Engines log at any level that they die, SGLang without one.
         eligible = lines if FailureKind.ENGINE_DEAD in group else meant

@@ -36,6 +36,17 @@ def test_what_an_engine_says_in_passing_is_no_refusal(engine: str, line: str) ->
     assert failure("start", f"{line}\nValueError: no such thing", 1, engine).kind == "bad_config"
 
 
+def test_a_hub_that_answers_404_is_not_one_that_cannot_be_reached() -> None:
+    lost = "OSError: We couldn't connect to 'https://hub.example' to load the files\nCheck your internet connection or"
+    absent = (
+        "huggingface_hub.errors.HfHubHTTPError: Client error '404 Not Found' for url 'https://hub.example/acme/none'"
+    )
+    assert failure("start", lost, 1).kind == "hub"
+    found = failure("start", f"{absent}\n{lost}", 1)
+    assert (found.kind, found.failure_class.retries) == ("no_model", 0)
+    assert "'404 Not Found' for url 'https://hub.example/acme/none'" in found.sentence
+
+
 def test_a_cause_wins_over_what_it_leads_to() -> None:
     log = "torch.OutOfMemoryError: CUDA out of memory.\nEngineDeadError: EngineCore encountered an issue."
     assert failure("start", log, 1).kind == "oom_load"
