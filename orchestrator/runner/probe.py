@@ -109,7 +109,9 @@ def probe(target: Target, candidates: Sequence[Dialect], tokenizer: str | None, 
                     notes.append(f"the endpoint reports no token counts: {how}")
                 return Probed(dialect, vocabulary, tuple(notes), counts, _is_emulator(target))
             said = str(row["error"])
+            # what has begun to answer refuses nothing
             in_stream = row["http_status"] == 200 and row["error_class"] in ("http_4xx", "stream_error")
+            in_stream = in_stream and not row["chunks"]
             refused = row["http_status"] in (400, 422) or in_stream  # (vLLM refuses token ids in a stream)
             if not refused and not (dialect.cache_salt and row["error_class"] == "http_5xx"):  # it may be the salt
                 raise InputError(f"{target.url}{dialect.path} failed a trial request: {row['error_class']}: {said}")

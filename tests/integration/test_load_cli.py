@@ -491,6 +491,18 @@ def test_a_server_that_loads_its_model_at_the_first_request_has_the_time_of_one(
     assert ("failed a trial request: timeout: still open 1 s after" in done.stderr) == (status == 2)
 
 
+def test_an_engine_that_dies_within_the_trial_request_has_not_refused_it(refused: Callable[..., str]) -> None:
+    events = b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: {"error":{"message":"engine died","code":500}}\n\n'
+
+    async def behave(request: Request, reader: Reader, writer: Writer) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b"
+        writer.write(head % (len(events), events) if request.body else b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+
+    with serving(behave) as server:
+        said = refused(url(server.port), "--model", "m", "--rate", "1", "--requests", "2", *QUICK)
+    assert "failed a trial request: stream_error: 500 engine died" in said
+
+
 def test_failed_requests_are_status_3_and_counted() -> None:
     with serving(refusing("500 No", lambda request: request.number == 5)) as server:
         done = load(url(server.port), "--concurrency", "1", "--requests", "8", *QUICK, "--format", "json")
