@@ -182,7 +182,7 @@ class _Rows:
             coalesced=_sum(of["coalesced_chunks"]),
             uncounted=_sum(ok & (source == "chunks")),
             output_asked=_sum(asked[lengths]),
-            output_off=_sum(np.abs(came - asked)[lengths]),
+            output_off=_sum(np.minimum(np.abs(came - asked), np.abs(streamed - asked))[lengths]),
             exact=_sum(exact),
             mismatched=_sum((of["output_tokens_counted"] != streamed)[exact]),
         )
@@ -281,9 +281,9 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "start_error_max_ms": max((s.start_error_ms for s in stats), default=0.0),
         "count_mismatch_share": rows.share("mismatched", "exact"),
         "input_length_error": rows.input_error(),
-        # of engines that cannot be told to keep lengths
+        # of engines that cannot be told to keep lengths, or whose tokens another tokenizer counts
         "output_length_error": rows.share("output_off", "output_asked")
-        if point.dialect.length_control == "none"
+        if point.dialect.length_control != "natural"
         else 0.0,
         "failed_share": (len(rows) - sums["ok"]) / max(len(rows), 1),
         "refused_share": rows.share("refused"),

@@ -269,6 +269,13 @@ def test_answers_that_nobody_can_make_long_enough_are_said_to_be_short() -> None
     assert not any("answers" in said for said in verdict(table(), of=free).reasons)
 
 
+def test_a_tokenizer_that_counts_other_tokens_than_were_asked_for_is_said() -> None:
+    found = verdict(table(output_tokens=[30] * 400, token_count_source=["tokenizer"] * 400))
+    assert "answers were off by 200.0% from the length asked for" in found.reasons
+    hidden = verdict(table(output_tokens=[14] * 400, hidden_tokens=[4] * 400))  # the length was kept without them
+    assert not any("answers were off" in said for said in hidden.reasons)
+
+
 def test_noise_of_a_stable_queue_is_no_backlog() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
