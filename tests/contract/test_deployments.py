@@ -227,7 +227,7 @@ def test_what_an_engine_has_no_word_for_is_refused_with_what_it_takes() -> None:
 
 
 def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(workdir: str = "/tmp/orchestrator-0/work/launch", **more: Any) -> dict[str, str]:  # noqa: S108
+    def given(workdir: str = "/tmp/orchestrator-0/launch", **more: Any) -> dict[str, str]:  # noqa: S108
         made = EngineSettings.model_validate({"engine": "vllm", **BIG, **more})
         return ENGINES["vllm"].command(made, H100, Node(workdir=workdir), "k").env
 
@@ -236,7 +236,7 @@ def test_temporary_files_go_with_the_launch_unless_somebody_chose_a_place(monkey
     monkeypatch.setenv("LOGNAME", "me")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     env = given()
-    assert env["TMPDIR"] == "/tmp/orchestrator-0/work/launch"  # noqa: S108
+    assert env["TMPDIR"] == "/tmp/orchestrator-0/launch"  # noqa: S108
     assert env["TORCHINDUCTOR_CACHE_DIR"] == "/tmp/torchinductor_me"  # noqa: S108 - where torch puts it by itself
     assert given("/" + "w" * 69)["TMPDIR"] == "/" + "w" * 69
     assert "TMPDIR" not in given("/" + "w" * 70)  # a socket's path there would be too long
