@@ -91,6 +91,7 @@ def main() -> int:
     for one in SIMULATED:
         aside.count(one)
     with tempfile.TemporaryDirectory() as folder:
+        world.store = Store.open(folder, "x")  # the clients' own
         context = SweepContext(plan, world, Store.open(folder, "x"), told, clock=world.clock)
         began_s, began_admitting_s = time.process_time(), time.thread_time()
         report = Sweep(context).run()

@@ -30,14 +30,15 @@ from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, 
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Phase
-from orchestrator.results.store import Store
+from orchestrator.results.spool import Part
+from orchestrator.results.store import FilePart, Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.sweep import Sweep, SweepReport
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample
-from tests.unit.results.builders import failed_request, part_of, request, requests
+from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
 
 class VirtualClock(Clock):
@@ -143,6 +144,7 @@ class World:
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
     told: list[Event | Phase] = field(default_factory=list)
+    store: Store | None = None  # where clients write their rows, as real ones do; None: the driver does
     gone_s: dict[str, float] = field(default_factory=dict)  # nodes that drain, and when they are gone
     _coming: int = 0
 
@@ -365,13 +367,21 @@ class FakeRun:
         return {
             index: ClientReport(
                 ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
-                (),
-                part_of("requests", self._requests(index)),
+                self._stored(index, part := part_of("requests", self._requests(index))),
+                part,
                 None,
                 replies if index == 0 else (),
             )
             for index in range(lost, self.count)
         }
+
+    def _stored(self, index: int, part: Part) -> tuple[FilePart, ...]:
+        """The files that a client wrote: its requests and their gaps."""
+        if self.world.store is None or self.point.keep_replies:
+            return ()
+        keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
+        parts = part, part_of("token_events", events({index: []}))
+        return tuple(self.world.store.put_part(one, writer=f"client{index:04d}", **keys) for one in parts)
 
     def _requests(self, index: int) -> pa.Table:
         keys: dict[str, Any] = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
