@@ -38,7 +38,6 @@ from orchestrator.results.store import Store
 from orchestrator.spec.load import counted
 
 WORKERS = 4  # most of the time goes into reading
-GAUGES = ("running", "waiting", "kv_usage")  # of engine_metrics; the others are counters
 AT_ONCE = 64  # attempts computed before they are written
 Source = TypeVar("Source")
 Record = TypeVar("Record", AttemptData, PooledFigures)
@@ -133,21 +132,23 @@ def engine_side(samples: pa.Table) -> EngineSide | None:
     """
     if not samples.num_rows:
         return None
-    told = [name for name in samples.column_names if pa.types.is_floating(samples[name].type)]
-    hows = [(name, how) for name in told for how in (("max",) if name in GAUGES else ("first", "last", "count"))]
-    replicas = samples.sort_by("unix_ns").group_by(["replica", "role"], use_threads=False).aggregate(hows)
-    roles = np.asarray(replicas["role"].to_pylist(), dtype=object)
+    replica, role = samples["replica"].to_numpy(), samples["role"].to_pylist()
+    in_order = np.argsort(samples["unix_ns"].to_numpy(), kind="stable")
+    of_each = [in_order[replica[in_order] == one] for one in np.unique(replica)]
 
-    def of_each(column: str) -> Floats:
-        return np.asarray(replicas[column].to_numpy(), dtype=np.float64)
+    def read(name: str, but: str = "") -> Iterator[Floats]:
+        """The readings of each replica, oldest first."""
+        values = np.asarray(samples[name].to_numpy(), dtype=np.float64)
+        some = (values[rows] for rows in of_each if role[rows[0]] != but)
+        return (told[~np.isnan(told)] for told in some)
 
     def highest(name: str) -> float | None:
-        return _finite(of_each(f"{name}_max").max())
+        return _finite(np.max([told.max() if told.size else np.nan for told in read(name)]))
 
     def grown(name: str, but: str = "") -> float | None:
         """The growth over all replicas, except those with the role ``but``."""
-        growth = of_each(f"{name}_last") - of_each(f"{name}_first")
-        return _finite(np.where((of_each(f"{name}_count") > 1) & (growth >= 0), growth, np.nan)[roles != but].sum())
+        growth = [told[-1] - told[0] if told.size > 1 else np.nan for told in read(name, but)]
+        return _finite(sum(one if one >= 0 else np.nan for one in growth))
 
     return EngineSide(
         running_max=highest("running"),

@@ -287,7 +287,7 @@ class Blobs:
         source = pa.BufferReader(data) if isinstance(data, bytes) else data
         source.seek(0)
         if self.location.is_local:
-            return _write_beside_and_rename(Path(self.path(key)), source)
+            return _write_beside_and_rename(self.path(key), source)
         try:
             with self.filesystem.open_output_stream(self.path(key)) as stream:
                 copyfileobj(source, stream, COPIED_BYTES)
@@ -335,29 +335,31 @@ def _files_below(folder: str, but: str = "") -> list[str]:
     return found
 
 
-def _write_beside_and_rename(path: Path, source: pa.NativeFile) -> None:
+def _write_beside_and_rename(path: str, source: pa.NativeFile) -> None:
     """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
-    beside = path.with_name(f".{path.name}.{new_ulid()}{UNFINISHED}")
+    above, name = os.path.split(path)
+    beside = f"{above}/.{name}.{new_ulid()}{UNFINISHED}"
     try:
         with _made(beside) as stream:
             copyfileobj(source, stream, COPIED_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
-        beside.replace(path)
+        os.replace(beside, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    folder = os.open(above, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
 
 
-def _made(path: Path) -> BinaryIO:
+def _made(path: str) -> BinaryIO:
     """A new file to write, in a folder that may have to be made."""
     try:
-        return path.open("wb")
+        return open(path, "wb")
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("wb")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb")

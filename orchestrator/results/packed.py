@@ -74,7 +74,7 @@ class PackedRows:
             held, self._held, self._held_bytes, self._stored_s = self._held, [], 0, self._now_s()
         if not held:
             return
-        rows = pa.concat_tables(held)
+        rows = pa.concat_tables(held).combine_chunks()  # else writing them takes half as long again
         self._put(rows.num_rows, _groups(rows))
         self._added += 1
         if self._added % FILES_PER_MERGE == 0:

@@ -18,7 +18,7 @@ from orchestrator.results import records
 
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
-SMALL_BYTES = 16 << 10  # compressing less would take as long as all else, and save next to nothing
+SMALL_BYTES = 16 << 10  # compression and dictionaries of less would take as long as all else, and save next to nothing
 ROWS_PER_GROUP = {"token_events": 2_000}  # some 400,000 gaps: what a reader decodes at once fits the CPU's caches
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
@@ -183,10 +183,9 @@ def conform(table: str, data: pa.Table) -> pa.Table:
         raise ResultsError(f"table {table}: {error}") from error
 
 
-def parquet_writer(
-    schema: pa.Schema, sink: Any, *, checksums: bool = False, compressed: bool = True
-) -> pq.ParquetWriter:
-    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``: one per page.
+def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False) -> pq.ParquetWriter:
+    """A writer to a path or open file with the settings of all our Parquet files. ``checksums``: one per page;
+    ``small``: for at most SMALL_BYTES.
 
     Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary and delta encoding
     need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and get a dictionary; for a million doubles
@@ -196,9 +195,9 @@ def parquet_writer(
     return pq.ParquetWriter(
         sink,
         schema,
-        compression="zstd" if compressed else "none",
-        compression_level=ZSTD_LEVEL if compressed else None,
-        use_dictionary=dictionary,
+        compression="none" if small else "zstd",
+        compression_level=None if small else ZSTD_LEVEL,
+        use_dictionary=False if small else dictionary,
         column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
         write_page_checksum=checksums,
     )
@@ -210,9 +209,9 @@ def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
 
 
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
-    """Encode a whole file in memory, one of few rows without compression: of those the file's footer is the most."""
+    """Encode a whole file in memory, one of few rows without compression: of it the file's footer is the most."""
     sink = pa.BufferOutputStream()
-    with parquet_writer(data.schema, sink, compressed=data.nbytes > SMALL_BYTES) as writer:
+    with parquet_writer(data.schema, sink, small=data.nbytes <= SMALL_BYTES) as writer:
         write_rows(writer, table, data)
     return sink.getvalue()
 

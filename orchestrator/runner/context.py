@@ -90,6 +90,8 @@ class SweepContext:
 
         ``launch``: the deployment that would have to be started for that point.
         """
+        if self.plan.budget is None:
+            return None
         for ahead_s, said in ((0.0, "is used up"), (next_s, "would be exceeded by the next point")):
             now_s = self.clock.now_s() + ahead_s
             # for a new launch count what others used until now: they may end sooner, and ask for themselves

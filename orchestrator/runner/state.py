@@ -174,10 +174,8 @@ def cost_of(deployment: Deployment, seconds: float) -> Cost:
     return Cost(gpu_s, gpu_s / 3600 * (deployment.hardware.usd_per_gpu_hour or 0.0))
 
 
-def used_up(budget: Budget | None, spent: Cost, wall_s: float) -> str | None:
+def used_up(budget: Budget, spent: Cost, wall_s: float) -> str | None:
     """Which part of the budget is used up, in words; None if none is."""
-    if budget is None:
-        return None
     if budget.wall is not None and wall_s >= budget.wall:
         return f"the budget of {format_duration(budget.wall)} wall time"
     if budget.gpu_hours is not None and spent.gpu_s / 3600 >= budget.gpu_hours:

@@ -57,7 +57,6 @@ def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launch
 
 def test_a_budget_is_used_up_by_whichever_part_is_first() -> None:
     budget = Budget(gpu_hours=2.0, usd=10.0)
-    assert used_up(None, Cost(1e9, 1e9), 1e9) is None
     assert used_up(budget, Cost(7199.0, 9.9), 1e9) is None
     assert "2 GPU hours" in str(used_up(budget, Cost(7200.0, 0.0), 0.0))
     assert "10 USD" in str(used_up(budget, Cost(0.0, 10.0), 0.0))
