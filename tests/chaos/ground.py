@@ -39,6 +39,8 @@ QUICK = {
 }
 TITLES = {
     "engine": "-m orchestrator.emulator",
+    "vllm": "/vllm serve",
+    "vllm's core": "VLLM::EngineCore",
     "agent": f"ray::{RayEngineHost.__name__}",
     "client": f"ray::{RayClientHost.__name__}",
     "guard": "orchestrator.engines.guard",

@@ -31,7 +31,7 @@ deployments:
   max_model_len: 1024
   enforce_eager: true
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
-load: {{levels: {{concurrency: [1, 2]}}, requests: 40, warmup: 0s}}
+load: {{levels: {{concurrency: [1, 2, 4]}}, requests: 200, warmup: 0s}}
 """
 
 
@@ -47,11 +47,12 @@ def ground() -> Iterator[Ground]:
 @pytest.mark.vllm
 def test_real_vllm_is_struck(ground: Ground, tmp_path: Path) -> None:
     peace = undisturbed(ground, prepared(tmp_path / "peace", VLLM))
-    for victim in ("engine", "guard", "agent"):
-        strike = Strike(0, (victim,), False, 0.8, 0.0, 0.0)
+    in_the_second_point = (peace.commits_s[0] + 1.0) / peace.took_s
+    for victim in ("vllm", "vllm's core", "guard", "agent"):
+        strike = Strike(0, (victim,), False, in_the_second_point, 0.0, 0.0)
         experiment = prepared(tmp_path / victim, VLLM)
         told = fight(ground, experiment, strike, peace)
-        print(f"{strike}: {told}")
+        assert told.hit == [victim], f"{strike}: {told}"
         check(ground, experiment, strike, told, peace)
 
 
