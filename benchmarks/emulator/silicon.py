@@ -53,6 +53,16 @@ QUANTIZATION: dict[str, dict[str, Any]] = {
 CONFIGS = TemporaryDirectory()  # config.json as measured, a folder each
 
 
+def recv_interval(engine: str, device: str, tensor: int, precision: str, in_flight: int) -> int | None:
+    """``--scheduler-recv-interval`` of the servers of InferenceMAX and InferenceX, which only SGLang's on B200 had:
+    benchmarks/dsr1_fp4_b200_docker.sh and dsr1_fp8_b200_docker.sh since 2025-09-23 (6be2c69), then
+    benchmarks/single_node/dsr1_fp4_b200.sh and dsr1_fp8_b200.sh (12ba0ae of 2026-03-25, d4948f9 of 2026-05-22), in the
+    history of github.com/olegleyz/inferencex-nkx."""
+    if engine != "sglang" or not device.startswith("B200"):
+        return None
+    return 10 if in_flight < 16 or (precision, tensor) == ("fp8", 4) else 30
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """One measured point. ``measured``: seconds of TTFT and TPOT."""
@@ -98,6 +108,9 @@ class Point:
         return EngineSettings(
             engine=self.engine, model=self.model, tensor_parallel_size=self.tensor,
             enable_expert_parallel=self.expert_parallel or None,
+            scheduler_recv_interval=recv_interval(
+                self.engine, DEVICES[self.system], self.tensor, self.precision, self.concurrency
+            ),
         )  # fmt: skip
 
     @cached_property

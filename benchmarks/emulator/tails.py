@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from silicon import recv_interval
 
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import facts_from_config, known_config
@@ -54,6 +55,9 @@ def simulated(row: dict[str, str], jitter: float) -> Floats:
     settings = EngineSettings(
         engine=row["engine"], model=model, tensor_parallel_size=int(row["tensor"]),
         enable_expert_parallel=int(row["expert"]) > 1 or None,
+        scheduler_recv_interval=recv_interval(
+            row["engine"], row["device"], int(row["tensor"]), row["precision"], int(row["concurrency"])
+        ),
     )  # fmt: skip
     rng, in_flight = np.random.default_rng(0), int(row["concurrency"])
     requests = int(row["requests"] or 10 * in_flight)

@@ -4,8 +4,10 @@ The same object serves HTTP in real time (one step at a time) and simulates (man
 vLLM's scheduler has them: decodes first, one token each; what is left of ``max_num_batched_tokens`` goes to prefill
 chunks in arrival order; a waiting request is admitted when a slot is free and its whole prompt fits the KV cache; when
 a decode finds no room, the newest sequence is preempted and computed again, but for the whole blocks that nobody took
-meanwhile (its last ones go first, and all of it before what was given back later). The tokens of a step leave one after
-the other, ``token_interval_s`` apart, the middle one at the step's end.
+meanwhile (its last ones go first, and all of it before what was given back later). The scheduler looks for new requests
+before every step, or as SGLang does with a ``recv_interval``: after so many steps of decodes alone, and after every
+step with a prompt. The tokens of a step leave one after the other, ``token_interval_s`` apart, the middle one at the
+step's end.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from orchestrator.emulator.model import Limits, Replica
 from orchestrator.emulator.prefix import BLOCK_TOKENS
 
 _NEVER = -1
+_PROMPT_STEP = 1000  # decode steps that one with a prompt counts as (SGLang's SchedulerRecvSkipper)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +61,8 @@ class Batch:
         self.overhead_s = replica.request_overhead_s
         self.interval_s = replica.token_interval_s
         self._ready_s = -math.inf  # when the last request came to the scheduler
+        self._looked_s = -math.inf  # when the scheduler last looked for such
+        self._unlooked = 0  # steps since
         self.clock = 0.0  # end of the last step
         self.began_s = 0.0  # where the last steps began
         self.step = 0
@@ -120,10 +125,13 @@ class Batch:
         """
         if not self.decoding and not self.prefilling:
             self.clock = max(self.clock, self.waiting[0].ready_s)
+            self._unlooked = self.limits.recv_interval  # an idle engine looks all the time
         self.began_s = self.clock
+        if self._unlooked >= self.limits.recv_interval:
+            self._looked_s, self._unlooked = self.clock, 0
         if self.kv_used + len(self.decoding) > self.limits.kv_tokens:
             self._make_room()
-        if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self.clock):
+        if self.prefilling or (self.waiting and self.waiting[0].ready_s <= self._looked_s):
             chunks = self._schedule()
             if chunks:
                 return self._mixed_step(chunks)
@@ -178,7 +186,7 @@ class Batch:
         chunks: list[tuple[int, int]] = []
         for sequence in self.prefilling:
             budget = self._give(sequence, budget, chunks)
-        while waiting and budget > 0 and waiting[0].ready_s <= self.clock and self._fits(waiting[0], budget):
+        while waiting and budget > 0 and waiting[0].ready_s <= self._looked_s and self._fits(waiting[0], budget):
             sequence = waiting.popleft()
             self.prefilling.append(sequence)
             found = self._found(sequence, sequence.base - 1) if sequence.preemptions else 0
@@ -211,6 +219,7 @@ class Batch:
         self.computed = decodes + sum(tokens for _, tokens in chunks)
         beside = (decodes, self.context, self.windowed) if decodes else (0, 0, 0.0)
         self.clock += self._lasts(self.costs.mixed(*beside, chunks), 1)
+        self._unlooked += _PROMPT_STEP
         if not rest:
             self.step += 1
             self.context += decodes
@@ -248,21 +257,25 @@ class Batch:
 
     def _decode_steps(self, max_steps: int, until_s: float) -> list[Sequence]:
         count = self.computed = len(self.decoding)
-        self.resting = 0
+        self.resting, interval = 0, self.limits.recv_interval
         first, growth = self.costs.decode(count, self.context, self.windowed)
         steps = min(
             max_steps,
             self._finish_steps[0] - self.step,
             (self.limits.kv_tokens - self.kv_used) // count,
         )
-        if self.waiting and self.waiting[0].ready_s > self.clock and count < self.limits.max_num_seqs:
-            until_s = min(until_s, self.waiting[0].ready_s)
+        if self.waiting and (count < self.limits.max_num_seqs or interval > 1):
+            if self.waiting[0].ready_s > self.clock:
+                until_s = min(until_s, self.waiting[0].ready_s)
+            elif interval > 1:  # only while somebody waits does it matter when it looked
+                steps = min(steps, interval - self._unlooked)
         if steps > 1 and until_s < math.inf:
             due = _steps_in(max(0.0, until_s - self.clock), first, growth)
             # So many steps vary by ``jitter * sqrt(due)`` of them: a jump ends three times that short of ``until_s``.
             steps = min(steps, max(1, due - math.ceil(3 * self._jitter * math.sqrt(due))))
         self.clock += self._lasts(steps * first + growth * (steps * (steps - 1) / 2), steps)
         self.step += steps
+        self._unlooked = (self._unlooked + steps - 1) % interval + 1
         self.context += steps * count
         self._take(steps * count)
         finished = self._finished()

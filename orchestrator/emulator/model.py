@@ -29,6 +29,7 @@ class Limits:
     prefix_caching: bool = True
     prefill_first: bool = False  # decodes rest while there is a prompt to prefill (SGLang), else both share a step
     max_requests: int | None = None  # that run or wait, more are refused at once
+    recv_interval: int = 1  # decode steps from one look for new requests to the next
 
 
 class StepTimes(Protocol):
@@ -142,6 +143,7 @@ def replica(settings: EngineSettings, facts: ModelFacts, device: Accelerator, co
         prefix_caching=settings.enable_prefix_caching is not False,
         prefill_first=constants.prefill_first,
         max_requests=None if queue is None else -(-queue // settings.data_parallel_size),
+        recv_interval=settings.scheduler_recv_interval or 1,
     )
     costs: StepTimes = _costs(settings, facts, device, constants)
     if constants.tables:

@@ -68,7 +68,7 @@ class Rank:
         self._prompt, self._cached = float(demand.prompt.mean()), float(demand.cached.mean())
         self._uneven = float((demand.prompt**2).mean()) / self._prompt**2  # 1 where all prompts are alike
         self._lockstep = not self._open and float(output.std()) < _ALIKE * float(output.mean())
-        self._rests = limits.prefill_first
+        self._rests, self._interval = limits.prefill_first, limits.recv_interval
         self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else 1 << 30
         by_prefill = _FULL * limits.max_num_batched_tokens / (1 + self._prompt / self._steps)
         self.most = min(limits.max_num_seqs, limits.kv_tokens / self._context, max(1.0, by_prefill))
@@ -85,7 +85,8 @@ class Rank:
         beside, budget = ((0, 0, 0.0), self._budget) if self._rests else (alone, max(1, self._budget - decodes))
         parts = max(1, math.ceil(self._prompt / budget))
         chunk, due = self._prompt / parts, parts * running / self._steps  # chunks that come in a step
-        together = max(1.0, min(running, budget / chunk)) if self._lockstep else max(1.0, due / -math.expm1(-due))
+        met = due * self._interval  # by one look
+        together = max(1.0, min(running, budget / chunk)) if self._lockstep else max(1.0, met / -math.expm1(-met))
         together = min(together, budget / chunk) if parts == 1 else 1.0
         start = round(self._cached + (self._prompt - chunk) / 2)
         chunks = [(start, round(chunk))] * int(together)
@@ -143,10 +144,11 @@ class Rank:
         }
 
     def _ttft(self, one: State) -> Floats:
-        """The rest of the step that runs when a request comes, prefills before its own, its own."""
+        """The rest of the step that runs when a request comes, or until it is looked for; prefills before its own; its
+        own."""
         prompt = self._demand.prompt
         in_mixed = one.mixed_share * one.mixed_s / one.step_s  # share of the time in steps that hold a prompt
-        rest_s = _WHEN * np.where(in_mixed > _KIND, one.mixed_s, one.decode_s)
+        rest_s = _WHEN * np.where(in_mixed > _KIND, one.mixed_s, self._interval * one.decode_s)
         if one.running < 4:
             rest_s = np.where(-math.expm1(-one.running) > _QUEUE, rest_s, 0.0)  # whether any runs
         own_s = np.ceil(prompt / self._budget) * one.decode_s + prompt * one.prompt_token_s

@@ -292,6 +292,7 @@ ENGINE = Engine(
         "scheduling_policy": Flag("--schedule-policy", choices=POLICIES),
         "enable_prefix_caching": Flag("--disable-radix-cache", "off"),
         "stream_interval": Flag("--stream-interval"),
+        "scheduler_recv_interval": Flag("--scheduler-recv-interval"),
         "gpu_memory_utilization": Flag("--mem-fraction-static"),  # weights and KV cache, of the whole memory
         "kv_cache_tokens": Flag("--max-total-tokens"),
         "block_size": Flag("--page-size"),

@@ -121,6 +121,7 @@ class EngineSettings(Strict):
     enable_chunked_prefill: bool | None = None
     enable_prefix_caching: bool | None = None
     stream_interval: Size | None = None
+    scheduler_recv_interval: Size | None = None  # decode steps from one look for new requests to the next
 
     # memory
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)

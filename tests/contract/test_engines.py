@@ -31,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "quantization": "fp8_per_tensor", "kv_cache_dtype": "fp8", "max_model_len": 512, "max_input_len": 256,
     "max_num_seqs": 7, "max_num_batched_tokens": 777, "max_num_queued_reqs": 77, "scheduling_policy": "priority",
     "enable_chunked_prefill": False, "enable_prefix_caching": False, "stream_interval": 3,
+    "scheduler_recv_interval": 9,
     "gpu_memory_utilization": 0.55, "kv_cache_tokens": 12345, "kv_cache_memory_bytes": 7654321, "block_size": 64,
     "cpu_offload_gb": 3.0, "enforce_eager": True, "speculative": {"method": "mtp", "num_speculative_tokens": 5},
     "guided_decoding_backend": "xgrammar", "load_format": "dummy", "enable_lora": True, "lora_modules": {"a": "/l"},
