@@ -30,10 +30,16 @@ def submitted(batch: Batch, requests: list[tuple[float, int, int, int]]) -> list
     stages=st.sampled_from([1, 2, 4]),
     window=st.sampled_from([None, 64]),
     budget=st.sampled_from([32, 256, 2048]),
+    interval=st.sampled_from([None, 7, 30]),
 )
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=90, deadline=None)
 def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
-    requests: list[tuple[float, int, int, int]], kv_tokens: int, stages: int, window: int | None, budget: int
+    requests: list[tuple[float, int, int, int]],
+    kv_tokens: int,
+    stages: int,
+    window: int | None,
+    budget: int,
+    interval: int | None,
 ) -> None:
     config = {"model_type": "mistral", "sliding_window": window} if window else {}
     replica = a_replica(
@@ -43,6 +49,7 @@ def test_jumping_over_steps_gives_the_same_times_as_taking_them_one_by_one(
         max_num_batched_tokens=budget,
         max_num_seqs=8,
         max_model_len=450,
+        scheduler_recv_interval=interval,
     )
     jumping, stepping = Batch(replica), Batch(replica)
     many, single = submitted(jumping, requests), submitted(stepping, requests)
@@ -134,6 +141,22 @@ def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
         assert len(batch.decoding) == 2
     assert ([one.tokens_at(shared.step) for one in shared.decoding], shared.resting) == ([2, 1], 0)
     assert ([one.tokens_at(first.step) for one in first.decoding], first.resting) == ([1, 1], 1)
+
+
+def test_with_an_interval_new_requests_are_looked_for_after_so_many_decodes_or_at_once_after_a_prompt() -> None:
+    replica = a_replica(IDEAL.model_copy(update={"prefill_first": True}), scheduler_recv_interval=10)
+    batch = Batch(replica)
+    first = batch.submit(0, 100, 50)
+    batch.advance(1)
+    assert first.first_token_s == batch.clock  # it came to an idle engine
+    batch.advance(3)
+    late = batch.submit(batch.clock, 100, 50)
+    while not late.prefilled:
+        batch.advance(1)
+    assert first.tokens_at(batch.step) == 1 + 10
+    batch.submit(batch.clock, 100, 50)
+    batch.advance(1)
+    assert (first.tokens_at(batch.step), len(batch.decoding)) == (1 + 10, 3)
 
 
 @given(requests=st.lists(REQUEST, min_size=1, max_size=25), kv_tokens=st.sampled_from([420, 700, 5000]))

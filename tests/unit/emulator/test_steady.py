@@ -17,10 +17,12 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 SMALL, LARGE = "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"
 
 
-def of(model: str, tensor: int, sequences: int, batched: int, engine: str = "emulator") -> Replica:
+def of(
+    model: str, tensor: int, sequences: int, batched: int, engine: str = "emulator", interval: int | None = None
+) -> Replica:
     settings = EngineSettings(
         engine=engine, model=model, tensor_parallel_size=tensor, max_num_seqs=sequences,
-        max_num_batched_tokens=batched,
+        max_num_batched_tokens=batched, scheduler_recv_interval=interval,
     )  # fmt: skip
     profile, hardware = Profile(), Hardware(name="h", accelerator="H100-80GB")
     return replica(settings, facts_of(profile, settings), device_of(profile, hardware), profile.constants)
@@ -47,6 +49,10 @@ def demand(prompt: int, output: int, spread: bool = True) -> Demand:
         (of(LARGE, 4, 256, 2048), 3000, 200, "request_rate", 2.0),
         (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "request_rate", 8.0),  # decodes rest while prompts are prefilled
         (of(SMALL, 1, 256, 8192, "sglang"), 600, 250, "concurrency", 32),
+        (of(SMALL, 1, 256, 8192, "sglang", 30), 600, 250, "request_rate", 8.0),  # new requests wait to be looked for
+        (of(SMALL, 1, 256, 8192, "sglang", 10), 600, 250, "concurrency", 4),
+        (of(SMALL, 1, 256, 8192, "sglang", 30), 600, 250, "concurrency", 32),
+        (of(LARGE, 4, 256, 8192, "sglang", 30), 3000, 200, "concurrency", 16),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 1),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 16),
         (of(SMALL, 1, 256, 8192), 600, 250, "concurrency", 512),
