@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -19,6 +18,7 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import AnswerRow, DeploymentRow, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
+from orchestrator.several import grouped
 
 FEW = 4  # fewer answers or tokens than this may be alike by chance
 # one piece again and again; more often where a first token comes before it, since words may end in "...."
@@ -76,9 +76,7 @@ def called(rows: Sequence[DeploymentRow]) -> str:
 
 def broken(answers: Answers) -> list[str]:
     """Why the answers are no output: a sentence per broken replica, empty where all is well or answers are too few."""
-    of_each: dict[int, list[AnswerRow]] = defaultdict(list)
-    for one in answers:
-        of_each[one.replica].append(one)
+    of_each = grouped((one.replica, one) for one in answers)
     found = [f"replica {replica}: {why}" for replica, some in sorted(of_each.items()) if (why := _noise(some))]
     if found and len(of_each) > 1:
         return found
@@ -123,16 +121,15 @@ def agreements(
     manifests = [one for one in store.manifests("launch") if any(part.table == "answers" for part in one.files)]
     if not manifests:
         return {}
-    answers: dict[str, list[AnswerRow]] = defaultdict(list)
-    for row in rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow):
-        answers[row.launch_id].append(row)
+    answered = rows_of(store.read_manifests("answers", manifests, leave_out=True), AnswerRow)
+    answers = grouped((row.launch_id, row) for row in answered)
     rows = rows_of(store.read_manifests("deployments", manifests, leave_out=True), DeploymentRow)
     deployments = {row.deployment_id: described(row) for row in rows}
     launches = rows_of(store.read_manifests("launches", manifests, leave_out=True), LaunchRow)
     found = (
         Answered(one, deployments[one.deployment_id], answers[one.launch_id])
         for one in launches
-        if one.deployment_id in deployments and answers[one.launch_id]
+        if one.deployment_id in deployments and one.launch_id in answers
     )
     return compared(found, list(planned))
 
@@ -144,11 +141,8 @@ def compared(answered: Iterable[Answered], planned: Sequence[str] = ()) -> dict[
         place = planned.index(one.deployment.deployment_id) if one.deployment.deployment_id in planned else len(planned)
         return place, one.launch.started_unix_ns, one.launch.launch_id
 
-    families: dict[tuple[str, str], list[Answered]] = defaultdict(list)
-    for one in sorted(answered, key=order):
-        families[one.family].append(one)
     found: dict[str, Agreement] = {}
-    for some in families.values():
+    for some in grouped((one.family, one) for one in sorted(answered, key=order)).values():
         first = reference(some, planned)
         superseded = bool(planned) and first is not None and first.deployment.deployment_id not in planned
         for deployment_id in dict.fromkeys(one.deployment.deployment_id for one in some):

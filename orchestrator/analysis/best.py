@@ -31,6 +31,7 @@ from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
 from orchestrator.analysis.metrics import BROKEN, BUFFERED
 from orchestrator.analysis.slo import format_slo
+from orchestrator.several import listed
 from orchestrator.spec.load import Per, Slo, load_text
 
 MENDS = {  # what to do about verdicts that neither another load nor a repeat changes
@@ -178,33 +179,33 @@ def _certainty(unsettled: Sequence[Doubt], ranking: Sequence[Candidate]) -> tupl
 def _unsettled(contenders: Sequence[Contender], may_start: int | None) -> Iterator[Doubt]:
     """Doubts about deployments that could still turn out better than all in the ranking."""
     if new := [one.label for one in contenders if not one.measured]:
-        ahead = f"it goes on with {_names(new)}" if may_start is None else f"max_deployments allows {may_start} more"
+        ahead = f"it goes on with {listed(new)}" if may_start is None else f"max_deployments allows {may_start} more"
         larger = "give a larger max_deployments: no more are started"
         again = larger if may_start == 0 else f"run the experiment again: {ahead}"
-        yield f"{_names(new)} {_are(new)} not measured yet", again
+        yield f"{listed(new)} {_are(new)} not measured yet", again
     if unknown := [one for one in contenders if one.measured and one.open]:
         names = [one.label for one in unknown]
-        levels = _names([f"{one.label} at {', '.join(one.open)}" for one in unknown])
+        levels = listed([f"{one.label} at {', '.join(one.open)}" for one in unknown])
         yield (
-            f"levels of {_names(names)} that could hold have no valid measurement",
+            f"levels of {listed(names)} that could hold have no valid measurement",
             f"measure {levels}: run again, with more repeats where it was measured",
         )
     if near := [one for one in contenders if one.near]:
         names = [one.label for one in near]
-        levels = _names([f"{one.label} at {', '.join(one.near)}" for one in near])
-        yield f"{_names(names)} could hold more", f"measure {levels} again: more repeats, or longer"
+        levels = listed([f"{one.label} at {', '.join(one.near)}" for one in near])
+        yield f"{listed(names)} could hold more", f"measure {levels} again: more repeats, or longer"
     if unsettled := [one for one in contenders if one.unsettled]:
-        known = _names([f"{one.label} {', '.join(one.unsettled)}" for one in unsettled])
+        known = listed([f"{one.label} {', '.join(one.unsettled)}" for one in unsettled])
         doubt = f"capacities are not settled: {known}"
-        yield doubt, f"search {_names([one.label for one in unsettled])} on, with more budget or longer probes"
+        yield doubt, f"search {listed([one.label for one in unsettled])} on, with more budget or longer probes"
     some = [one.candidate for one in contenders if one.candidate and not (one.open or one.unsettled)]
     censored = [one for one in some if one.censored]
     if censored:
         names, loads = [one.point.deployment.label for one in censored], dict.fromkeys(one.load for one in censored)
-        doubt = f"the capacity of {_names(names)} was not reached"
-        yield doubt, f"measure {_names(names)} at higher levels than {', '.join(loads)}"
+        doubt = f"the capacity of {listed(names)} was not reached"
+        yield doubt, f"measure {listed(names)} at higher levels than {', '.join(loads)}"
     if other := [one.label for one in contenders if one.incomparable]:
-        yield f"{_names(other)} cannot be compared with the others", None
+        yield f"{listed(other)} cannot be compared with the others", None
 
 
 def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
@@ -213,27 +214,27 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
     first, *others = ranking
     known = [first, *(one for one in others if one.capacity is None or one.capacity.status != "outraced")]
     if unsteady := [one.name for one in known if any(repeat.point.steady is False for repeat in one.point.used)]:
-        yield f"no part of {_names(unsteady)} was steady", f"measure {_names(unsteady)} longer"
+        yield f"no part of {listed(unsteady)} was steady", f"measure {listed(unsteady)} longer"
     if partial := [_label(one) for one in known if not all(repeat.valid for repeat in one.point.repeats)]:
-        yield f"repeats of {_names(partial)} failed or are not valid", None
+        yield f"repeats of {listed(partial)} failed or are not valid", None
     single = [one for one in known if one.throughput.starts < 2]
     if single:
         again = [_label(one) for one in single if one.point.deployment.launched]
-        yield "one start: spread unknown", f"start {_names(again)} at least twice (starts: 2)" if again else None
+        yield "one start: spread unknown", f"start {listed(again)} at least twice (starts: 2)" if again else None
     below = [one for one in first.point.tests if one.share.lower < one.target]
     if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
     if more := [_label(one) for one in others if one.throughput.estimate > first.throughput.estimate]:
-        doubt = f"more is claimed of {_names(more)}, but the probes of {_label(first)} expect it to hold more"
-        yield doubt, f"search {_names([_label(first), *more])} on, with a smaller precision"
+        doubt = f"more is claimed of {listed(more)}, but the probes of {_label(first)} expect it to hold more"
+        yield doubt, f"search {listed([_label(first), *more])} on, with a smaller precision"
     told = [one for one in others if one.throughput.starts > 1 and one.throughput.estimate <= first.throughput.estimate]
     near = [] if single else [one for one in told if not exceeds(first.throughput, one.throughput)]
     if near:
         labels = [_label(one) for one in near]
         starts = starts_to_decide(first.throughput, near[0].throughput)
         many = f"about {starts} starts each of" if starts else "many more starts of"
-        doubt = f"{_names(labels)} {_are(labels)} behind by less than starts differ"
+        doubt = f"{listed(labels)} {_are(labels)} behind by less than starts differ"
         yield doubt, f"{many} {first.name} and {near[0].name}"
 
 
@@ -256,11 +257,6 @@ def _nothing(
 
 def _label(candidate: Candidate) -> str:
     return candidate.point.deployment.label
-
-
-def _names(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _are(names: Sequence[str]) -> str:
@@ -293,4 +289,4 @@ def _mend(spoilt: Mapping[str, str]) -> Iterator[str]:
     """What to do about them."""
     for verdict, text in MENDS.items():
         if labels := [label for label, one in spoilt.items() if one == verdict]:
-            yield text.format(_names(labels))
+            yield text.format(listed(labels))

@@ -37,6 +37,7 @@ from orchestrator.analysis.requests import Bools
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
+from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
 COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
@@ -174,7 +175,7 @@ def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -
 
 def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLevel]:
     """By level, the lowest first. ``targets``: of each test of the tier."""
-    by_level = _by_level(probes)
+    by_level = grouped((one.level, one) for one in probes)
     learned = (_clumps(by_level, test, target) for test, target in enumerate(targets))
     priors = [usual_effect(seen.values(), target) for seen, target in zip(learned, targets, strict=True)]
     asked = list(zip(range(len(targets)), targets, priors, strict=True))
@@ -186,13 +187,6 @@ def at_levels(probes: Iterable[Probed], targets: Sequence[float]) -> list[AtLeve
         levels.append(_at_level(level, by_level[level], asked, again, level <= too_slow, lower))
         lower = levels[-1].verdict != "holds" and (lower or levels[-1].far_below)
     return levels
-
-
-def _by_level(probes: Iterable[Probed]) -> dict[float, list[Probed]]:
-    found: dict[float, list[Probed]] = {}
-    for one in probes:
-        found.setdefault(one.level, []).append(one)
-    return found
 
 
 def _at_level(
@@ -260,7 +254,7 @@ def before(
 ) -> tuple[Before, ...]:
     """What the next probe of the level ``at`` begins with, for each test. ``there``: what is known of that level, with
     all ``probes`` of the tier. ``start``: of the engine."""
-    by_level = _by_level(probes)
+    by_level = grouped((one.level, one) for one in probes)
     here = [one for one in by_level.pop(at, []) if one.met]
     confirms = there is not None and there.verdict == "holds"
     first = there.proof if there is not None and confirms else 0

@@ -35,6 +35,7 @@ from orchestrator.results.records import (
 )
 from orchestrator.results.schemas import LazyRecords, arrow_schema, rows_of
 from orchestrator.results.store import Store, first_ok
+from orchestrator.several import grouped
 from orchestrator.spec.load import Slo
 
 _log = logging.getLogger(__name__)
@@ -230,9 +231,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[Point]:
     if unknown := attempts.undescribed():  # older versions stored a deployment's row with its launch only
         launched = rows_of(store.read_manifests("deployments", store.manifests("launch")), DeploymentRow)
         attempts.deployments |= {one.deployment_id: one for one in launched if one.deployment_id in unknown}
-    groups: dict[str, list[Measurement]] = {}
-    for measurement in attempts.measurements():
-        groups.setdefault(measurement.point.point_id, []).append(measurement)
+    groups = grouped((one.point.point_id, one) for one in attempts.measurements())
     together = _together(store, [_used(group) or group for group in groups.values()])
     return [
         Point(attempts.deployment(group[0].point), tuple(group), figures)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.redaction import all_redacted, redacted
+from orchestrator.several import grouped
 from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
@@ -80,9 +81,8 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
 def _text(found: Sequence[Finding], nodes: int) -> str:
     """What is wrong on several nodes is said once."""
-    same: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for one in sorted(found, key=lambda one: one.level):
-        same.setdefault((one.level, one.check, one.what, one.why, one.do), []).append(one.where)
+    ordered = sorted(found, key=lambda one: one.level)
+    same = grouped(((one.level, one.check, one.what, one.why, one.do), one.where) for one in ordered)
     lines = [
         f"{level}: {check}: {what}\n  where: {', '.join(where)}\n  why it matters: {why}\n  what to do: {do}"
         for (level, check, what, why, do), where in same.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from orchestrator.catalog.memory import GIB
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
+from orchestrator.several import grouped, listed
 from orchestrator.spec.load import counted, hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
@@ -134,23 +135,16 @@ def plan_text(estimate: Estimate) -> Iterator[str]:
     yield from table([*columns, *map(Column, ("points", "weights", "KV tokens", "at once", "time"))], rows)
     if len(made.deployments) > MOST_ROWS:
         yield f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all"
-    for reason, labels in _reasons(made.deployments).items():
-        yield f"\n{reason}\n  {', '.join(labels)}"
+    said = grouped((text, one.label) for one in made.deployments for text in _said(one))
+    yield from (f"\n{text}\n  {listed(labels, MOST_LABELS)}" for text, labels in said.items())
     yield f"\n{estimate.summary()}"
 
 
-def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
-    """What is said of deployments, levels of their own too, each sentence once: sentence -> whom it is said of."""
-    out: dict[str, list[str]] = {}
-    for one in deployments:
-        levels = ", ".join(load_text(level.control, level.value) for level in one.levels)
-        said = [f"{one.status}: {reason}" for reason in one.reasons]
-        for text in [*said, f"levels: {levels}"] if levels else said:
-            out.setdefault(text, []).append(one.label)
-    return {
-        reason: labels if len(labels) <= MOST_LABELS else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
-        for reason, labels in out.items()
-    }
+def _said(one: Deployment) -> Iterator[str]:
+    """What is said of a deployment, its own levels too."""
+    yield from (f"{one.status}: {reason}" for reason in one.reasons)
+    if one.levels:
+        yield f"levels: {', '.join(load_text(level.control, level.value) for level in one.levels)}"
 
 
 def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:

@@ -27,6 +27,7 @@ def status(uri: str, experiment: str | None, form: str) -> None:
     from orchestrator.report.runs import run_documents, run_text
     from orchestrator.report.text import echo
     from orchestrator.results.runs import runs_at
+    from orchestrator.several import listed
 
     found = []
     for runs in runs_at(uri, experiment):
@@ -40,4 +41,4 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         for record, age_s in records:
             echo(run_text(name, record, age_s))
     if idle := [name for name, records in found if not records]:  # each `load --results` is one
-        echo(f"no run on record: {', '.join(idle[:3])}{f' and {len(idle) - 3} more' if len(idle) > 3 else ''}")
+        echo(f"no run on record: {listed(idle)}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.redaction import SHORTEST
+from orchestrator.several import grouped
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Level, Workload
 
@@ -140,9 +141,7 @@ class Progress:
 
     def silent(self, limit_s: float) -> list[int]:
         """Targets with open requests that no client has heard from for ``limit_s``."""
-        every: dict[int, list[Silence]] = {}
-        for one in self.silences:
-            every.setdefault(one.target, []).append(one)
+        every = grouped((one.target, one) for one in self.silences)
         return [
             target
             for target, found in sorted(every.items())

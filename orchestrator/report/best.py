@@ -16,6 +16,7 @@ from orchestrator.report.points import on_hardware, slo_text
 from orchestrator.report.stored import Experiment, answers
 from orchestrator.report.text import EMULATED, Column, figure, percentile, say, share_text, table
 from orchestrator.search.base import claim_document
+from orchestrator.several import grouped
 from orchestrator.spec.load import load_text
 
 _FIGURES = ("requests", "request_throughput", "output_token_throughput", "ttft_ms", "tpot_ms", "e2e_ms", "itl_ms")
@@ -68,11 +69,7 @@ def answer_text(experiment: Experiment) -> Iterator[str]:
 
 def _notes(ranking: Iterable[Candidate]) -> dict[str, list[str]]:
     """Each note once, with the labels of the deployments it is about."""
-    labels: dict[str, list[str]] = {}
-    for candidate in ranking:
-        for note in candidate.notes:
-            labels.setdefault(note, []).append(candidate.point.deployment.label)
-    return labels
+    return grouped((note, one.point.deployment.label) for one in ranking for note in one.notes)
 
 
 def _asked(one: Comparison) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.analysis.best import ranked_in
-from orchestrator.analysis.capacity import Group, claim_text, claims, divided, per_of, raced
+from orchestrator.analysis.capacity import claim_text, claims, divided, per_of, raced
 from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.measured import Point
 from orchestrator.analysis.slo import format_slo
@@ -14,6 +14,7 @@ from orchestrator.report.documents import Document, fields_of
 from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
 from orchestrator.search.base import claim_document
+from orchestrator.several import grouped
 from orchestrator.spec.load import Per, Slo, load_text
 
 _Key = tuple[str, str]  # deployment id, workload
@@ -36,9 +37,7 @@ class _Found(NamedTuple):
 
 def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[_Found]:
     """The capacity of every searched deployment, under each of the SLOs that the points were judged by."""
-    searches: dict[tuple[str, str], list[Point]] = {}
-    for point in points:
-        searches.setdefault((point.head.deployment_id, point.head.workload), []).append(point)
+    searches = grouped(((point.head.deployment_id, point.head.workload), point) for point in points)
     for at, slo in enumerate(slos):
         searched = experiment.searched(slo)
         found = {key: claims(some, slo, searched[key[1]], at) for key, some in searches.items() if key[1] in searched}
@@ -50,11 +49,8 @@ def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo])
 
 def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | None) -> dict[_Key, _Claims]:
     """The claims, with the status ``outraced`` for deployments that another one in the same ``best`` ranking beats."""
-    groups: dict[Group, list[_Key]] = {}
-    for key in found:
-        groups.setdefault(ranked_in(of[key], per), []).append(key)
     out: dict[_Key, _Claims] = {}
-    for keys in groups.values():
+    for keys in grouped((ranked_in(of[key], per), key) for key in found).values():
         rows = [(of[key].deployment, found[key]) for key in keys]
         out |= zip(keys, raced(rows, per_of(per, [row for row, _ in rows])), strict=True)
     return {key: out[key] for key in found}

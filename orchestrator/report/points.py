@@ -17,11 +17,12 @@ from orchestrator.report.as_predicted import beside_column, beside_fields, besid
 from orchestrator.report.documents import Document, fields_of, metrics
 from orchestrator.report.text import EMULATED, Cell, Column, figure, p50_p99, plus_minus, say, table
 from orchestrator.results.records import LaunchRow, PointHead
+from orchestrator.several import grouped
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
 
 if TYPE_CHECKING:
-    from orchestrator.analysis.capacity import Group
+    pass
 
 _REPEAT_FIELDS = (
     *("measurement_id", "attempt_id", "launch_id", "repeat", "start", "seed", "status", "reason", "failure_class"),
@@ -140,10 +141,7 @@ def points_text(
     bends = knees(points)
     done = [point for point in points if point.used]
     failed = [point for point in points if not point.used]
-    groups: dict[Group, list[Point]] = {}
-    for point in done:
-        groups.setdefault(group_of(point), []).append(point)
-    for group in groups.values():
+    for group in grouped((group_of(point), point) for point in done).values():
         limits = [slo_text(slo) for slo in slos]
         yield say(_measured(group) + asked + (f" under {limits[0]}" if len(limits) == 1 else ""), "bold")
         yield from (f"  {text}" for text in limits if len(limits) > 1)

@@ -9,6 +9,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.plan.order import promise
 from orchestrator.plan.predict import DEFAULT_SLO, limits_of
 from orchestrator.report.text import Column, figure, say, table
+from orchestrator.several import grouped, listed
 from orchestrator.spec.load import Slo, load_text
 
 MOST_ROWS = 200
@@ -25,13 +26,9 @@ def predictions_text(plan: Plan) -> Iterator[str]:
         off = f"median error of predictions: {error['ttft']:.0%} (TTFT), {error['tpot']:.0%} (TPOT)"
         yield f"{off}, on {error['source']}; intervals hold 9 in 10"
     for key, said in (("no_row", "predicted by the formula, no tables"), ("not_predicted", "not predicted")):
-        reasons: dict[str, list[str]] = {}
-        for one in plan.deployments:
-            if why := (one.predicted or {}).get(key):
-                reasons.setdefault(why, []).append(one.label)
-        for why, labels in reasons.items():
-            more = f" and {len(labels) - 8} more" if len(labels) > 8 else ""
-            yield f"{said}: {why}: {', '.join(labels[:8])}{more}"
+        found = ((why, one.label) for one in plan.deployments if (why := (one.predicted or {}).get(key)))
+        for why, labels in grouped(found).items():
+            yield f"{said}: {why}: {listed(labels, most=8)}"
     if promise(plan):
         order = "'run' starts with those predicted best (predictions: {order: false}: with the longest)"
         yield order if plan.predictions.order else "the longest are run first (predictions: {order: false})"

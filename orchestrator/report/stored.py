@@ -23,6 +23,7 @@ from orchestrator.results.ids import one_model
 from orchestrator.results.records import DeploymentRow, PointHead
 from orchestrator.results.root import Results
 from orchestrator.results.store import Store
+from orchestrator.several import grouped
 from orchestrator.spec.load import Level, Per, Slo, counted
 
 
@@ -163,13 +164,13 @@ class Experiment:
         columns = ["point_id", "workload_json", "load_json", "client_version"]
         rows = self.store.read_manifests("points", [one for one in manifests if one], columns, leave_out=True)
         said = {row.pop("point_id"): row for row in rows.to_pylist()}
-        groups: dict[str, list[Point]] = {}
-        for point in points:
-            row = said.get(point.head.point_id, {})
-            load = row.get("load_json") or _load_of(point.head)
-            content = f"{row.get('workload_json')}, {load}, version {row.get('client_version')}"
-            groups.setdefault(content, []).append(point)
-        return groups
+
+        def content(head: PointHead) -> str:
+            row = said.get(head.point_id, {})
+            load = row.get("load_json") or _load_of(head)
+            return f"{row.get('workload_json')}, {load}, version {row.get('client_version')}"
+
+        return grouped((content(point.head), point) for point in points)
 
     def _asked_as(self, head: PointHead) -> str | None:
         """The name that the plan gives the workload of this point; None where the plan does not ask for the point:

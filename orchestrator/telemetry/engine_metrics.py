@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.http_control import ask
+from orchestrator.several import grouped
 
 INTERVAL_S = 5.0  # rendering /metrics costs the measured API server time
 READ_LIMIT_S = 5.0
@@ -36,10 +37,7 @@ def normalize(text: str, names: Mapping[str, str]) -> dict[str, float]:
     A column is left out when one of its metrics is missing. Raises ValueError for other text.
     """
     terms = {column: [_term(term) for term in expression.split(" + ")] for column, expression in names.items()}
-    wanted: dict[str, list[tuple[str, dict[str, str]]]] = {}
-    for column, of_column in terms.items():
-        for name, labels in of_column:
-            wanted.setdefault(name, []).append((column, labels))
+    wanted = grouped((name, (column, labels)) for column, some in terms.items() for name, labels in some)
     found: dict[str, dict[str, list[float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
