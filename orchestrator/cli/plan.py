@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from orchestrator.catalog.memory import GIB
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.several import grouped, listed
 from orchestrator.spec.load import counted, hours, load_text
 from orchestrator.spec.settings import EngineSettings
 
 MOST_ROWS = 200
+WIDTH = 140  # where no terminal says how wide it is
+FIGURES = ("points", "weights", "KV tokens", "at once", "time")
+NARROW, FEW_FIGURES = 80, ("points", "time")  # on terminals with fewer columns
 MOST_LABELS = 8  # named with a reason; the others are counted
 STYLES = {"planned": "green", "risky": "yellow", "excluded": "dim", "impossible": "red"}
 
@@ -91,10 +98,12 @@ def plan(
         for text in as_json(estimate):
             click.echo(text, nl=False)
     else:
-        from orchestrator.report.predictions import predictions_text
-        from orchestrator.report.text import echo
+        if predict:
+            from orchestrator.report.predictions import predictions_text
+            from orchestrator.report.text import echo
 
-        echo("\n".join([*(predictions_text(made) if predict else ()), *plan_text(estimate)]))
+            echo("\n".join(predictions_text(made)))
+        show(estimate, Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
 
 
 def _known_starts(uri: str, made: Plan) -> dict[str, float]:
@@ -122,29 +131,43 @@ def as_json(estimate: Estimate) -> Iterator[bytes]:
     yield b"\n  ]," + orjson.dumps(sums, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).removeprefix(b"{")
 
 
-def plan_text(estimate: Estimate) -> Iterator[str]:
+def show(estimate: Estimate, console: Console) -> None:
     """The table, the sums below it, and what is worth knowing."""
-    from orchestrator.report.text import Cell, Column, table
-
-    made, rows = estimate.plan, []
+    made = estimate.plan
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    shown = FIGURES if console.width >= NARROW else FEW_FIGURES
+    for name in ("deployment", "status", "footprint", *shown):
+        table.add_column(
+            name, justify="right" if name in FIGURES else "left", overflow="fold", no_wrap=name != "deployment"
+        )
     for one in made.deployments[:MOST_ROWS]:
+        status = f"[{STYLES[one.status]}]{one.status}[/]"
         points = str(len(made.known_levels(one.id)) or "")
-        figures = (*_predicted(one.predicted or {}), hours(estimate.cost(one).seconds)) if one.runs else [""] * 4
-        rows.append([one.label, Cell(one.status, STYLES[one.status]), _footprint(one), points, *figures])
-    columns = [Column(name, fold=True) for name in ("deployment", "status", "footprint")]
-    yield from table([*columns, *map(Column, ("points", "weights", "KV tokens", "at once", "time"))], rows)
+        took = hours(estimate.cost(one).seconds) if one.runs else ""
+        predicted = _predicted(one.predicted or {}) if one.runs else ("", "", "")
+        figures = dict(zip(FIGURES, (points, *predicted, took), strict=True))
+        table.add_row(escape(one.label), status, _footprint(one), *(figures[name] for name in shown))
+    console.print(table)
     if len(made.deployments) > MOST_ROWS:
-        yield f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all"
-    said = grouped((text, one.label) for one in made.deployments for text in _said(one))
-    yield from (f"\n{text}\n  {listed(labels, MOST_LABELS)}" for text, labels in said.items())
-    yield f"\n{estimate.summary()}"
+        console.print(f"… and {len(made.deployments) - MOST_ROWS:,} more; --format json shows all")
+    for reason, labels in _reasons(made.deployments).items():
+        console.print(f"\n{reason}\n  {', '.join(labels)}", highlight=False, markup=False)
+    console.print()
+    console.print(estimate.summary(), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
-def _said(one: Deployment) -> Iterator[str]:
-    """What is said of a deployment, its own levels too."""
-    yield from (f"{one.status}: {reason}" for reason in one.reasons)
-    if one.levels:
-        yield f"levels: {', '.join(load_text(level.control, level.value) for level in one.levels)}"
+def _reasons(deployments: Sequence[Deployment]) -> dict[str, list[str]]:
+    """What is said of deployments, levels of their own too, each sentence once: sentence -> whom it is said of."""
+    out: dict[str, list[str]] = {}
+    for one in deployments:
+        levels = ", ".join(load_text(level.control, level.value) for level in one.levels)
+        said = [f"{one.status}: {reason}" for reason in one.reasons]
+        for text in [*said, f"levels: {levels}"] if levels else said:
+            out.setdefault(text, []).append(one.label)
+    return {
+        reason: labels if len(labels) <= MOST_LABELS else [*labels[:MOST_LABELS], f"{len(labels) - MOST_LABELS} more"]
+        for reason, labels in out.items()
+    }
 
 
 def _predicted(figures: dict[str, Any]) -> tuple[str, str, str]:

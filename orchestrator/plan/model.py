@@ -22,7 +22,6 @@ from orchestrator.plan.identity import MEASUREMENT_VERSION, seed_of
 from orchestrator.results.ids import digest, one_model
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question, Strategy
-from orchestrator.several import grouped
 from orchestrator.spec.experiment import SweepRules
 from orchestrator.spec.load import AnyWorkload, Level, LoadRules, Per, Slo, Workload, counted
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
@@ -262,7 +261,10 @@ class Plan(SweepRules):
 
     def groups(self, per: Per) -> dict[tuple[str, str, bool], list[Deployment]]:
         """The deployments to run that are compared with each other."""
-        return grouped((one.group(per), one) for one in self.runnable())
+        found: dict[tuple[str, str, bool], list[Deployment]] = {}
+        for one in self.runnable():
+            found.setdefault(one.group(per), []).append(one)
+        return found
 
     @cached_property
     def _following(self) -> frozenset[str]:
