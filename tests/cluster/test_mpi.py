@@ -42,8 +42,8 @@ places = {"port": int(port), "master_host": first, "master_port": int(port) + 1,
 devices = ("0", "1") if rank == "0" else ("4", "5")
 given = {"launch_id": "01TEST", "replica_key": input()}
 node = Node(rank=int(rank), host=host, bind=host, devices=devices, **places, **given)
-made = ENGINES["tensorrt_llm"].command(settings, Hardware(name="h", accelerator="H100-80GB"), node, "")
 os.environ["TMPDIR"] = f"/tmp/own-{rank}"
+made = ENGINES["tensorrt_llm"].command(settings, Hardware(name="h", accelerator="H100-80GB"), node, "")
 process = EngineProcess(made, Path(where), "01TEST", grace_s=8.0)
 process.start()
 print(os.getpid(), process.log_path, flush=True)
