@@ -65,7 +65,7 @@ def hours(seconds: float) -> str:
 
 def counted(number: float, noun: str) -> str:
     """``1 point``, ``2,000 points``, ``0.5 CPUs``."""
-    return f"{number:,.10g} {noun}{'s' * (number != 1)}"
+    return f"{number:,.15g} {noun}{'s' * (number != 1)}"
 
 
 def format_duration(seconds: float) -> str:
