@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.slo import judge, stored_values
@@ -91,8 +91,9 @@ class Curve:
         yield from (low,) if low not in self._seen else ()
         if top not in self._seen:
             return
-        rungs = (low * 2**step for step in range(round(math.log2(top / low)) + 1))
-        between = next((one for one in rungs if self._gain(one) < BENT), 0.0) / math.sqrt(2)
+        rungs = [top / 2**step for step in range(round(math.log2(top / low)) + 1)]
+        bent = list(takewhile(lambda one: self._gain(one) < BENT, rungs))  # from the top: lower gains vary by chance
+        between = bent[-1] / math.sqrt(2) if bent else 0.0
         between = float(round(between)) if self._control == "concurrency" else float(f"{between:.3g}")
         if low < between and between not in self._seen:
             yield between

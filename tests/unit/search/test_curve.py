@@ -21,14 +21,14 @@ SLO = Slo(name="fast", ttft=1.0)
 E2E_S, TOKENS = 2.0, 10
 
 
-def attempt(level: Level, slots: float) -> AttemptData:
-    """Of a server with so many slots, each request in one for 2 s; what waits is late."""
+def attempt(level: Level, slots: float, came: float = 1.0) -> AttemptData:
+    """Of a server with so many slots, each request in one for 2 s; what waits is late. ``came``: times the average."""
     offered = level.value if level.control == "request_rate" else level.value / E2E_S
     rate = min(offered, slots / E2E_S)
     met = rate / offered if level.control == "request_rate" else float(level.value <= slots)
     late = np.arange(100) >= 100 * met
     figures: Any = SimpleNamespace(
-        output_token_throughput=rate * TOKENS,
+        output_token_throughput=rate * TOKENS * came,
         e2e_ms=SimpleNamespace(mean=1e3 * (E2E_S if met == 1 else 10 * E2E_S)),
         requests=SimpleNamespace(ok=100),
     )
@@ -80,6 +80,14 @@ def test_a_ladder_brackets_the_capacity_and_repeats_every_level(
     if once[0] < capacity < once[-1]:
         above, below = min(x for x in once if x > capacity), max(x for x in once if x <= capacity)
         assert above / below <= 2.1
+
+
+def test_the_level_in_between_is_at_saturation_whatever_chance_makes_of_the_idle_end() -> None:
+    curve, found = Curve(Question((), "request_rate", (SLO,), 1, None)), []
+    while (level := curve.ask()) is not None:
+        found.append(level.value)
+        curve.tell(level, attempt(level, 16, came=0.8 if level.value == 4 else 1.0))
+    assert found == [1, 2, 4, 8, 16, 0.5, 0.25, 11.3]
 
 
 def test_levels_that_fail_end_the_ladder_and_a_rate_of_which_nothing_is_known_is_not_saturated() -> None:
