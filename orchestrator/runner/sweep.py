@@ -189,11 +189,11 @@ class Sweep:
         return False
 
     def _keep_to_budget(self) -> None:
-        """Drop deployments whose next measurement the budget no longer pays for."""
+        """Drop deployments whose next measurement, with the start it needs, the budget no longer pays for."""
         before = len(self._queue)
         for name, todo in list(self._queue.items()) if self._context.plan.budget is not None else ():
             found = todo.next()
-            next_s = expected_s(found[0]) if found is not None else 0.0
+            next_s = todo.start_estimate_s + expected_s(found[0]) if found is not None else 0.0
             if over := self._context.over_budget(next_s, todo.deployment):
                 left_out(self._context, todo, over)
                 del self._queue[name]

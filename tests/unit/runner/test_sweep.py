@@ -300,13 +300,13 @@ class Dying:
         return getattr(self._store, name)
 
 
-# two deployments of 4 GPUs, each 12 s of start, then two points of 70 s
+# two deployments of 4 GPUs, each 12 s of start (60 s are expected of the first), then two points of 70 s
 TWO = "{tensor_parallel_size: 4}, {tensor_parallel_size: 4, max_num_seqs: 8}"
 
 
 @pytest.mark.parametrize(
     ("budget", "measured"),
-    [("{gpu_hours: 0.05}", 0), ("{gpu_hours: 0.1}", 1), ("{wall: 160s}", 2), ("{gpu_hours: 9}", 4)],
+    [("{gpu_hours: 0.05}", 0), ("{gpu_hours: 0.15}", 1), ("{wall: 160s}", 2), ("{gpu_hours: 9}", 4)],
 )
 def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(budget: str, measured: int, store: Store) -> None:
     world = world_of()  # one node, exclusive: one after the other
@@ -314,6 +314,12 @@ def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(budget: str,
     assert (report.counts.measured, report.counts.left_out, report.counts.failed) == (measured, 4 - measured, 0)
     assert len(outcomes(store)) == measured
     assert (measured == 4) != any("budget" in one.text for one in world.told if isinstance(one, Event))
+
+
+def test_no_engine_is_started_whose_start_the_budget_does_not_pay_for(store: Store) -> None:
+    world = world_of()  # 4 GPUs for 60 s of start and 72 s of a point are 0.147 GPU hours, the point alone 0.08
+    report = sweep(world, plan_of("{tensor_parallel_size: 4}", levels="1, 2", more="budget: {gpu_hours: 0.1}"), store)
+    assert (report.counts.left_out, steps(world)["start"], len(launches(store))) == (2, 0, 0)
 
 
 def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(store: Store) -> None:
