@@ -69,6 +69,8 @@ def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
         return mine[known.index(head.level)]
     above = next(at for at, level in enumerate(known) if level > head.level)
     pair, ends = mine[above - 1 : above + 1], np.log(known[above - 1 : above + 1])
+    if len({one["tpot_ms"] is None for one in pair}) > 1:
+        return dict.fromkeys(FIGURES)  # it keeps up with the lower of two rates alone: nobody knows with this one
     return {
         name: None if None in (two := [one[name] for one in pair]) else float(np.interp(np.log(head.level), ends, two))
         for name in FIGURES
