@@ -74,7 +74,7 @@ def test_a_deployment_that_is_worse_than_the_known_error_explains_is_named(chang
 def test_what_is_better_not_valid_or_as_much_as_was_sent_is_no_reason_to_look() -> None:
     better, sent = a_point(ttft=1.0, tpot=1.0, rate=4000.0), a_point(control="request_rate", level=9.0, rate=790.0)
     disturbed = a_point(tpot=90.0, validity="disturbed")
-    short = a_point(control="request_rate", level=7.0, rate=400.0)  # few came in the seconds of a probe that ended early
+    short = a_point(control="request_rate", level=7.0, rate=400.0)  # few came in a short probe
     assert list(beside_text([better, sent, disturbed, short])) == []
 
 
