@@ -31,6 +31,7 @@ from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
 MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
 WINDOWS = 3  # end-to-end times; the throughput of a shorter window depends on where it begins and ends
+WHOLE_RUNS = 10  # the same where a number of requests is the window, with its beginning and end
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
@@ -141,6 +142,7 @@ class _Rows:
         self.due_until_s = last_ns / 1e9 if point.ends_s is None else point.ends_s
         quarters_s = np.linspace(self.due_from_s, self.due_until_s, 33)[1:]
         self._instants_s = np.array([*quarters_s, 0.75 * self.due_until_s, self.due_until_s])
+        self.over_s = 0.0  # when the last one was
         self.sums: Counter[str] = Counter()
         self.lag_ms, self.stay_s = Column(), Column()
         # of all requests, warm-up included: how many were due, and over, by those instants; those that were waited for
@@ -156,6 +158,7 @@ class _Rows:
         due_ns, done_ns = of["scheduled_ns"], of["done_ns"]
         self._due_by += np.searchsorted(np.sort(due_ns) / 1e9, self._instants_s)
         self._over_by += np.searchsorted(np.sort(done_ns) / 1e9, self._instants_s)
+        self.over_s = max(self.over_s, np.fmax.reduce(done_ns, initial=0.0) / 1e9)
         waited = np.isin(of["status"], (Status.OK, Status.TIMEOUT))  # other failures may be instant and say nothing
         self._waited_due_ns.add(due_ns[waited])
         self._waited_s.add((done_ns - due_ns)[waited] / 1e9)
@@ -353,23 +356,21 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
     if np.isinf(point.level.value):
         late_s = _quantile(rows.lag_ms, 0.5) / 1e3
-        notes.append(f"all requests were due at once: half of them were sent {late_s:.3f} s later or more")
-    if point.duration_s is None:
-        return notes
-    if rows.due_from_s == 0:
+        return [*notes, f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"]
+    timed, e2e_s = point.duration_s is not None, evidence["e2e_p95_s"]
+    window_s, least = (rows.due_until_s if timed else rows.over_s) - rows.due_from_s, WINDOWS if timed else WHOLE_RUNS
+    if timed and rows.due_from_s == 0:
         found = "no warm-up" if point.warmup_s == 0 else "no part of the run was steady, so all of it counts"
         notes.append(f"{found}: the window begins before the engine is under load")
-    e2e_s, window_s = evidence["e2e_p95_s"], rows.due_until_s - rows.due_from_s
-    if window_s < WINDOWS * e2e_s:
-        notes.append(
-            f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s): its "
-            "throughput depends on where it begins and ends"
-        )
+    if window_s < least * e2e_s:
+        low = "depends on where it begins and ends" if timed else "is too low: at the ends of a run less is in flight"
+        short = f"the window ({window_s:.4g} s) is shorter than {least} end-to-end times (p95 {e2e_s:.1f} s)"
+        notes.append(f"{short}: its throughput {low}")
     quarters = rows.open_by_quarter()
-    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
-        notes.append(
-            f"requests in flight were not steady: from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
-        )
+    chance = max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0)))
+    if timed and len(rows) >= 8 and np.ptp(quarters[1:]) > chance:
+        said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
+        notes.append(f"requests in flight were not steady: {said}")
     return notes
 
 

@@ -122,6 +122,19 @@ def test_a_pipe_longer_than_the_window_is_said_and_is_no_backlog(warmup: int) ->
     assert ("in flight were not steady" in said) == ("no warm-up" in said) == (warmup == 0)
 
 
+@pytest.mark.parametrize(("requests", "said"), [(12, True), (400, False)])
+def test_so_few_requests_that_the_ends_of_the_run_make_its_throughput_too_low_are_said(
+    requests: int, said: bool
+) -> None:
+    """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is true."""
+    due_ns = (np.arange(requests) // 8 * 10e9).astype(np.int64)
+    rows = table(requests, service_s=10.0, scheduled_ns=due_ns, sent_ns=due_ns, done_ns=due_ns + 10_000_000_000)
+    found = verdict(rows, of=point(control="concurrency", value=8, requests=requests, duration_s=None))
+    assert found.validity == "valid"
+    short = "the window (20 s) is shorter than 10 end-to-end times (p95 10.0 s): its throughput is too low"
+    assert any(one.startswith(short) for one in found.reasons) == said
+
+
 @pytest.mark.parametrize("capacity", [18.0, 10.0, 2.0])
 @pytest.mark.parametrize("warmup", [0, 100])
 def test_a_queue_is_found_however_fast_it_grows(capacity: float, warmup: int) -> None:
