@@ -94,15 +94,10 @@ def run_text(found: Document) -> Iterator[str]:
     if interval := one["output_token_throughput_interval"]:
         low, high = interval.lower, interval.upper
         yield f"output token throughput, 95 % interval within this run: {low:,.2f}-{high:,.2f}/s"
-    begin, found_so = one["window_start_s"], one["warmup_s"] is None and one["window_start_s"] > 0
-    how = " (in flight steady)" if found_so else ""
-    yield f"window: from {begin:.1f} s{how}, {shown.window_s:.1f} s long"
+    yield _window(one)
     yield f"requests: {counts.scheduled} scheduled, {counts.ok} ok, {counts.failed} failed"
-    sources = ", ".join(one["token_count_sources"]) or "nobody"
-    lengths = f"{_mean(shown.input_tokens)} in, {_mean(shown.output_tokens)} out (counted by: {sources})"
-    yield f"tokens a request: {lengths}; in flight: {_number(one['in_flight_mean'])} on average"
-    cached = "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from it"
-    yield f"prefix cache at the start: {one.get('cache_state', 'unknown')}{cached}"
+    yield f"{_lengths(one)}; in flight: {_number(one['in_flight_mean'])} on average"
+    yield f"prefix cache at the start: {one.get('cache_state', 'unknown')}{_cached(one)}"
     yield from _errors(one, "  ")
     if "slo" in one:
         yield _limits(one["slo"])
@@ -125,10 +120,27 @@ def runs_text(documents: Sequence[Document]) -> Iterator[str]:
         yield f"limits: {first['slo']['text']}"
     for one in every:
         load = load_text(one["control"], float(one["level"]))
+        yield f"{load}: {_window(one)}; {_lengths(one)}{_cached(one, 'the prefix cache')}"
         yield from _errors(one, f"{load}: ")
         if one["validity"] != "valid" or one["validity_reasons"]:
             yield say(f"{load}: {one['validity']}: {'; '.join(one['validity_reasons'])}", "yellow")
     yield from _ending(every)
+
+
+def _window(one: dict[str, Any]) -> str:
+    begin, found = one["window_start_s"], one["warmup_s"] is None and one["window_start_s"] > 0
+    how = " (in flight steady)" if found else ""
+    return f"window: from {begin:.1f} s{how}, {one['window_s']:.1f} s long"
+
+
+def _lengths(one: dict[str, Any]) -> str:
+    sources = ", ".join(one["token_count_sources"]) or "nobody"
+    lengths = f"{_mean(one['input_tokens'])} in, {_mean(one['output_tokens'])} out"
+    return f"tokens a request: {lengths} (counted by: {sources})"
+
+
+def _cached(one: dict[str, Any], source: str = "it") -> str:
+    return "" if one["cached_tokens"] is None else f", {one['cached_tokens']:,} prompt tokens came from {source}"
 
 
 def _errors(one: dict[str, Any], before: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.load.point import Target
 from orchestrator.load.validity import judge
 from orchestrator.report.documents import json_text
-from orchestrator.report.run import run_document, run_text
+from orchestrator.report.run import run_document, run_text, runs_text
 from orchestrator.results.schemas import TOKEN_EVENTS
 from tests.unit.load.test_schedule import point
 from tests.unit.load.test_validity import CALM, table
@@ -65,6 +65,15 @@ def test_the_first_token_of_the_answer_is_shown_where_some_thought_aloud() -> No
     found, out = shown("table", first_answer_ns=[None] * 399 + [int(399 / 20 * 1e9) + 80_000_000])
     assert found["ttfo_ms"].mean == pytest.approx(80.0)
     assert "ttfo" in out
+
+
+def test_each_of_several_levels_is_shown_with_its_window_lengths_count_source_and_cached_tokens() -> None:
+    found, _ = shown("table", cached_tokens=[3] * 400)
+    more = found | {"level": 40.0, "token_count_sources": ["chunks"], "cached_tokens": None}
+    lines = list(runs_text([found | {"level": 20.0}, more]))
+    told = "window: from 0.0 s, 20.0 s long; tokens a request: 100 in, 10 out"
+    assert f"20 req/s: {told} (counted by: token_ids), 1,200 prompt tokens came from the prefix cache" in lines
+    assert f"40 req/s: {told} (counted by: chunks)" in lines
 
 
 def test_a_window_that_was_found_is_said_to_be() -> None:
