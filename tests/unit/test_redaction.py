@@ -29,6 +29,8 @@ from orchestrator.redaction import HIDDEN, is_secret, plain, redacted, secrets_o
         ("https://ghp_abcdefghijklmnopqrst@host/x.git", "https://***@host/x.git"),
         ("https://s3/x?X-Amz-Signature=abcd&part=1", "https://s3/x?X-Amz-Signature=***&part=1"),
         ("AKIAABCDEFGHIJKLMNOP denied", "*** denied"),
+        ("ASIAABCDEFGHIJKLMNOP, ya29.a0AfB_byDx-abcdefgh", "***, ***"),
+        ("github_pat_11ABCDEFG0abcdefghijkl and gsk_abcdefghijklmnop0123", "*** and ***"),
         ("Basic model settings, max_tokens=3, http://host/a@b", "Basic model settings, max_tokens=3, http://host/a@b"),
         ("Namespace(api_key='abc def', port=1)", "Namespace(api_key='*** def', port=1)"),
         ('{"api_key": ["zzz9"], "hf_token": null}', '{"api_key": ["***"], "hf_token": null}'),
