@@ -273,6 +273,7 @@ class Measurer:
 
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
+        self.tell(Phase(self.label, "write requests", level_words(point)))  # a minute where prompts are many and long
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True)

@@ -130,6 +130,12 @@ def test_a_point_that_cannot_be_run_says_why() -> None:
     assert "no tokenizer" in attempt.failure.sentence
 
 
+def test_while_clients_write_long_requests_that_is_what_is_shown() -> None:
+    world = world_of(fails={"prepare": [InputError("no tokenizer at /models/x")]})
+    measurer(world).measure(load_point())
+    assert world.told == [Phase("", "write requests", "w 8 in flight")]
+
+
 def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     monkeypatch.setattr(FakeRun, "settle", lambda run, limit_s: world.clock.sleep(limit_s))
@@ -252,4 +258,4 @@ def test_who_watches_hears_every_phase_and_the_death() -> None:
     assert [item.kind for item in world.told if isinstance(item, Event)] == ["engine_died"]
     _, well = measured()
     names = [item.name for item in well.told if isinstance(item, Phase)]
-    assert list(dict.fromkeys(names)) == ["warm-up", "measure"]
+    assert list(dict.fromkeys(names)) == ["write requests", "warm-up", "measure"]

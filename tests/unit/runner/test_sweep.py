@@ -840,6 +840,7 @@ def test_whoever_watches_hears_what_is_waited_for(store: Store) -> None:
         "place",
         "start",
         "answers",
+        "write requests",
         "warm-up",
         "measure",
         "store",
