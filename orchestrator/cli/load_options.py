@@ -26,6 +26,13 @@ _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
 SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15  # of --find-capacity, where somebody waits for the answer
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
+_SENT = (
+    "model",
+    "endpoint",
+    "headers",
+    "extra_body",
+    "natural_lengths",
+)  # what the experiment does not say of requests
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
     "prefix_count": "prefix_tokens",
@@ -63,12 +70,12 @@ def experiment_of(base: str, options: dict[str, Any], problems: list[Problem]) -
     if options["find_capacity"]:
         found["budget"] = _given(wall=_duration("budget", options["budget"] or SEARCH_BUDGET, problems))
     keeps = options["find_capacity"] and options.get("results") is not None and not problems
-    return found | _resumable(found, options["seed"], options["results"]) if keeps else found
+    return found | _resumable(found, options) if keeps else found
 
 
-def _resumable(found: dict[str, Any], seed: int | None, results: str) -> dict[str, Any]:
+def _resumable(found: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The same options name the same search, which then goes on with the probes that are stored, and their seed: for
-    how long, and how near to what fails, are no other search.
+    how long, and how near to what fails, are no other search. Whatever is sent otherwise is.
 
     Raises ResultsError when the storage does not answer: with another seed stored probes would count no more.
     """
@@ -78,12 +85,14 @@ def _resumable(found: dict[str, Any], seed: int | None, results: str) -> dict[st
 
     load = {name: value for name, value in found["load"].items() if name != "precision"}
     same = {name: value for name, value in found.items() if name != "budget"}
+    seed = options["seed"]
     same |= {"load": load, "name": "", "seed": 0 if seed is None else str(seed)}
+    same["sent"] = {name: options[name] for name in _SENT if options[name]}  # headers without what variables hold
     name = f"capacity-{digest(same)[:12]}"
     if seed is not None:
         return {"name": name, "seed": seed}
     with suppress(InputError):  # no URI, or no plan of this version
-        if stored := Store.open(results, name).plan():
+        if stored := Store.open(options["results"], name).plan():
             return {"name": name, "seed": Plan.from_json(stored, to_run=False).seed}
     return {"name": name}
 

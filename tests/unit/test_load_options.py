@@ -324,6 +324,18 @@ def test_a_search_is_a_load_without_levels_and_the_same_options_name_the_same_se
     assert len({one["name"] for one, _ in others} | {made["name"]}) == 4
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [("--model", "b"), ("--endpoint", "/v2"), ("--header", "a: b"), ("--extra-body", '{"top_p": 0.5}')]
+    + [("--natural-lengths",), ("--api", "chat")],
+)
+def test_a_search_that_sends_something_else_does_not_go_on_with_the_probes_of_another(sent: tuple[str, ...]) -> None:
+    (made, _), (other, problems) = (search("--slo", "ttft<=500ms", *more) for more in ((), sent))
+    assert problems == []
+    assert other["name"] != made["name"]
+    assert search("--slo", "ttft<=500ms", *sent)[0]["name"] == other["name"]
+
+
 def test_a_search_goes_on_with_the_seed_of_its_stored_probes_and_begins_with_one_of_its_own(tmp_path: Path) -> None:
     """Two searches that send the same requests at the same instants find the same, by chance or not."""
     first, second = (search("--slo", "ttft<=500ms", results=tmp_path / one)[0] for one in "ab")
