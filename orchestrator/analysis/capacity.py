@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator.analysis.claim import Claim, Probed, at_levels, between_tokens, claim_of, shown_by
+from orchestrator.analysis.claim import Claim, Probed, at_levels, claim_of, shown_by
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.measured import Attained, Point
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES
@@ -40,10 +40,8 @@ class Group(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """How the capacity under a workload was searched. ``these``: for the limits that are asked about, or for others.
-    ``precision``: see ``Known``. ``starts``: of the engine."""
+    """How the capacity under a workload was searched. ``precision``: see ``Known``. ``starts``: of the engine."""
 
-    these: bool
     precision: float = PRECISION
     starts: int = 1
 
@@ -149,8 +147,8 @@ def claims(points: Sequence[Point], slo: Slo, searched: Searched, at: int = 0) -
     probes: dict[str, list[tuple[int, Probed]]] = {}
     for one in (repeat for point in points for repeat in point.repeats):
         met = tuple(test.met for test in one.verdicts[at].tests) if one.verdicts else ()
-        ours, between = points[0].deployment.launched, between_tokens(slo)
-        probe = shown_by(one.point, one.point.level, met, searched.these, ours, between, searched.starts)
+        ours = points[0].deployment.launched
+        probe = shown_by(one.point, one.point.level, met, slo, ours, searched.starts)
         probes.setdefault(one.point.control, []).append((one.point.started_unix_ns, probe))
     (shares,) = targets([slo])
     return {

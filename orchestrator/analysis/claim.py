@@ -34,7 +34,7 @@ from orchestrator.analysis.probe import (
     together,
 )
 from orchestrator.analysis.requests import Bools
-from orchestrator.analysis.slo import stored_values, tests
+from orchestrator.analysis.slo import format_slo, stored_values, tests
 from orchestrator.errors import FailureClass
 from orchestrator.results.records import AttemptData, Committed, PointHead
 from orchestrator.several import grouped
@@ -42,6 +42,7 @@ from orchestrator.spec.load import Slo
 
 COLLAPSED = 0.5  # times the target: below it nothing is near; just above the claim it is a cliff
 MOST_INVALID = 2  # probes of a level, before it is given up
+SEPARATOR = "; "  # between the limits of several SLOs that a probe ended for
 MOST_CAPPED = 0.01  # of the requests of a probe that shows that a level holds, that waited under max_in_flight
 Status = Literal[
     "converged", "cliff", "unresolved", "nothing_holds", "client_bound", "non_monotonic", "outraced", "budget"
@@ -123,40 +124,35 @@ class Claim:
     levels: tuple[AtLevel, ...]
 
 
-def probed(attempt: Committed, level: float, slo: Slo, searched: bool = True, starts: int = 1) -> Probed:
-    """One attempt under one tier. ``searched``: the limits are those it was measured for; a probe that ended because it
-    failed them, with requests open, tells nothing about others. ``starts``: see ``shown_by``."""
+def probed(attempt: Committed, level: float, slo: Slo, starts: int = 1) -> Probed:
+    """One attempt under one tier. ``starts``: see ``shown_by``."""
     if not isinstance(attempt, AttemptData):
         return Probed(level, shows="nothing")
     met = tuple(one.met for one in tests(stored_values(attempt), slo)) if attempt.status == "ok" else ()
     ours = attempt.deployment is None or attempt.deployment.launched
-    return shown_by(attempt.point, level, met, searched, ours, between_tokens(slo), starts)
-
-
-def between_tokens(slo: Slo) -> bool:
-    """Whether it limits times between tokens, which nobody knows of a stream that came in lumps."""
-    return any(one.of in ("tpot", "itl_p99") for one in slo.limits)
+    return shown_by(attempt.point, level, met, slo, ours, starts)
 
 
 def shown_by(
     point: PointHead,
     level: float,
     met: tuple[Bools, ...],
-    searched: bool = True,
+    slo: Slo,
     ours: bool = True,
-    between: bool = True,
     starts: int = 1,
 ) -> Probed:
-    """``probed``, of a row and what came of each test of the tier. ``ours``: the engine was started for it. Whether the
-    load killed the server behind an endpoint nobody knows. ``between``: see ``between_tokens``. ``starts``: of the
-    engine, that the file asks for now; of one, it does not matter which start a probe ran on."""
-    valid = ("valid",) if between else ("valid", "stream_buffered")
-    shows = _shows(point, valid, searched, ours)
+    """``probed``, of a row and what came of each test of the tier ``slo``. ``ours``: the engine was started for it.
+    Whether the load killed the server behind an endpoint nobody knows. ``starts``: of the engine, that the file asks
+    for now; of one, it does not matter which start a probe ran on."""
+    shows = _shows(point, slo, ours)
     met = met if shows in ("all", "misses", "diverged", "interrupted") else ()
     return Probed(level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0)
 
 
-def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -> Shows:
+def _shows(point: PointHead, slo: Slo, ours: bool) -> Shows:
+    # times between tokens, which nobody knows of a stream that came in lumps
+    between = any(one.of in ("tpot", "itl_p99") for one in slo.limits)
+    valid = ("valid",) if between else ("valid", "stream_buffered")
     if point.validity == "client_bound" or point.failure_class == FailureClass.CLIENT_BOUND:
         return "client_bound"
     died = point.failure_class in (FailureClass.ENGINE_CRASH, FailureClass.TIMEOUT)
@@ -164,7 +160,9 @@ def _shows(point: PointHead, valid: Sequence[str], searched: bool, ours: bool) -
         return "fails"
     ended = point.ended_early
     told = (*valid, BACKLOG, "interrupted", *(("invalid",) if ended == "fails" else ()))  # no answer came in time
-    if point.status != "ok" or point.validity not in told or (ended == "fails" and not searched):
+    # what ended because it failed its limits, perhaps with requests open, tells nothing about others
+    others = ended == "fails" and format_slo(slo) not in (point.ended_for or "").split(SEPARATOR)
+    if point.status != "ok" or point.validity not in told or others:
         return "nothing"
     if point.validity == "interrupted":
         return "interrupted"

@@ -39,7 +39,7 @@ def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo])
     """The capacity of every searched deployment, under each of the SLOs that the points were judged by."""
     searches = grouped(((point.head.deployment_id, point.head.workload), point) for point in points)
     for at, slo in enumerate(slos):
-        searched = experiment.searched(slo)
+        searched = experiment.searched
         found = {key: claims(some, slo, searched[key[1]], at) for key, some in searches.items() if key[1] in searched}
         if not experiment.full_grid:
             found = _raced({key: searches[key][0] for key in found}, found, experiment.objective)

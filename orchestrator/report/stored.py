@@ -117,17 +117,17 @@ class Experiment:
             per, started = per or self.objective, {one.head.deployment_id for one in points.current}
             all_start = self.plan.most_started == len(self.plan.runnable())
             left = None if all_start else max(0, self.plan.most_started - len(started))
-            return best(points.current, slo, per, missing, self.searched(slo), self.full_grid, left)
+            return best(points.current, slo, per, missing, self.searched, self.full_grid, left)
         groups = self.alike(points)
         return [replace(one, content=content) for content, group in groups.items() for one in best(group, slo, per)]
 
-    def searched(self, slo: Slo) -> dict[str, Searched]:
-        """Workloads whose capacity the plan searches (``FindsCapacity``), and how, for questions about this SLO."""
+    @property
+    def searched(self) -> dict[str, Searched]:
+        """Workloads whose capacity the plan searches (``FindsCapacity``), and how."""
         if (plan := self.plan) is None:
             return {}
-        these = any((one.limits, one.attainment) == (slo.limits, slo.attainment) for one in plan.slos)
         found = [one for one in plan.loads if one.searches]
-        return {one.workload.name: Searched(these, one.precision or PRECISION, plan.starts) for one in found}
+        return {one.workload.name: Searched(one.precision or PRECISION, plan.starts) for one in found}
 
     @property
     def objective(self) -> Per | None:

@@ -113,6 +113,7 @@ class PointHead(AttemptKey):
     ended_early: A[str | None, "of a probe that ended sooner: holds | fails | mixed | undecided; null: it did not"] = (
         None
     )
+    ended_for: A[str | None, "of one that ended sooner: the limits it was to tell of, SLOs apart by ;"] = None
     capped_share: A[
         float | None, "share of requests that waited for a place under max_in_flight; null: no such limit"
     ] = None
@@ -260,7 +261,7 @@ class SelfcheckRow:
     experiment: A[str, "name in the experiment file"]
 
 
-METRICS_VERSION = 9  # of everything below: rises when its columns or how they are computed change
+METRICS_VERSION = 10  # of everything below: rises when its columns or how they are computed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

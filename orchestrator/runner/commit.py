@@ -77,6 +77,7 @@ class AttemptRecord:
             cache_state=loaded.cache if loaded else None,
             capped_share=verdict.evidence.get("capped_share") if point.load.max_in_flight is not None else None,
             ended_early=loaded.early.outcome if loaded and loaded.early else None,
+            ended_for=loaded.early.limits if loaded and loaded.early else None,
             emulated=self.launch.emulated if self.launch else ENGINES[self.deployment.settings.engine].emulated,
             client_version=__version__,
             **how_it_ended(self.attempt.failure),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from orchestrator.analysis.claim import SEPARATOR
 from orchestrator.analysis.outcomes import outcomes, targets
 from orchestrator.analysis.probe import Probe, next_look_s
+from orchestrator.analysis.slo import format_slo
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import tables
 from orchestrator.search.base import Watch
@@ -21,11 +23,12 @@ LEAD_S = 0.3  # for the message to reach all clients
 @dataclass(frozen=True, slots=True)
 class Early:
     """When and why a probe ended early. ``at_s``: since its start; ``outcome``: of all its SLOs; ``undecided``: at
-    least one has no verdict."""
+    least one has no verdict. ``limits``: of these SLOs, as a row holds them."""
 
     at_s: float
     outcome: Outcome
     says: str
+    limits: str
 
 
 class EarlyEnd:
@@ -64,6 +67,7 @@ class EarlyEnd:
 
     def _end(self, run: ClientRun, now_s: float, outcome: Outcome, why: str) -> Early:
         at_s = now_s + LEAD_S
-        self.end = Early(at_s, outcome, f"ended after {at_s:.1f} s: {why}")
+        limits = SEPARATOR.join(map(format_slo, self._slos))
+        self.end = Early(at_s, outcome, f"ended after {at_s:.1f} s: {why}", limits)
         run.finish(at_s, drain=not self._probe.diverging)
         return self.end

@@ -13,7 +13,7 @@ from orchestrator.analysis.best import best
 from orchestrator.analysis.capacity import Group, Missing, Per, Searched
 from orchestrator.analysis.knee import knees
 from orchestrator.analysis.measured import load_points
-from orchestrator.analysis.slo import parse_slo
+from orchestrator.analysis.slo import format_slo, parse_slo
 from orchestrator.report.best import best_document
 from orchestrator.report.documents import json_text
 from orchestrator.report.points import point_document, points_text
@@ -657,11 +657,9 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     assert "attainment" not in profile
 
 
-def searched(
-    sweep: Sweep, slo: str | None = None, these: bool = True, per: Per = "gpu", precision: float = 0.15
-) -> dict[str, Any]:
+def searched(sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15) -> dict[str, Any]:
     limits = parse_slo(slo) if slo else SLO
-    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(these, precision)})
+    found = best(load_points(sweep.store, limits), limits, per, (), {"chat": Searched(precision)})
     (comparison,) = json.loads(json_text(best_document(found)))["comparisons"]
     return comparison  # type: ignore[no-any-return]
 
@@ -761,7 +759,7 @@ def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(
     sweep.deployment("d0")
     for repeat in range(6):
         sweep.level("d0", 20, repeat=repeat)
-    sweep.level("d0", 40, 0.2, ended_early="fails")
+    sweep.level("d0", 40, 0.2, ended_early="fails", ended_for=f"e2e<=5s; {format_slo(SLO)}")
     assert searched(sweep)["ranking"][0]["capacity"]["high"] == 40
-    assert searched(sweep, "ttft<=2s,attainment>=0.9", these=False)["ranking"][0]["capacity"]["high"] is None
+    assert searched(sweep, "ttft<=2s,attainment>=0.9")["ranking"][0]["capacity"]["high"] is None
     assert sweep.best()["ranking"][0]["capacity"] is None, "a list of levels claims nothing"

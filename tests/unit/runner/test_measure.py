@@ -104,7 +104,7 @@ def test_a_probe_that_ended_before_anything_was_answered_is_measured_and_one_tha
 ) -> None:
     rows = [failed_request(index, error_class=name) for index, name in enumerate(("aborted", told, told))]
     rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
-    early = Early(3.0, "fails", "ended after 3.0 s: fast fails")
+    early = Early(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
     loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
     attempt = judged(load_point(warmup_s=None), loaded)
     assert (attempt.failure and attempt.failure.kind) == kind

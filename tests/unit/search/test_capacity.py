@@ -19,6 +19,7 @@ from orchestrator.analysis.claim import Probed, at_levels, claim_of, known_of, p
 from orchestrator.analysis.next_level import FIRST_EFFORT, Fit
 from orchestrator.analysis.probe import FEWEST_TO_FAIL, evidence
 from orchestrator.analysis.requests import Bools
+from orchestrator.analysis.slo import format_slo
 from orchestrator.results.records import AttemptData, PointHead
 from orchestrator.search import capacity
 from orchestrator.search.base import Question
@@ -35,7 +36,7 @@ def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: 
         workload="w", control="request_rate", level=level, arrivals="poisson", repeat=0, seed=0, status=status,  # type: ignore[arg-type]
         validity=validity, validity_reasons=(), clients=1, window_start_ns=0, window_end_ns=1, started_unix_ns=0,
         emulated=False, failure_class=more.get("failure_class"), capped_share=more.pop("capped_share", None),
-        start=more.pop("start", 0),
+        start=more.pop("start", 0), ended_early=more.pop("ended_early", None), ended_for=more.pop("ended_for", None),
     )  # fmt: skip
     values = np.array(ttft_s)
     return AttemptData(
@@ -383,6 +384,13 @@ def test_a_search_ends_where_nothing_can_be_measured() -> None:
     assert sum(one.probes for one in tier.claim.levels) <= 4
 
 
+def test_a_probe_that_failed_early_tells_nothing_of_limits_that_the_file_has_only_since_then() -> None:
+    early = {"ended_early": "fails", "ended_for": f"e2e<=9s; {format_slo(SLO)}"}
+    for validity, shows in (("engine_bound_backlog", "diverged"), ("valid", "misses")):
+        stored = attempt(4.0, [0.6, math.nan], validity, **early)  # the second was aborted
+        assert [probed(stored, 4.0, slo).shows for slo in (SLO, LOOSE)] == [shows, "nothing"]
+
+
 def test_stored_attempts_are_judged_by_any_limits() -> None:
     stored = attempt(4.0, [0.1, 0.6, 6.0, math.nan])
     assert [one.sum() for one in probed(stored, 4.0, SLO).met] == [1]
@@ -395,7 +403,9 @@ def test_stored_attempts_are_judged_by_any_limits() -> None:
     lumps = [probed(attempt(4.0, [0.1], "stream_buffered"), 4.0, slo).shows for slo in (SLO, between)]
     assert lumps == ["all", "nothing"], "when the first token came is known"
     died = attempt(4.0, [], status="failed", failure_class="engine_crash")
-    assert shown_by(died.point, 4.0, (), ours=False).shows == "nothing", "nobody knows why an endpoint answers nothing"
+    assert shown_by(died.point, 4.0, (), SLO, ours=False).shows == "nothing", (
+        "nobody knows why an endpoint answers nothing"
+    )
     assert [probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)] == ["all", "misses"]
 
 
