@@ -14,32 +14,27 @@ A point that the user ended is ``interrupted``, whatever is found here (runner/m
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
+from orchestrator.load.tally import MAX_SEND_LAG_MS, Tally
 from orchestrator.results.columns import Column
-from orchestrator.results.lazy_rows import Rows, slices
-from orchestrator.results.outcomes import BUFFERED_SHARE, ErrorClass, Status
+from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.outcomes import BUFFERED_SHARE
 
-MAX_SEND_LAG_MS = 10.0  # an order of magnitude below the tightest TTFT limits in use
 BUSY_CPU_SHARE = 0.7
 WINDOWS = 3  # end-to-end times; the throughput of a shorter window depends on where it begins and ends
-WHOLE_RUNS = 10  # the same where a number of requests is the window, with its beginning and end
 MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
+MAX_LOST = 0.05
 BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 SLOWER = 2  # the last tenth of requests must have taken so many times longer than the first
 CHANCE_RETRANSMITS = 3  # any network loses a segment now and then; in a short run that would be a large share
-MAX_TEMPLATE_TOKENS = 64  # that a chat template or a BOS token may add to each message of a prompt
-REFUSED = (ErrorClass.HTTP_429, ErrorClass.HTTP_4XX)
 
 # (name of a figure of the evidence, limit, sentence): above the limit the point has that verdict
 Limit = tuple[str, float, str]
@@ -75,17 +70,13 @@ NOTES: Limits = (
     ("uncounted_share", 0, "{0:.1%} of answers came without token counts: each event counts as one token"),
     ("hidden_share", 0, "{0:.1%} of output tokens were never streamed (reasoning): TPOT and ITL are of the others"),
     ("cached_share", MAX_CACHED, "{0:.1%} of prompt tokens came from the engine's prefix cache"),
+    (
+        "lost_at_the_end",
+        MAX_LOST,
+        "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
+    ),
     ("foreign_launches", 0, "{0:.0f} launches of other sweeps were on its hosts"),
 )
-
-NUMBERS = (
-    *("scheduled_ns", "sent_ns", "done_ns", "chunks", "coalesced_chunks", "turn", "input_tokens_asked", "input_tokens"),
-    *("cached_tokens", "output_tokens_asked", "output_tokens", "output_tokens_counted", "hidden_tokens"),
-)
-TEXTS = ("status", "error_class", "token_count_source")
-EXACT = ("token_ids", "continuous_usage", "native")  # sources of counts that say what was streamed
-Floats = NDArray[np.float64]
-_Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +101,7 @@ def judge(
     ``start_ns``: begin of the steady window; ``broken``: why the engine's answers are no output; ``hosts``: the hosts
     of the engines, where they are known.
     """
-    rows = _Rows(requests, stats, point, start_ns)
+    rows = Tally(requests, stats, point, start_ns)
     evidence = _evidence(rows, stats, point) | _surroundings(stats, hosts, len(requests))
     found = {
         "broken_output": list(broken),
@@ -127,140 +118,12 @@ def judge(
     return Verdict(validity, [*chain(*found.values()), *_notes(rows, evidence, point)], evidence)
 
 
-class _Rows:
-    """What is counted of the requests that were due from the begin of the steady window on.
-
-    ``sums``: how many there are of each kind, and sums of their columns. ``lag_ms``: how late they were sent;
-    ``stay_s``: how long they took from when they were due.
-    """
-
-    def __init__(self, requests: Rows, stats: Sequence[ClientStats], point: LoadPoint, start_ns: int) -> None:
-        self.own_lag_ms = max((s.send_lag_p99_ms for s in stats), default=0.0)
-        # the time in which requests are due. Throughput has another window, which includes the answers
-        self.due_from_s = start_ns / 1e9
-        last_ns = max(int(part["scheduled_ns"].to_numpy().max(initial=start_ns)) for part in slices(requests))
-        self.due_until_s = last_ns / 1e9 if point.ends_s is None else point.ends_s
-        quarters_s = np.linspace(self.due_from_s, self.due_until_s, 33)[1:]
-        self._instants_s = np.array([*quarters_s, 0.75 * self.due_until_s, self.due_until_s])
-        self.over_s = 0.0  # when the last one was
-        self.sums: Counter[str] = Counter()
-        self.lag_ms, self.stay_s = Column(), Column()
-        # of all requests, warm-up included: how many were due, and over, by those instants; those that were waited for
-        self._due_by, self._over_by = np.zeros((2, self._instants_s.size), np.int64)
-        self._waited_due_ns, self._waited_s = Column(), Column()
-        self._off: Counter[tuple[float, float]] = Counter()  # by turn and difference: prompts longer than asked for
-        for part in slices(requests):
-            every = _arrays(part)
-            self._count_open(every)
-            self._add({name: values[every["scheduled_ns"] >= start_ns] for name, values in every.items()})
-
-    def _count_open(self, of: _Arrays) -> None:
-        due_ns, done_ns = of["scheduled_ns"], of["done_ns"]
-        self._due_by += np.searchsorted(np.sort(due_ns) / 1e9, self._instants_s)
-        self._over_by += np.searchsorted(np.sort(done_ns) / 1e9, self._instants_s)
-        self.over_s = max(self.over_s, np.fmax.reduce(done_ns, initial=0.0) / 1e9)
-        waited = np.isin(of["status"], (Status.OK, Status.TIMEOUT))  # other failures may be instant and say nothing
-        self._waited_due_ns.add(due_ns[waited])
-        self._waited_s.add((done_ns - due_ns)[waited] / 1e9)
-
-    def _add(self, of: _Arrays) -> None:
-        ok, error, source = of["status"] == Status.OK, of["error_class"], of["token_count_source"]
-        sent_s, due_s = of["sent_ns"] / 1e9, of["scheduled_ns"] / 1e9
-        lag_ms = (sent_s - due_s) * 1e3
-        self.lag_ms.add(lag_ms[~np.isnan(lag_ms)])
-        self.stay_s.add(of["done_ns"] / 1e9 - due_s)
-        asked, came = of["output_tokens_asked"], of["output_tokens"]
-        lengths = ~np.isnan(came) & ok & (source != "chunks")
-        exact = np.isin(source, EXACT) & ok & ~np.isnan(of["output_tokens_counted"]) & ~np.isnan(came)
-        streamed = came - np.nan_to_num(of["hidden_tokens"])
-        self.sums.update(
-            all=len(ok),
-            ok=_sum(ok),
-            lost=_sum(of["status"] == Status.LOST),
-            no_socket=_sum(error == ErrorClass.CLIENT),
-            refused=_sum(np.isin(error, REFUSED)),
-            in_time=_sum(sent_s <= self.due_until_s + MAX_SEND_LAG_MS / 1e3),
-            capped=_sum(~(lag_ms <= self.own_lag_ms + MAX_SEND_LAG_MS)),
-            chunks=_sum(of["chunks"]),
-            coalesced=_sum(of["coalesced_chunks"]),
-            uncounted=_sum(ok & (source == "chunks")),
-            output_asked=_sum(asked[lengths]),
-            output_off=_sum(np.minimum(np.abs(came - asked), np.abs(streamed - asked))[lengths]),
-            exact=_sum(exact),
-            mismatched=_sum((of["output_tokens_counted"] != streamed)[exact]),
-        )
-        for some, whole in (("hidden_tokens", "output_tokens"), ("cached_tokens", "input_tokens")):
-            told = ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
-            self.sums.update({some: _sum(of[some][told]), f"{some}_of": _sum(of[whole][told])})
-        self._add_prompts(of["input_tokens_asked"], of["input_tokens"], np.nan_to_num(of["turn"]))
-
-    def _add_prompts(self, asked: Floats, seen: Floats, turns: Floats) -> None:
-        known = ~np.isnan(seen) & (asked > 0)
-        self.sums.update(input_asked=_sum(asked[known]))
-        for turn in np.unique(turns[known]):
-            off, counts = np.unique((seen - asked)[known & (turns == turn)], return_counts=True)
-            self._off.update(dict(zip(((turn, one) for one in off), counts.tolist(), strict=True)))
-
-    def __len__(self) -> int:
-        return self.sums["all"]
-
-    def share(self, some: str, of: str = "all") -> float:
-        """One of the sums over another; 0 where that is 0."""
-        return float(self.sums[some] / self.sums[of]) if self.sums[of] else 0.0
-
-    def open_by_quarter(self) -> Floats:
-        """Mean number of open requests in each quarter of the window."""
-        quarters: Floats = (self._due_by - self._over_by)[:-2].reshape(4, 8).mean(axis=1)
-        return quarters
-
-    def at_the_end(self) -> tuple[int, int, int]:
-        """How many requests were due in the last quarter of the run; due, and over, in all of it."""
-        before, due = self._due_by[-2:]
-        return int(due - before), int(due), int(self._over_by[-1])
-
-    def first_and_last_s(self) -> tuple[float, float]:
-        """Mean end-to-end time of the first and the last tenth of all requests that were answered or timed out, warm-up
-        included; 0 where there are none."""
-        due_ns = self._waited_due_ns.values()
-        if not due_ns.size:
-            return 0.0, 0.0
-        ends = [max(1, due_ns.size // 10) - 1, -max(1, due_ns.size // 10)]
-        first_ns, last_ns = np.partition(due_ns, ends)[ends]
-        first, last = due_ns <= first_ns, due_ns >= last_ns
-        del due_ns
-        stays_s = self._waited_s.values()
-        return float(stays_s[first].mean()), float(stays_s[last].mean())
-
-    def input_error(self) -> float:
-        """Relative error of prompt lengths, without what a chat template or a BOS token adds to all of a turn."""
-        least: dict[float, float] = {}
-        for turn, off in self._off:
-            least[turn] = min(off, least.get(turn, off))
-        added = {turn: np.clip(off, 0, MAX_TEMPLATE_TOKENS * (turn + 1)) for turn, off in least.items()}
-        wrong = sum(count * abs(off - added[turn]) for (turn, off), count in self._off.items())
-        return float(wrong / self.sums["input_asked"]) if self._off else 0.0
-
-
-def _arrays(rows: Rows) -> _Arrays:
-    """Columns as arrays: numbers with NaN for null; texts and None, of which equal ones share one object."""
-    found: _Arrays = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS}
-    for name in TEXTS:
-        coded = rows[name].combine_chunks().dictionary_encode()
-        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        found[name] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    return found
-
-
-def _sum(values: NDArray[Any]) -> int:
-    return int(values.sum())  # of counts
-
-
 def _quantile(column: Column, probability: float) -> float:
     values = column.values()
     return float(np.quantile(values, probability, overwrite_input=True)) if values.size else 0.0
 
 
-def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
+def _evidence(rows: Tally, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:
     """The figures behind the verdict; those of the worst client where there are several."""
     due_s, sums = rows.due_until_s - rows.due_from_s, rows.sums
     per_s = 1.0 / due_s if due_s > 0 else 0.0  # none where all were due at once
@@ -294,6 +157,7 @@ def _evidence(rows: _Rows, stats: Sequence[ClientStats], point: LoadPoint) -> di
         "hidden_share": rows.share("hidden_tokens", "hidden_tokens_of"),
         "cached_share": rows.share("cached_tokens", "cached_tokens_of"),
         "e2e_p95_s": _quantile(rows.stay_s, 0.95),
+        "lost_at_the_end": rows.lost_at_the_end(point.level) if point.duration_s is None else 0.0,
     }
 
 
@@ -321,7 +185,7 @@ def _over(limits: Iterable[Limit], evidence: dict[str, float]) -> list[str]:
     return [said.format(evidence[name], limit) for name, limit, said in limits if evidence[name] > limit]
 
 
-def _invalid(rows: _Rows, evidence: dict[str, float]) -> list[str]:
+def _invalid(rows: Tally, evidence: dict[str, float]) -> list[str]:
     if not len(rows):
         return ["no request was scheduled in the measured window"]
     failed = ["not one request succeeded"] if evidence["ok_share"] == 0.0 else []
@@ -347,7 +211,7 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
     ]
 
 
-def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """What a reader must know although the point stays valid."""
     notes, capped = _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence), evidence["capped_share"]
     if capped:
@@ -356,25 +220,24 @@ def _notes(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[st
         notes += [f"{said}; they were sent as text" for said in _over(LENGTHS, evidence)]
     if np.isinf(point.level.value):
         late_s = _quantile(rows.lag_ms, 0.5) / 1e3
-        return [*notes, f"all requests were due at once: half of them were sent {late_s:.3f} s later or more"]
-    timed, e2e_s = point.duration_s is not None, evidence["e2e_p95_s"]
-    window_s, least = (rows.due_until_s if timed else rows.over_s) - rows.due_from_s, WINDOWS if timed else WHOLE_RUNS
-    if timed and rows.due_from_s == 0:
+        notes.append(f"all requests were due at once: half of them were sent {late_s:.3f} s later or more")
+    if point.duration_s is None:
+        return notes
+    if rows.due_from_s == 0:
         found = "no warm-up" if point.warmup_s == 0 else "no part of the run was steady, so all of it counts"
         notes.append(f"{found}: the window begins before the engine is under load")
-    if window_s < least * e2e_s:
-        low = "depends on where it begins and ends" if timed else "is too low: at the ends of a run less is in flight"
-        short = f"the window ({window_s:.4g} s) is shorter than {least} end-to-end times (p95 {e2e_s:.1f} s)"
-        notes.append(f"{short}: its throughput {low}")
+    e2e_s, window_s = evidence["e2e_p95_s"], rows.due_until_s - rows.due_from_s
+    if window_s < WINDOWS * e2e_s:
+        short = f"the window ({window_s:.4g} s) is shorter than {WINDOWS} end-to-end times (p95 {e2e_s:.1f} s)"
+        notes.append(f"{short}: its throughput depends on where it begins and ends")
     quarters = rows.open_by_quarter()
-    chance = max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0)))
-    if timed and len(rows) >= 8 and np.ptp(quarters[1:]) > chance:
+    if len(rows) >= 8 and np.ptp(quarters[1:]) > max(0.25 * quarters.mean(), 2 * np.sqrt(max(quarters.mean(), 1.0))):
         said = f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
         notes.append(f"requests in flight were not steady: {said}")
     return notes
 
 
-def _backlog(rows: _Rows, evidence: dict[str, float], point: LoadPoint) -> list[str]:
+def _backlog(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """Open loop: do requests come in faster than they are answered, all through the run, warm-up included?
 
     An engine that keeps up has rate x end-to-end time requests open (Little 1961); the first requests, which met an

@@ -122,17 +122,25 @@ def test_a_pipe_longer_than_the_window_is_said_and_is_no_backlog(warmup: int) ->
     assert ("in flight were not steady" in said) == ("no warm-up" in said) == (warmup == 0)
 
 
-@pytest.mark.parametrize(("requests", "said"), [(12, True), (400, False)])
-def test_so_few_requests_that_the_ends_of_the_run_make_its_throughput_too_low_are_said(
-    requests: int, said: bool
+@pytest.mark.parametrize(("requests", "lost"), [(12, 0.25), (4, 0.5), (16, 0.0), (400, 0.0)])
+def test_a_window_that_ends_with_the_last_answer_says_how_much_throughput_that_costs(
+    requests: int, lost: float
 ) -> None:
     """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is true."""
     due_ns = (np.arange(requests) // 8 * 10e9).astype(np.int64)
     rows = table(requests, service_s=10.0, scheduled_ns=due_ns, sent_ns=due_ns, done_ns=due_ns + 10_000_000_000)
     found = verdict(rows, of=point(control="concurrency", value=8, requests=requests, duration_s=None))
     assert found.validity == "valid"
-    short = "the window (20 s) is shorter than 10 end-to-end times (p95 10.0 s): its throughput is too low"
-    assert any(one.startswith(short) for one in found.reasons) == said
+    assert found.evidence["lost_at_the_end"] == pytest.approx(lost)
+    assert any(f"throughput is {lost:.0%} too low" in one for one in found.reasons) == (lost > 0)
+
+
+def test_in_open_loop_the_last_answers_cost_as_much_as_they_take() -> None:
+    found = verdict(table(40, 20.0, 1.0), of=point(value=20.0, requests=40, duration_s=None))
+    assert found.evidence["lost_at_the_end"] == pytest.approx(1.0 / 2.95)
+    at_once = table(8, scheduled_ns=[0] * 8, sent_ns=[0] * 8)
+    of = point(value=float("inf"), requests=8, duration_s=None)
+    assert verdict(at_once, of=of).evidence["lost_at_the_end"] == 0
 
 
 @pytest.mark.parametrize("capacity", [18.0, 10.0, 2.0])
