@@ -219,8 +219,12 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
         yield f"repeats of {listed(partial)} failed or are not valid", None
     single = [one for one in known if one.throughput.starts < 2]
     if single:
-        again = [_label(one) for one in single if one.point.deployment.launched]
+        started = [one for one in single if one.point.deployment.launched]
+        spoilt = [_label(one) for one in started if len({repeat.point.start for repeat in one.point.repeats}) > 1]
+        again = [_label(one) for one in started if _label(one) not in spoilt]
         yield "one start: spread unknown", f"start {listed(again)} at least twice (starts: 2)" if again else None
+        if spoilt:
+            yield f"one start alone of {listed(spoilt)} is valid", f"measure {listed(spoilt)} with more repeats"
     below = [one for one in first.point.tests if one.share.lower < one.target]
     if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"

@@ -152,6 +152,20 @@ def test_with_one_start_nothing_is_certain_however_far_ahead(sweep: Sweep) -> No
     assert answer["decide"] == ["start label-d0, label-d1 at least twice (starts: 2)"]
 
 
+def test_a_second_start_without_a_valid_repeat_asks_for_repeats_and_not_for_what_the_file_already_says(
+    sweep: Sweep,
+) -> None:
+    sweep.settled("d0", 20)
+    sweep.deployment("d1")
+    sweep.level("d1", 10, point_id="d1-starts", start=0, repeat=0)
+    sweep.level("d1", 10, point_id="d1-starts", start=1, repeat=1, validity="disturbed")
+    sweep.level("d1", 40, good=0.5)
+    answer = sweep.best()
+    assert "one start: spread unknown" in answer["why"]
+    assert "one start alone of label-d1 is valid" in answer["why"]
+    assert answer["decide"] == ["measure label-d1 with more repeats"]
+
+
 def test_starts_that_differ_as_much_as_the_first_two_decide_nothing_and_say_how_many_would(sweep: Sweep) -> None:
     for name, levels in (("d0", (18.0, 21.0)), ("d1", (17.0, 20.0))):
         sweep.deployment(name)
