@@ -86,13 +86,17 @@ class SweepContext:
             self._unwritten[:0] = events
 
     def over_budget(self, next_s: float = 0.0, launch: Deployment | None = None) -> str | None:
-        """Which part of the budget is used up, or will be after a next point of ``next_s``; None if none is.
+        """Which part of the budget is used up, or will be after a next point of ``next_s``, should that overrun as
+        much as the worst one did; None if none is.
 
         ``launch``: the deployment that would have to be started for that point.
         """
         if self.plan.budget is None:
             return None
-        for ahead_s, said in ((0.0, "is used up"), (next_s, "would be exceeded by the next point")):
+        for ahead_s, said in (
+            (0.0, "is used up"),
+            (next_s + self.state.overrun_s, "would be exceeded by the next point"),
+        ):
             now_s = self.clock.now_s() + ahead_s
             # for a new launch count what others used until now: they may end sooner, and ask for themselves
             spent = self.state.spent(now_s if launch is None else self.clock.now_s())

@@ -44,6 +44,7 @@ class SweepState:
         self._resting: dict[str, tuple[float, float]] = {}  # address -> since and until when it is not tried
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = self._took_s = 0.0
+        self.overrun_s = 0.0  # by how much an attempt took longer than expected, at most
 
     def count(self, **more: int) -> None:
         """Add to the counts."""
@@ -133,6 +134,7 @@ class SweepState:
         """Note how long an attempt was expected to take, and how long it took."""
         with self._lock:
             self._expected_s, self._took_s = self._expected_s + expected_s, self._took_s + took_s
+            self.overrun_s = max(self.overrun_s, took_s - expected_s)
 
     @property
     def slowness(self) -> float:

@@ -119,7 +119,7 @@ class World:
 
     Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop. ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
-    refused, redirected, broken, uncounted, dying (it answers with errors, and ends 3 s later).
+    refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later).
     """
 
     clock: VirtualClock
@@ -339,7 +339,8 @@ class FakeRun:
 
     def __post_init__(self) -> None:
         self._start_s = self.world.clock.now_s()
-        self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0)
+        drain_s = 30.0 if self.outcome == "drains" else 0.0
+        self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0) + drain_s
         if isinstance(self.outcome, Failure):
             self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
         if self.outcome == "dying":

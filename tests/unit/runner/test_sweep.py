@@ -322,6 +322,13 @@ def test_no_engine_is_started_whose_start_the_budget_does_not_pay_for(store: Sto
     assert (report.counts.left_out, steps(world)["start"], len(launches(store))) == (2, 0, 0)
 
 
+def test_a_point_counts_with_as_much_more_as_the_slowest_so_far_took(store: Store) -> None:
+    world = world_of()  # it starts until 12 s, the first point drains until 112 s; another one like that ends at 212 s
+    world.fails["load"] = ["drains"]
+    report = sweep(world, plan_of("{tensor_parallel_size: 4}", levels="1, 2", more="budget: {wall: 200s}"), store)
+    assert (report.counts.measured, report.counts.left_out) == (1, 1)
+
+
 def test_an_interrupted_sweep_stops_its_engines_and_keeps_what_was_measured(store: Store) -> None:
     world = world_of([node("a"), node("b")])
     report = sweep(world, plan_of(TWO, levels="1, 2"), store, interrupt_s=100.0)  # in the second points
