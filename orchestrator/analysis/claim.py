@@ -52,6 +52,8 @@ Status = Literal[
 # too slow, nothing
 Shows = Literal["all", "misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
 
+EVIDENCE = ("all", "misses", "diverged", "interrupted")  # whose requests say something of their level
+
 
 @dataclass(frozen=True, slots=True)
 class Probed:
@@ -67,15 +69,15 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class AtLevel:
-    """What all probes of one level show of a tier. ``tests``: evidence on each, of all that may show it to hold.
+    """What all probes of one level show of a tier. ``tests``: evidence on each.
 
     ``confirmed``: shown to hold again by the probes after those that first showed it, on the second start of the engine
-    where the search has come to it; ``proof``: how many first did, of those that may; ``start``: the last one that any
-    of them ran on. ``share``: of ``requests``, of the test that is worst off, scaled to the target of the first; None
-    where no probe has figures. ``whole``: probes that ran their time. ``blocked``: it cannot be measured, by clients
-    that are too slow (``client_bound``) or whatever made its probes invalid. ``collapsed``: not even half of the target
-    was met. ``usual_effect``: the design effect that was learned. ``far_below``: all its requests are, and those of
-    some probe by itself (``analysis/probe.py``).
+    where the search has come to it; ``proof``: how many first did, of those that say something of it; ``start``: the
+    last one that any of them ran on. ``share``: of ``requests``, of the test that is worst off, scaled to the target of
+    the first; None where no probe has figures. ``whole``: probes that ran their time. ``blocked``: it cannot be
+    measured, by clients that are too slow (``client_bound``) or whatever made its probes invalid. ``collapsed``: not
+    even half of the target was met. ``usual_effect``: the design effect that was learned. ``far_below``: all its
+    requests are, and those of some probe by itself (``analysis/probe.py``).
     """
 
     level: float
@@ -198,8 +200,8 @@ def _at_level(
     """``again``: a second start of the engine was probed, at whatever level. ``slow``: at this level or above it, as
     many probes were slowed down by clients as give a level up; one of them is then enough here. ``lower``: a
     lower level is far below the target, and none in between holds."""
-    full = [one for one in probes if one.shows == "all"]
-    some = [one for one in probes if one.shows in ("all", "misses", "diverged", "interrupted")]
+    some = [one for one in probes if one.shows in EVIDENCE]
+    full = _full(some)
 
     def shown(of: Sequence[Probed]) -> tuple[Evidence, ...]:
         return tuple(evidence([one.met[test] for one in of], target, prior) for test, target, prior in asked)
@@ -207,18 +209,24 @@ def _at_level(
     def verdict_of(of: Sequence[Probed], to_hold: float = ALPHA) -> Outcome | None:
         return together([one.verdict(ALPHA, to_hold) for one in shown(of)])
 
-    found, misses, verdict = shown(full), shown(some), verdict_of(full)
+    def holds(of: Sequence[Probed], alpha: float = ALPHA) -> bool:
+        # with those that ended because they missed, too: without them the lucky ones would be chosen
+        return verdict_of(of, alpha) == "holds" and verdict_of(_full(of), alpha) == "holds"
+
+    found = shown(some)
+    verdict: Outcome | None = "holds" if holds(some) else None
     flags = [[one.met[test] for one in probes if one.met and one.shows != "interrupted"] for test, _, _ in asked]
     met, requests = [sum(int(one.sum()) for one in runs) for runs in flags], sum(len(one) for one in flags[0])
     targets = [target for _, target, _ in asked]
-    worst = min(one.share / of for one, of in zip(misses, targets, strict=True))
+    worst = min(one.share / of for one, of in zip(found, targets, strict=True))
     apart = sum(any(far_below(one.met[test], target) for test, target, _ in asked) for one in some)
     hopeless = worst < FAR_BELOW and apart > 0 and apart + lower > 1
     hopeless |= [one.shows for one in some if not one.whole].count("diverged") > 1
-    if hopeless or any(one.shows == "fails" for one in probes) or "fails" in [one.verdict() for one in misses]:
+    hopeless |= any(one.shows == "fails" for one in probes)
+    if hopeless or "fails" in (verdict_of(some), verdict_of(full)):
         verdict = "fails"
-    first = next((end for end in range(1, len(full)) if verdict_of(full[:end]) == "holds"), len(full))
-    later = [one for one in full[first:] if one.start or not again]
+    first = next((end for end in range(1, len(some)) if holds(some[:end])), len(some))
+    later = [one for one in some[first:] if one.start or not again]
     client_bound = any(one.shows == "client_bound" for one in probes)
     invalid = sum(one.shows in ("client_bound", "nothing") for one in probes)
     most = max((requests - one) / max(1 - of, 1e-9) for one, of in zip(met, targets, strict=True))  # over what may be
@@ -226,7 +234,7 @@ def _at_level(
         level=level,
         probes=len(probes),
         verdict=verdict,
-        confirmed=verdict == "holds" and verdict_of(later, CONFIRM_ALPHA) == "holds",
+        confirmed=verdict == "holds" and holds(later, CONFIRM_ALPHA),
         share=max(1 - (1 - targets[0]) * most / requests, 0.0) if requests else None,
         requests=requests,
         tests=found,
@@ -239,6 +247,11 @@ def _at_level(
         collapsed=bool(requests) and worst < COLLAPSED,
         far_below=apart > 0 and worst < FAR_BELOW,
     )
+
+
+def _full(probes: Iterable[Probed]) -> list[Probed]:
+    """Those that may show that a level holds."""
+    return [one for one in probes if one.shows == "all"]
 
 
 def _clumps(by_level: Mapping[float, Sequence[Probed]], test: int, target: float) -> dict[float, Clumps]:
@@ -256,7 +269,7 @@ def before(
     here = [one for one in by_level.pop(at, []) if one.met]
     confirms = there is not None and there.verdict == "holds"
     first = there.proof if there is not None and confirms else 0
-    count = [one for one in here if one.shows == "all"][first:]
+    count = [one for one in here if one.shows in EVIDENCE][first:]
     count = [one for one in count if one.start or not (start and confirms)]
     others = [one for one in here if not any(one is other for other in count)]
     return tuple(

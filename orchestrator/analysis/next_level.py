@@ -287,6 +287,10 @@ class Fit:
         """How many are expected to show on which side of the target a level is; None: more than are spent on one."""
         share, there = self.share(level), self._by_level.get(level)
         shown = there.lean(share > self._target) if there is not None else 0.0
+        known = there.requests / self.effect if there is not None else 0.0
+        if known >= FEWEST:  # nothing is known to be nearer to the target than its standard error
+            error = math.sqrt(self._target * (1 - self._target) / known)
+            share = self._target + math.copysign(max(error, abs(share - self._target)), share - self._target)
         found = requests_needed(share, self._target, self.effect, shown)
         if share <= self._target:
             effective = there.effective if there is not None else 0.0
