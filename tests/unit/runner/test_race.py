@@ -160,7 +160,7 @@ def test_those_that_were_beaten_come_back_when_the_leader_is_given_up(tmp_path: 
     store, beaten, world = Store.open(str(tmp_path), "x"), plan.deployments[1].label, world_of()
 
     def told(item: Event | Phase) -> None:  # later the leader has a claim, with which it beats others for good
-        if isinstance(item, Event) and "outraced" in (item.kind, item.data.get("fast", {}).get("status")):
+        if isinstance(item, Event) and item.kind == "search" and "fast: holds" in item.text:
             context.stop.set()
 
     context = SweepContext(plan, world, store, told, clock=world.clock)  # type: ignore[arg-type]
