@@ -51,7 +51,6 @@ Status = Literal[
 # that its level fails and no share (the slowest answers were not waited for), that the level fails, that the client is
 # too slow, nothing
 Shows = Literal["all", "misses", "diverged", "interrupted", "fails", "client_bound", "nothing"]
-
 EVIDENCE = ("all", "misses", "diverged", "interrupted")  # whose requests say something of their level
 
 
@@ -147,7 +146,7 @@ def shown_by(
     Whether the load killed the server behind an endpoint nobody knows. ``starts``: of the engine, that the file asks
     for now; of one, it does not matter which start a probe ran on."""
     shows = _shows(point, slo, ours)
-    met = met if shows in ("all", "misses", "diverged", "interrupted") else ()
+    met = met if shows in EVIDENCE else ()
     return Probed(level, met, shows, whole=point.ended_early is None, start=point.start if starts > 1 else 0)
 
 
@@ -211,7 +210,8 @@ def _at_level(
 
     def holds(of: Sequence[Probed], alpha: float = ALPHA) -> bool:
         # with those that ended because they missed, too: without them the lucky ones would be chosen
-        return verdict_of(of, alpha) == "holds" and verdict_of(_full(of), alpha) == "holds"
+        able = _full(of)
+        return verdict_of(of, alpha) == "holds" and (len(able) == len(of) or verdict_of(able, alpha) == "holds")
 
     found = shown(some)
     verdict: Outcome | None = "holds" if holds(some) else None

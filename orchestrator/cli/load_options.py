@@ -26,13 +26,8 @@ _LENGTHS = re.compile(r"\s*(\d{1,10})(?:(:|\+-|±)(\d{1,10}))?\s*", re.ASCII)
 _API_PATHS = ("/chat/completions", "/completions", "/generate_stream", "/generate", "/models")
 SEARCH_BUDGET, SEARCH_PRECISION = "1h", 0.15  # of --find-capacity, where somebody waits for the answer
 _NO_SEARCH = ("rate", "concurrency", "trace", "warmup_requests", "max_errors")
-_SENT = (
-    "model",
-    "endpoint",
-    "headers",
-    "extra_body",
-    "natural_lengths",
-)  # what the experiment does not say of requests
+# what the experiment does not say of requests
+_SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
 _NEEDS = {  # what an option is for
     **dict.fromkeys(("prefix_tokens", "turns"), "input_tokens"),
     "prefix_count": "prefix_tokens",
