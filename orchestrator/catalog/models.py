@@ -49,6 +49,7 @@ class ModelFacts:
     sized: bool = True
     dtype: str = "bfloat16"  # of the checkpoint
     max_model_len: int | None = None  # positions with rope scaling, as vLLM derives them; None: unlimited
+    short_model_len: int | None = None  # positions that LongRoPE extends
     sliding_window: int | None = None
     num_sliding_layers: int = 0
     quantization: Quantization | None = None
@@ -237,6 +238,7 @@ def facts_from_config(model: str, config: Json, checkpoint_bytes: int | None = N
         sized=family is not None or not (unlike or set(shape.mixers) != {"attention"}),
         dtype=str(next(filter(None, named), "bfloat16")),
         max_model_len=_max_model_len(text, model_type),
+        short_model_len=_short_model_len(text),
         sliding_window=window,
         num_sliding_layers=sliding,
         quantization=quantization_from_config(stored, shape) if stored else None,
@@ -388,3 +390,9 @@ def _max_model_len(text: Json, model_type: str) -> int | None:
     if isinstance(factor, int | float) and whole(factor) and kind not in _SCALED_ALREADY and "gemma3" not in model_type:
         return int(min(given) * factor)
     return min(given)
+
+
+def _short_model_len(text: Json) -> int | None:
+    scaling = mapping(text, "rope_scaling") or mapping(text, "rope_parameters")
+    extended = (scaling.get("rope_type") or scaling.get("type")) in ("su", "longrope")
+    return whole(text.get("original_max_position_embeddings")) or None if extended else None

@@ -140,9 +140,13 @@ class ModelRules:
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
     static_fraction: bool = False  # the share is for weights and KV cache alone; activations come on top
     of_free_memory: bool = False  # the share is of what the weights leave, and for the KV cache alone
-    holds_length: bool = True  # it does not start if the KV cache cannot hold max_model_len
+    # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter requests.
+    holds_length: Callable[[EngineSettings], bool] = lambda settings: True
+    cuts_longrope: bool = False  # a max_model_len that is left open becomes the positions that LongRoPE extends
     keeps_block: bool = False  # one block of kv_cache_tokens is never given to a sequence
     allocates_tokens: bool = False  # it allocates kv_cache_tokens whatever memory there is
+    shared_ranks: Callable[[EngineSettings], int] = lambda settings: 1  # that divide shared experts, as far as is known
+    whole_dense: tuple[str, ...] = ()  # flags of ``extra_args`` with which every rank has whole dense MLPs
     whole_replicas: bool = False  # without expert parallelism every data-parallel rank has all experts
     shares_dense: bool = False  # data-parallel ranks of attention share dense MLPs, shared experts and output layer
     # Whether it accepts (``quantization`` asked for, method of the checkpoint); None: not known.
@@ -163,6 +167,8 @@ class ModelRules:
     whole_attention: tuple[str, ...] = ()
     other_positions: str | None = None  # part of a flag of ``extra_args`` that changes the model's positions
     min_capability: Mapping[str, int] = field(default_factory=dict)  # quantization -> compute capability times ten
+    # Method or scheme -> capabilities times ten for which every release and model has kernels.
+    kernels_on: Mapping[str, range] = field(default_factory=dict)
     float32_methods: frozenset[str] | None = None  # methods of min_capability with float32 kernels; None: not known
     cpu: CpuKernels | None = None  # None: not known
 

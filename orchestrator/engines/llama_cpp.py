@@ -186,6 +186,7 @@ ENGINE = Engine(
         heads_divisible=False,
         memory_fraction=1.0,
         caps_length=True,
+        allocates_tokens=True,
         draft_vocabulary_slack=128,  # common/speculative.cpp: SPEC_VOCAB_MAX_SIZE_DIFFERENCE
         moves_memory=(
             *("--cpu-moe", "-cmoe", "--n-cpu-moe", "-ncmoe", "--override-tensor", "-ot"),

@@ -140,6 +140,7 @@ ENGINE = Engine(
     rules=ModelRules(
         memory_fraction=0.8,
         of_free_memory=True,
+        holds_length=lambda settings: False,  # pytorch/engine/engine.py: _get_max_session_len; turbomind never looks
         stored_methods=frozenset({"fp8", "mxfp4"}),
         min_capability={"awq": 70, "gptq": 70},
     ),

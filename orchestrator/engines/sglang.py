@@ -344,9 +344,10 @@ ENGINE = Engine(
         longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
         memory_fraction=_memory_fraction,
         static_fraction=True,
-        holds_length=False,
+        holds_length=lambda settings: False,
         whole_replicas=True,
         shares_dense=True,  # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends
+        whole_dense=("--moe-dense-tp-size",),  # which may be 1, or what it is without the flag
         moves_memory=("--offload-group-size", "--offload-num-in-group", "--dcp-size", "--decode-context-parallel-size"),
         whole_attention=ATTENTION_FLAGS,
         takes=_takes,
@@ -358,6 +359,7 @@ ENGINE = Engine(
             | {"gptq", "gptq_marlin", "awq_marlin", "moe_wna16", "bitsandbytes", "humming"}
         ),
         stored_methods=frozenset({"w8a8_int8"}),
+        kernels_on=dict.fromkeys(("int8", "w8a8_int8"), range(100)),  # sgl-kernel/csrc/gemm/int8_gemm_kernel.cu
         min_capability={  # layers/quantization: get_min_capability; GPTQ is run by gptq_marlin
             **dict.fromkeys(("awq_marlin", "gptq", "gptq_marlin", "mxfp4"), 80),
             **dict.fromkeys(("fp8", "modelopt_fp4", "modelopt_mixed"), 80),

@@ -231,11 +231,13 @@ ENGINE = Engine(
     start=_start,
     rules=ModelRules(
         of_free_memory=True,
+        holds_length=lambda settings: False,  # pyexecutor/resource_manager.py: _validate_and_adjust_attention_windows
         whole_attention=("enable_attention_dp",),
         # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads; GPTQ since late 2026.
         unread=frozenset({"awq", "auto-round", "bitsandbytes", "fbgemm_fp8", "quark"}),
-        unknown_methods=frozenset({"gptq"}),
-        min_capability={"fp8": 89, "nvfp4": 100, "mxfp4": 90, "gptq": 80},
+        unknown_methods=frozenset({"gptq", "compressed-tensors"}),
+        min_capability={**dict.fromkeys(("fp8", "modelopt", "modelopt_mixed"), 89), "mxfp4": 90, "gptq": 80},
+        kernels_on=dict.fromkeys(("modelopt_fp4", "modelopt_mxfp8"), range(100, 999)),  # later: some models
     ),
     # It first makes a small cache to measure what a step needs, then the final one.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py (absent with kv_cache_tokens given)

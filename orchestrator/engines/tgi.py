@@ -149,7 +149,8 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     key_variable="API_KEY",
-    rules=ModelRules(repeats_kv_heads=False),
+    # A length that is left open becomes what the memory holds (models/flash_causal_lm.py: warmup).
+    rules=ModelRules(repeats_kv_heads=False, holds_length=lambda settings: settings.max_model_len is not None),
     reported=_reported,
     log=LogWords(
         failures={

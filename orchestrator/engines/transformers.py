@@ -97,7 +97,8 @@ ENGINE = Engine(
     on_cpus=True,
     on_amd=True,
     pins=_pins,
-    rules=ModelRules(of_free_memory=True),
+    # generation/continuous_batching/cache.py; it has no length of its own
+    rules=ModelRules(of_free_memory=True, holds_length=lambda settings: False, allocates_tokens=True),
     more_problems=_problems,
     start=_start,
     log=LogWords(passing=r"\S+\.py:\d+: \w*Warning: "),

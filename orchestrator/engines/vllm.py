@@ -132,6 +132,13 @@ def _cores(settings: EngineSettings, node: Node) -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": groups or "nobind"}
 
 
+def _shared_ranks(settings: EngineSettings) -> int:
+    """Tensor-parallel ranks divide shared experts, unless they divide the tokens of experts instead
+    (``config/parallel.py: use_sequence_parallel_moe``)."""
+    tokens = settings.enable_expert_parallel and settings.data_parallel_size > 1
+    return 1 if tokens else settings.tensor_parallel_size
+
+
 def _takes(asked: str, stored: str) -> bool:
     """As ``config/model.py: _verify_quantization``: some checkpoints keep their own method, whatever is asked for."""
     return stored in OWN_WINS or asked in (stored, "humming", *KERNELS.get(stored, ()))
@@ -229,6 +236,8 @@ ENGINE = Engine(
     rules=ModelRules(
         experts_divisible=False,
         experts_span_nodes=True,
+        shared_ranks=_shared_ranks,
+        cuts_longrope=True,  # config/model.py: _get_and_verify_max_len
         partition_variable="VLLM_PP_LAYER_PARTITION",
         refuses_longer=True,
         keeps_block=True,
@@ -258,6 +267,8 @@ ENGINE = Engine(
             **dict.fromkeys(("fp_quant", "nvfp4_per_token"), 100),
             "bfloat16": 80,
         },
+        # CUTLASS has no INT8 for Blackwell, and is chosen all the same (kernels/linear/scaled_mm/cutlass.py).
+        kernels_on={"int8": range(100)},
         whole_groups=True,
         cuts_blocks=True,  # layers/fused_moe/oracle/fp8.py: refine_fp8_moe_block_shape; not in earlier releases
         halved_groups=frozenset({"gptq", "awq", "auto-round"}),  # quantization/moe_wna16.py, if Marlin cannot

@@ -99,6 +99,8 @@ def case_of(
         facts = replace(facts, max_model_len=None)
     if rules.caps_length and settings.max_model_len and facts.max_model_len:
         seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
+    if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
+        seen["max_model_len"] = facts.short_model_len
     prediction = predict(facts, settings.model_copy(update=seen), device, rules.static_fraction, rules.shares_dense)
     if rules.moved(settings):
         prediction = replace(prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None)
@@ -158,12 +160,13 @@ def _kv_heads(case: Case) -> Found:
 
 
 def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
-    """Name -> (width, ranks that divide it) of MLPs: those of dense layers, and those of experts unless ranks have
-    whole experts."""
+    """Name -> (width, ranks that divide it) of dense MLPs, shared experts, and experts unless ranks have whole ones."""
     shape, tensor, widths = case.facts.shape, case.settings.tensor_parallel_size, {}
-    if "mlp" in shape.mlps:
+    if "mlp" in shape.mlps and not command.among(case.settings, case.rules.whole_dense):
         sharers = expert_ranks(case.settings) if case.rules.shares_dense else tensor
         widths["intermediate_size"] = (shape.intermediate_size, sharers)
+    if (shared := shape.shared_expert_intermediate_size) and case.facts.counted:
+        widths["shared_expert_intermediate_size"] = (shared, case.rules.shared_ranks(case.settings))
     if shape.num_moe_layers and expert_parallel_size(case.settings) == 1:
         widths["moe_intermediate_size"] = (shape.moe_intermediate_size, expert_ranks(case.settings))
     return widths
@@ -171,9 +174,8 @@ def _mlp_widths(case: Case) -> dict[str, tuple[int, int]]:
 
 def _over(case: Case, ranks: int) -> str:
     """The settings that make this many ranks."""
-    if ranks == case.settings.tensor_parallel_size:
-        return f"tensor_parallel_size={ranks}"
-    return f"tensor_parallel_size * data_parallel_size={ranks}"
+    product = "" if ranks == case.settings.tensor_parallel_size else " * data_parallel_size"
+    return f"tensor_parallel_size{product}={ranks}"
 
 
 def _stages(case: Case) -> Found:
@@ -247,7 +249,7 @@ def _blocks(case: Case) -> Found:
     stored, shape, tensor = case.facts.quantization, case.facts.shape, _attention_ranks(case)
     if stored is None or not case.rules.heads_divisible:
         return
-    parts = {"intermediate_size": "mlp", "moe_intermediate_size": "experts"}
+    parts = {"intermediate_size": "mlp", "shared_expert_intermediate_size": "mlp", "moe_intermediate_size": "experts"}
     widths = {
         name: one for name, one in _mlp_widths(case).items() if stored.share(parts[name]) and not _is_padded(case, name)
     }
@@ -272,11 +274,12 @@ def _capability(case: Case) -> Found:
     if case.device is None or case.device.capability is None:
         return
     major, minor = case.device.capability
-    has, settings, name = major * 10 + minor, case.settings, case.device.name
-    method = case.rules.method(settings.quantization, case.facts.quantization)
-    needs = case.rules.min_capability.get(method, 0)
-    if has < needs:
+    has, settings, name, stored = major * 10 + minor, case.settings, case.device.name, case.facts.quantization
+    method = case.rules.method(settings.quantization, stored)
+    if has < (needs := case.rules.min_capability.get(method, 0)):
         yield "impossible", f"quantization {method} needs compute capability {needs / 10:g}, {name} has {has / 10:g}"
+    elif any(has not in case.rules.kernels_on.get(key, (has,)) for key in (method, stored.scheme if stored else "")):
+        yield "risky", f"quantization {method} on {name}: not every release of this engine has kernels for it"
     if settings.dtype == "bfloat16" and has < BFLOAT16_CAPABILITY:
         refused = case.rules.min_capability.get("bfloat16", 0) > has
         yield "impossible" if refused else "risky", f"bfloat16 needs compute capability 8, {name} has {has / 10:g}"
@@ -303,7 +306,7 @@ def _lengths(case: Case) -> Found:
     kept = (settings.block_size or 16) if rules.keeps_block else 0
     if (tokens := settings.kv_cache_tokens) is not None and tokens - kept < length:
         sentence = f"kv_cache_tokens={tokens} cannot hold one sequence of max_model_len={length}"
-        yield "impossible" if rules.holds_length else "risky", sentence
+        yield "impossible" if rules.holds_length(settings) else "risky", sentence
 
 
 def _draft(case: Case) -> Found:
@@ -366,14 +369,11 @@ def _kv_memory(case: Case, free: float) -> Found:
     asked = prediction.kv_bytes_per_token * (case.settings.kv_cache_tokens or 0)
     if case.rules.allocates_tokens and asked > free:  # less where some layers look at a window only
         yield "risky", f"kv_cache_tokens={case.settings.kv_cache_tokens} needs {_gib(asked)}, there are {_gib(free)}"
-    if prediction.kv_cache_memory_bytes is not None and prediction.kv_cache_tokens:
-        needed = prediction.kv_cache_memory_bytes / prediction.kv_cache_tokens * length
-    else:
-        needed = prediction.kv_bytes_per_token * length
-    have = free if fixed is None else fixed
+    room, tokens, have = prediction.kv_cache_memory_bytes, prediction.kv_cache_tokens, free if fixed is None else fixed
+    needed = (room / tokens if room is not None and tokens else prediction.kv_bytes_per_token) * length
     if needed > have:
         said = f"one sequence of max_model_len={length} needs {_gib(needed)} of KV cache, there are {_gib(have)}"
-        yield "impossible" if case.facts.counted and case.rules.holds_length else "risky", said
+        yield "impossible" if case.facts.counted and case.rules.holds_length(case.settings) else "risky", said
     elif prediction.kv_cache_tokens is not None and prediction.kv_cache_tokens < length:
         yield "risky", f"about {prediction.kv_cache_tokens} tokens of KV cache may not hold max_model_len={length}"
 

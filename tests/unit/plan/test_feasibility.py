@@ -264,6 +264,68 @@ def test_ranks_that_each_have_all_of_attention_do_not_divide_its_heads(
     assert judge(model, engine=engine, tensor_parallel_size=8).status == "impossible"
 
 
+L4 = Hardware(name="l4", accelerator="L4")
+LONG = {"max_model_len": 131072}
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "status"),
+    [
+        # Llama-3.1-8B leaves 3 to 7 GiB of an L4, and its 131,072 positions are 16 GiB of KV cache.
+        ("vllm", {}, "impossible"),
+        ("vllm", LONG, "impossible"),
+        ("lightllm", LONG, "impossible"),  # basemodel.py: _check_mem_size
+        ("lmdeploy", {}, "risky"),  # it serves as much as fits
+        ("lmdeploy", LONG, "risky"),
+        ("tensorrt_llm", {}, "risky"),  # "maxSequenceLen … too large …: reduced"
+        ("tensorrt_llm", LONG, "risky"),
+        ("tensorrt_llm", LONG | {"kv_cache_tokens": 8192}, "risky"),
+        ("transformers", {}, "risky"),  # it has no length of its own
+        ("tgi", {}, "risky"),  # "Maximum total tokens defaulted to …"
+        ("tgi", LONG, "impossible"),  # backends/v3/src/lib.rs: NotEnoughMemory
+    ],
+)
+def test_a_length_that_memory_cannot_hold_is_impossible_only_where_the_engine_refuses_it(
+    engine: str, given: dict[str, Any], status: str
+) -> None:
+    verdict = judge(LLAMA_8B, L4, **{"engine": engine, "max_model_len": None} | given)
+    assert verdict.status == status, verdict.reasons
+    assert any("max_model_len=131072" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("engine", "status"), [("llama_cpp", "risky"), ("lightllm", "risky"), ("tensorrt_llm", "fits")]
+)
+def test_a_cache_that_is_allocated_whatever_there_is_must_fit(engine: str, status: str) -> None:
+    rtx = Hardware(name="rtx", accelerator="RTX 4090")
+    assert judge(LLAMA_8B, rtx, engine=engine, kv_cache_tokens=32 * 8192).status == status
+    assert judge(LLAMA_8B, rtx, engine=engine, kv_cache_tokens=8 * 4096).status == "fits"
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "length", "status"),
+    [
+        ("vllm", {}, 4096, "fits"),  # config/model.py: _get_and_verify_max_len
+        ("vllm", {"max_model_len": 65536}, 65536, "impossible"),  # 24 GiB of KV cache
+        ("sglang", {}, 131072, "risky"),
+    ],
+)
+def test_vllm_serves_no_more_of_longrope_than_it_extends_unless_asked(
+    engine: str, given: dict[str, Any], length: int, status: str
+) -> None:
+    """As microsoft/Phi-3.5-mini-instruct has it."""
+    rope = {"type": "longrope", "long_factor": [1.0] * 48, "short_factor": [1.0] * 48}
+    phi = {
+        "model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 32064, "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096, "rope_scaling": rope,
+    }  # fmt: skip
+    known = facts_from_config("microsoft/Phi-3.5-mini-instruct", phi)
+    assert known is not None and known.max_model_len == 131072
+    verdict = judge(known, L4, **{"engine": engine, "max_model_len": None} | given)
+    assert (verdict.predicted["max_model_len"], verdict.status) == (length, status), verdict.reasons
+
+
 def test_the_engines_own_variable_for_longer_contexts_is_respected() -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert judge(facts(LLAMA_8B, max_position_embeddings=2048), env=allowed).status == "risky"
@@ -300,6 +362,7 @@ def compressed(bits: int, kind: str, strategy: str, activations: bool) -> dict[s
 
 
 INT8, PACKED4 = compressed(8, "int", "channel", activations=True), compressed(4, "int", "group", activations=False)
+CHANNEL_FP8 = compressed(8, "float", "channel", activations=True)
 
 
 @pytest.mark.parametrize(
@@ -433,6 +496,38 @@ def test_the_devices_capability_is_checked(hardware: Hardware, changes: dict[str
     assert judge(facts("meta-llama/Llama-3.2-1B-Instruct"), hardware, **changes).status == status
 
 
+NVFP4, FP8 = ({"quant_method": "modelopt", "quant_algo": name} for name in ("NVFP4", "FP8"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "stored", "accelerator", "status"),
+    [
+        # vLLM 0.32 takes CUTLASS for INT8, which has none for Blackwell (its issue 54311); nor has SGLang's
+        ("vllm", INT8, "B200", "risky"),
+        ("vllm", INT8, "RTX 5090", "risky"),
+        ("vllm", INT8, "H100", "fits"),
+        ("vllm", CHANNEL_FP8, "B200", "fits"),
+        ("vllm", PACKED4, "B200", "fits"),
+        ("sglang", INT8, "B200", "risky"),
+        ("sglang", INT8, "L40S", "fits"),
+        # TensorRT-LLM 1.2, docs/source/features/quantization.md: Hardware Support Matrix
+        ("tensorrt_llm", NVFP4, "B200", "fits"),
+        ("tensorrt_llm", NVFP4, "RTX 5090", "fits"),
+        ("tensorrt_llm", NVFP4, "H100", "risky"),
+        ("tensorrt_llm", FP8, "H100", "fits"),
+        ("tensorrt_llm", FP8, "L40S", "fits"),
+        ("tensorrt_llm", FP8, "A100", "impossible"),
+        ("tensorrt_llm", CHANNEL_FP8, "H100", "risky"),  # read since 2026
+        ("vllm", NVFP4, "H100", "fits"),  # as weights only
+    ],
+)
+def test_kernels_that_an_engine_lacks_for_a_device_are_said(
+    engine: str, stored: dict[str, Any], accelerator: str, status: str
+) -> None:
+    verdict = judge(facts(quantization_config=stored), Hardware(name="x", accelerator=accelerator), engine=engine)
+    assert verdict.status == status, verdict.reasons
+
+
 def test_experts_that_do_not_divide_are_a_risk_only_where_the_engine_needs_it() -> None:
     three = {"data_parallel_size": 3, "enable_expert_parallel": True, "tensor_parallel_size": 1}
     assert judge(MIXTRAL, CPU, **three).status == "fits"
@@ -548,9 +643,6 @@ def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> N
 def test_a_method_needs_its_checkpoint_or_quantizes_while_it_loads(engine: str, method: str, needed: bool) -> None:
     reasons = judge(LLAMA_8B, engine=engine, quantization=method).reasons
     assert any("needs a checkpoint made for it" in reason for reason in reasons) is needed
-
-
-CHANNEL_FP8 = compressed(8, "float", "channel", activations=True)
 
 
 @pytest.mark.parametrize(

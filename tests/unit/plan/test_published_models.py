@@ -166,6 +166,9 @@ def test_the_arithmetic_is_that_of_the_stored_scheme(name: str) -> None:
 FITS, RISKY, IMPOSSIBLE = "fits", "risky", "impossible"
 TP, DP, PP, EP = "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"
 DEPRECATED = {"extra_args": {"--allow-deprecated-quantization": True}}  # vLLM 0.32 calls fbgemm_fp8 so
+WHOLE = {"extra_args": {"--moe-dense-tp-size": 1, "--moe-a2a-backend": "deepep", "--enable-dp-lm-head": True}}
+DP16, DP32 = ({DP: nodes * 8, EP: True, "nnodes": nodes} for nodes in (2, 4))
+UTILIZATION = "gpu_memory_utilization"
 Row = tuple[str, str, str, dict[str, Any], str, float | None]
 VERDICTS: list[Row] = [
     ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4}, IMPOSSIBLE, 109.5),
@@ -214,6 +217,10 @@ VERDICTS: list[Row] = [
     ("google/gemma-4-31B", "H100-80GB", "vllm", {TP: 2, "max_model_len": 262144}, FITS, 28.6),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "vllm", {}, FITS, 37.0),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "tensorrt_llm", {}, IMPOSSIBLE, 37.0),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "RTX 4090", "vllm", {TP: 2}, FITS, 18.5),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "RTX 4090", "sglang", {TP: 2}, IMPOSSIBLE, 18.5),  # of 16.7
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "L40S", "sglang", {TP: 2}, FITS, 18.5),
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A10G", "tgi", {TP: 4}, FITS, 9.3),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {"quantization": "modelopt"}, FITS, 67.7),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "tensorrt_llm", {}, FITS, 67.7),
@@ -226,6 +233,16 @@ VERDICTS: list[Row] = [
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8, EP: True}, FITS, 89.4),
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8}, IMPOSSIBLE, 627.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", {TP: 8, PP: 2, "nnodes": 2}, FITS, 40.9),
+    # as SGLang's guide to large-scale expert parallelism runs it: 18432 / 32 is 4.5 blocks, so dense MLPs stay whole
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP32 | WHOLE | {UTILIZATION: 0.835}, FITS, 31.8),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP32 | {UTILIZATION: 0.835}, IMPOSSIBLE, 31.8),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP16, IMPOSSIBLE, 51.0),  # of 26.7 by its own estimate
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP16 | {UTILIZATION: 0.85}, FITS, 51.0),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "vllm", DP32, FITS, 36.8),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "vllm", DP16, FITS, 55.8),
+    ("deepseek-ai/DeepSeek-R1", "H20", "vllm", {TP: 8}, FITS, 79.3),
+    ("deepseek-ai/DeepSeek-R1", "H20", "sglang", {TP: 8}, RISKY, 79.3),
+    ("deepseek-ai/DeepSeek-R1", "MI300X", "sglang", {TP: 8}, FITS, 79.3),
     ("deepseek-ai/DeepSeek-V3.2", "H200", "vllm", {TP: 8}, FITS, 79.4),
     ("deepseek-ai/DeepSeek-V4-Flash", "H200", "vllm", {TP: 8}, FITS, 19.1),
     ("deepseek-ai/DeepSeek-V4-Flash", "H200", "sglang", {DP: 8, EP: True}, FITS, 29.4),
@@ -272,6 +289,10 @@ VERDICTS: list[Row] = [
     ("nvidia/Qwen3.6-35B-A3B-NVFP4", "H100-80GB", "vllm", {}, FITS, 20.1),
     ("openai/gpt-oss-120b", "H100-80GB", "vllm", {}, FITS, 60.7),
     ("openai/gpt-oss-120b", "H100-80GB", "vllm", {TP: 8}, FITS, 7.6),  # 2880 / 8 is padded
+    ("openai/gpt-oss-120b", "H100-80GB", "sglang", {}, FITS, 60.7),
+    ("openai/gpt-oss-120b", "H100-80GB", "tensorrt_llm", {}, FITS, 60.7),
+    ("openai/gpt-oss-120b", "MI300X", "vllm", {}, FITS, 60.7),
+    ("openai/gpt-oss-120b", "MI300X", "sglang", {}, FITS, 60.7),
     ("openai/gpt-oss-20b", "RTX 4090", "vllm", {}, FITS, 12.8),
     ("openai/gpt-oss-20b", "T4", "vllm", {}, IMPOSSIBLE, 12.8),  # MXFP4 from compute capability 8
     ("Qwen/Qwen3-VL-235B-A22B-Thinking", "H100-80GB", "vllm", {TP: 8}, FITS, 54.9),
@@ -308,6 +329,31 @@ def test_the_verdict_is_the_true_one(
 
 def test_every_published_config_has_a_verdict() -> None:
     assert PUBLISHED.keys() - {name for name, *_ in VERDICTS} == set()
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "status"),
+    [
+        ("vllm", {TP: 4}, FITS),
+        ("vllm", {TP: 8}, IMPOSSIBLE),
+        ("vllm", {TP: 8, EP: True}, IMPOSSIBLE),  # experts are whole, the shared one is not
+        ("vllm", {TP: 4, DP: 2, EP: True}, FITS),  # ranks share tokens instead
+        ("sglang", {TP: 8, EP: True}, FITS),  # it makes the shared expert one of the experts (models/qwen2_moe.py)
+    ],
+)
+def test_blocks_of_a_shared_expert_are_not_cut(engine: str, given: dict[str, Any], status: str) -> None:
+    """Qwen3-Next-80B in FP8: 512 / 8 is half a block, and its down_proj is refused as any row-parallel layer is (vLLM
+    0.32 fp8_utils.py: validate_fp8_block_shape)."""
+    published = spelled_out(PUBLISHED["Qwen/Qwen3-Next-80B-A3B-Thinking"]["config"])
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    found = facts_from_config("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", published | {"quantization_config": blocks})
+    settings = EngineSettings(engine=engine, model="m", max_model_len=8192, **given)
+    hardware = Hardware(name="x", accelerator="H200", gpus_per_node=8)
+    settings = settings.model_copy(update=ENGINES[engine].pinned(settings, hardware))
+    verdict = assess(settings, found, hardware)
+    assert verdict.status == status, verdict.reasons
+    about = [reason for reason in verdict.reasons if reason.startswith("shared_expert_intermediate_size 512")]
+    assert bool(about) is (status == IMPOSSIBLE)
 
 
 def test_experts_may_be_stored_in_fewer_bits_than_the_rest() -> None:
