@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts
@@ -251,6 +252,9 @@ class Prediction:
         return None if self.kv_cache_tokens is None else self.kv_cache_tokens / self.max_model_len
 
 
+# What ``gpu_memory_utilization`` is a share of: all that a rank uses; weights and KV cache alone, a step's activations
+# come on top; or what weights and activations leave, for the KV cache alone.
+ShareOf = Literal["all", "static", "free"]
 UNKNOWN_LENGTH = 2048  # vLLM's assumption for configs without a length
 
 
@@ -258,12 +262,11 @@ def predict(
     facts: ModelFacts,
     settings: EngineSettings,
     device: Accelerator | None,
-    static: bool = False,
+    share_of: ShareOf = "all",
     shared: bool = False,
 ) -> Prediction:
     """Weights, limits and KV capacity of a deployment. ``device=None``: without figures that depend on its memory.
 
-    ``static``: the engine's share of memory is for weights and KV cache alone; a step's activations come on top.
     ``shared``: as in ``weight_bytes_per_rank``. Models that no formula fits (``ModelFacts.sized``) get only the
     weights, if their files are at hand.
     """
@@ -275,7 +278,7 @@ def predict(
         held = int(weight_bytes_per_rank(facts, parts, settings, shared))
     if held is None or not facts.sized:
         return Prediction(held, None, length, batched, sequences, None, settings.kv_cache_tokens)
-    room = _kv_room_bytes(facts, settings, device, held, 0 if static else batched)
+    room = _kv_room_bytes(facts, settings, device, held, batched, share_of)
     per_token = kv_bytes_per_token(facts, settings, settings.pipeline_parallel_size)
     tokens = settings.kv_cache_tokens
     if tokens is None and room is not None and per_token:
@@ -286,10 +289,15 @@ def predict(
 
 
 def _kv_room_bytes(
-    facts: ModelFacts, settings: EngineSettings, device: Accelerator | None, weights_rank: float, batched_tokens: int
+    facts: ModelFacts,
+    settings: EngineSettings,
+    device: Accelerator | None,
+    held: float,
+    batched: int,
+    share_of: ShareOf,
 ) -> float | None:
-    """Bytes of a rank for KV cache: as given, or utilization * memory - weights - the needs of a step of
-    ``batched_tokens`` (0: not part of the engine's share)."""
+    """Bytes of a rank for KV cache: as given, or what is left beside ``held`` bytes of weights and the needs of a step
+    of ``batched`` tokens."""
     if settings.kv_cache_memory_bytes is not None:
         return float(settings.kv_cache_memory_bytes)
     if device is None:
@@ -297,8 +305,10 @@ def _kv_room_bytes(
     if device.name == "cpu":
         fixed = settings.env.get("VLLM_CPU_KVCACHE_SPACE", "")
         return float(fixed) * GIB if fixed.isdigit() and int(fixed) else None
-    budget = device.memory_bytes * (settings.gpu_memory_utilization or DEFAULT_UTILIZATION)
-    if not batched_tokens:
-        return budget - weights_rank
-    graphs = 0 if settings.enforce_eager else GRAPH_BYTES
-    return budget - weights_rank - CONTEXT_BYTES - graphs - activation_bytes(facts, settings, batched_tokens)
+    memory, share = device.memory_bytes, settings.gpu_memory_utilization
+    share = DEFAULT_UTILIZATION if share is None else share
+    if share_of == "static":
+        return memory * share - held
+    needs = held + CONTEXT_BYTES + activation_bytes(facts, settings, batched)
+    needs += 0 if settings.enforce_eager else GRAPH_BYTES
+    return (memory - needs) * share if share_of == "free" else memory * share - needs

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from orchestrator.catalog.memory import FLOAT32, kernel_scheme, kv_cache_dtype
+from orchestrator.catalog.memory import FLOAT32, ShareOf, kernel_scheme, kv_cache_dtype
 from orchestrator.catalog.models import ModelFacts
 from orchestrator.catalog.quantization import Quantization
 from orchestrator.engines import ENGINES, ROUTERS, command
@@ -138,8 +138,7 @@ class ModelRules:
     whole_prompts: bool = False  # without chunked prefill a batch must hold max_model_len tokens
     # Default share of the memory that it takes, or a function of the settings, the model, the device's bytes, the role.
     memory_fraction: float | Callable[[EngineSettings, ModelFacts, int, str], float] = 0.9
-    static_fraction: bool = False  # the share is for weights and KV cache alone; activations come on top
-    of_free_memory: bool = False  # the share is of what the weights leave, and for the KV cache alone
+    share_of: ShareOf = "all"
     # Whether it does not start if the KV cache cannot hold max_model_len; else it serves shorter requests.
     holds_length: Callable[[EngineSettings], bool] = lambda settings: True
     cuts_longrope: bool = False  # a max_model_len that is left open becomes the positions that LongRoPE extends

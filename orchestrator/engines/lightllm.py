@@ -144,7 +144,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     # kv_cache_mem_manager/mem_manager.py: of all memory, for weights and KV cache
-    rules=ModelRules(memory_fraction=0.8, static_fraction=True, allocates_tokens=True),
+    rules=ModelRules(memory_fraction=0.8, share_of="static", allocates_tokens=True),
     reported=_reported,
     log=LogWords(
         failures={

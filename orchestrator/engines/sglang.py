@@ -29,9 +29,7 @@ QUANTIZATION = (
     *("humming", "unquant"),
 )
 KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
-POLICIES = (
-    *("fcfs", "lpm", "random", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first"),
-)
+POLICIES = ("fcfs", "lpm", "random", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
 LOAD_FORMATS = (
     *("auto", "pt", "safetensors", "npcache", "dummy", "sharded_state", "presharded", "gguf", "bitsandbytes"),
     *("mistral", "layered", "remote", "remote_instance", "fastsafetensors", "instanttensor", "runai_streamer"),
@@ -54,18 +52,14 @@ SAID = command.reading(
     }
 )
 
-
 # SGLang's choices by memory (0.5.23 ``arg_groups/memory_hook.py: handle_gpu_memory_settings``): below so many GiB,
 # tokens of a prefill, and sequences of the largest decode graph with fewer than 4 tensor-parallel ranks and with more.
 BY_MEMORY = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192, 256, 512))
 LARGE = (0, 16384, 512, 512)
 PREFILL_GRAPHS = (
-    *range(4, 33, 4),
-    *range(48, 257, 16),
-    *range(288, 513, 32),
-    *range(576, 1025, 64),
-    *range(1280, 4097, 256),
+    *(*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256)),
 )
+DECODE_GRAPHS = ("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode", "--cuda-graph-max-bs", "--cuda-graph-bs")
 ATTENTION_RANKS = (0, 5, 23)  # first release with --attn-dp-size; before: --dp-size and --enable-dp-attention
 BACKEND, BOOTSTRAP_PORT = "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port"
 OWN_WINS = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})  # with these --quantization has no effect
@@ -97,7 +91,8 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
     tensor, attention = _tensor_ranks(settings), _attention_ranks(settings)
     chunk = tokens = settings.max_num_batched_tokens or prefill
     largest = narrow if tensor < 4 else wide
-    graphs = min(largest, settings.max_num_seqs or largest)
+    graphs = _decode_graph(settings) or min(largest, settings.max_num_seqs or largest)
+    deepep = settings.extra_args.get("--moe-a2a-backend") == "deepep"
     if role == "decode":
         draft = settings.speculative
         tokens = (settings.max_num_seqs or graphs) * (_verified(draft, settings) if draft else 1)
@@ -109,10 +104,19 @@ def _memory_fraction(settings: EngineSettings, facts: ModelFacts, memory: int, r
         if settings.pipeline_parallel_size == 1 and role != "decode":
             sizes = itertools.chain(PREFILL_GRAPHS, range(4608, chunk + 1, 512))
             reserved += 1536 if facts.shape.mla else 8 * sum(size <= chunk for size in sizes)
+            reserved += 1024 * deepep
     if memory > 60 * GIB:
         reserved = max(reserved, 10 * 1024)
-    total = memory / 2**20
-    return max(0.0, round((total - reserved) / total, 3)) * (1 if role == "decode" else _beside_images(facts))
+    reserved += 2048 * (deepep and role != "prefill" and not settings.enforce_eager)
+    share = max(0.0, round(1 - reserved * 2**20 / memory, 3))
+    return share if role == "decode" else share * _beside_images(facts)
+
+
+def _decode_graph(settings: EngineSettings) -> int:
+    """Sequences of the largest decode graph that ``extra_args`` ask for, else 0."""
+    asked = [settings.extra_args[name] for name in command.among(settings, DECODE_GRAPHS)]
+    sizes = [str(size) for one in asked for size in (one if isinstance(one, list) else [one])]
+    return max((int(size) for size in sizes if size.isdigit()), default=0)
 
 
 def _beside_images(facts: ModelFacts) -> float:
@@ -175,10 +179,6 @@ def _on_cpu(settings: EngineSettings, node: Node) -> dict[str, str]:
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
     return command.nonce_name(settings, node).replace(":", "-")  # ':' separates names of LoRA adapters
-
-
-def _eager(on: bool, settings: EngineSettings) -> str | None:
-    return "disabled" if on else None
 
 
 def _chain(spec: Speculative, settings: EngineSettings) -> int | None:
@@ -298,8 +298,8 @@ ENGINE = Engine(
         "block_size": Flag("--page-size"),
         "cpu_offload_gb": Flag("--cpu-offload-gb", of=lambda size, given: int(size) or None),
         "enforce_eager": (
-            Flag("--cuda-graph-backend-decode", of=_eager),
-            Flag("--cuda-graph-backend-prefill", of=_eager),
+            Flag("--cuda-graph-backend-decode", of=lambda on, given: "disabled" if on else None),
+            Flag("--cuda-graph-backend-prefill", of=lambda on, given: "disabled" if on else None),
         ),
         "load_format": Flag("--load-format", choices=LOAD_FORMATS),
         "attention_backend": Flag("--attention-backend"),
@@ -343,7 +343,7 @@ ENGINE = Engine(
         refuses_longer=True,
         longer_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
         memory_fraction=_memory_fraction,
-        static_fraction=True,
+        share_of="static",
         holds_length=lambda settings: False,
         whole_replicas=True,
         shares_dense=True,  # models/deepseek_v2.py; not with --moe-dense-tp-size 1 and some all-to-all backends

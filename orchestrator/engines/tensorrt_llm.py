@@ -230,7 +230,7 @@ ENGINE = Engine(
     more_problems=_problems,
     start=_start,
     rules=ModelRules(
-        of_free_memory=True,
+        share_of="free",
         holds_length=lambda settings: False,  # pyexecutor/resource_manager.py: _validate_and_adjust_attention_windows
         whole_attention=("enable_attention_dp",),
         # llmapi/llm_utils.py: _update_from_hf_quant_config. What ModelOpt makes of AWQ it reads; GPTQ since late 2026.

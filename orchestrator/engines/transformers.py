@@ -98,7 +98,7 @@ ENGINE = Engine(
     on_amd=True,
     pins=_pins,
     # generation/continuous_batching/cache.py; it has no length of its own
-    rules=ModelRules(of_free_memory=True, holds_length=lambda settings: False, allocates_tokens=True),
+    rules=ModelRules(share_of="free", holds_length=lambda settings: False, allocates_tokens=True),
     more_problems=_problems,
     start=_start,
     log=LogWords(passing=r"\S+\.py:\d+: \w*Warning: "),

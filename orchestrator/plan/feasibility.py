@@ -101,7 +101,7 @@ def case_of(
         seen["max_model_len"] = min(settings.max_model_len, facts.max_model_len)
     if rules.cuts_longrope and not settings.max_model_len and facts.short_model_len:
         seen["max_model_len"] = facts.short_model_len
-    prediction = predict(facts, settings.model_copy(update=seen), device, rules.static_fraction, rules.shares_dense)
+    prediction = predict(facts, settings.model_copy(update=seen), device, rules.share_of, rules.shares_dense)
     if rules.moved(settings):
         prediction = replace(prediction, weight_bytes=None, kv_bytes_per_token=None, kv_cache_memory_bytes=None)
         prediction = replace(prediction, kv_cache_tokens=settings.kv_cache_tokens)
@@ -342,20 +342,20 @@ def _memory(case: Case) -> Found:
         yield "fits", f"memory is not judged: {unknown} (nearest: {near}); give memory_gb"
         return
     weights = max(0.0, case.prediction.weight_bytes - (case.settings.cpu_offload_gb or 0) * GIB)
-    fixed = case.settings.kv_cache_memory_bytes is not None and not case.rules.of_free_memory
-    fraction = 1.0 if fixed else case.fraction or 1.0  # vLLM's gpu_worker.py ignores gpu_memory_utilization then
-    budget = memory if case.rules.of_free_memory else memory * fraction
+    free = case.rules.share_of == "free"
+    fixed = case.settings.kv_cache_memory_bytes is not None and not free  # vLLM ignores the fraction (gpu_worker.py)
+    fraction = 1.0 if fixed or case.fraction is None else case.fraction
+    budget = memory if free else memory * fraction
     if weights > budget:
         # Of what has a formula for the language model it is a lower bound; a checkpoint's size is exact.
         asked, stored = case.settings.quantization, case.facts.quantization
         known = asked is None or stored is not None or asked in quantization.ONLINE
         proven = known and (case.facts.counted or case.facts.checkpoint_bytes is not None)
-        said = f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
-        yield "impossible" if proven else "risky", said
+        yield "impossible" if proven else "risky", f"{_gib(weights)} of weights on each rank do not fit {_gib(budget)}"
         return
     if weights * 1.05 + 2 * GIB > budget:
         yield "risky", f"{_gib(weights)} of weights on each rank leave less than 5 % and 2 GiB of {_gib(budget)}"
-    yield from _kv_memory(case, (budget - weights) * (fraction if case.rules.of_free_memory else 1))
+    yield from _kv_memory(case, (budget - weights) * (fraction if free else 1))
 
 
 def _kv_memory(case: Case, free: float) -> Found:

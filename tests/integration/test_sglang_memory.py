@@ -37,6 +37,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     (DEEPSEEK, "H200", {"data_parallel_size": 8, EP: True}),
     (DEEPSEEK, "H100-80GB", {TP: 2, "data_parallel_size": 8, EP: True, "max_num_seqs": 64}),
     (DEEPSEEK, "B200", {TP: 8, "pipeline_parallel_size": 2}),
+    (DEEPSEEK, "H100-80GB", {"data_parallel_size": 16, EP: True}),
+    (DEEPSEEK, "H100-80GB", {"data_parallel_size": 32, EP: True}),  # nothing is left
+    (DEEPSEEK, "H100-80GB", {"data_parallel_size": 16, EP: True, "extra_args": {"--cuda-graph-max-bs-decode": 128}}),
+    (LLAMA, "H100-80GB", {"extra_args": {"--cuda-graph-bs-decode": [1, 8, 64]}}),
+    (DEEPSEEK, "H200", {"data_parallel_size": 8, EP: True, "extra_args": {"--moe-a2a-backend": "deepep"}}),
 ]
 DRAFTED = {"speculative": {"method": "ngram", "num_speculative_tokens": 8}}
 IN_ROLES = [

@@ -178,3 +178,16 @@ def test_a_prediction_of_what_an_engine_will_report() -> None:
     nothing = memory.predict(facts(LLAMA_70B), settings(max_model_len=8192), None)
     assert nothing.kv_cache_tokens is None
     assert nothing.max_concurrency is None
+
+
+def test_a_share_of_free_memory_is_of_what_weights_leave() -> None:
+    """A tenth less of the 64 GiB beside the weights of an 8B, not of all 80."""
+
+    def room(share: float, share_of: memory.ShareOf) -> float:
+        given = settings(max_model_len=8192, gpu_memory_utilization=share)
+        found = memory.predict(facts("meta-llama/Llama-3.1-8B-Instruct"), given, find("H100-80GB"), share_of)
+        return (found.kv_cache_memory_bytes or 0) / memory.GIB
+
+    assert room(0.9, "free") == pytest.approx(0.9 * room(1.0, "all"))
+    assert room(1.0, "free") - room(0.9, "free") == pytest.approx(6.2, abs=0.2)
+    assert room(0.9, "static") == pytest.approx(79.65 * 0.9 - 14.96, abs=0.1)

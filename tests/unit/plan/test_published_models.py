@@ -168,7 +168,7 @@ TP, DP, PP, EP = "tensor_parallel_size", "data_parallel_size", "pipeline_paralle
 DEPRECATED = {"extra_args": {"--allow-deprecated-quantization": True}}  # vLLM 0.32 calls fbgemm_fp8 so
 WHOLE = {"extra_args": {"--moe-dense-tp-size": 1, "--moe-a2a-backend": "deepep", "--enable-dp-lm-head": True}}
 DP16, DP32 = ({DP: nodes * 8, EP: True, "nnodes": nodes} for nodes in (2, 4))
-UTILIZATION = "gpu_memory_utilization"
+UTILIZATION, GRAPHS = "gpu_memory_utilization", {"extra_args": {"--cuda-graph-max-bs-decode": 128}}
 Row = tuple[str, str, str, dict[str, Any], str, float | None]
 VERDICTS: list[Row] = [
     ("Qwen/Qwen3-235B-A22B", "H100-80GB", "vllm", {TP: 4}, IMPOSSIBLE, 109.5),
@@ -219,6 +219,7 @@ VERDICTS: list[Row] = [
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A100-80GB", "tensorrt_llm", {}, IMPOSSIBLE, 37.0),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "RTX 4090", "vllm", {TP: 2}, FITS, 18.5),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "RTX 4090", "sglang", {TP: 2}, IMPOSSIBLE, 18.5),  # of 16.7
+    ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "RTX 4090", "lmdeploy", {TP: 2}, FITS, 18.5),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "L40S", "sglang", {TP: 2}, FITS, 18.5),
     ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "A10G", "tgi", {TP: 4}, FITS, 9.3),
     ("nvidia/Llama-3.1-70B-Instruct-FP8", "H200", "vllm", {}, FITS, 67.7),
@@ -233,9 +234,12 @@ VERDICTS: list[Row] = [
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8, EP: True}, FITS, 89.4),
     ("deepseek-ai/DeepSeek-R1", "H200", "sglang", {DP: 8}, IMPOSSIBLE, 627.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", {TP: 8, PP: 2, "nnodes": 2}, FITS, 40.9),
-    # as SGLang's guide to large-scale expert parallelism runs it: 18432 / 32 is 4.5 blocks, so dense MLPs stay whole
+    # as SGLang's guide to large-scale expert parallelism runs it: 18432 / 32 is 4.5 blocks, so dense MLPs stay whole;
+    # without its --mem-fraction-static the reserve for attention on so many ranks is all of the memory
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP32 | WHOLE | {UTILIZATION: 0.835}, FITS, 31.8),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP32 | {UTILIZATION: 0.835}, IMPOSSIBLE, 31.8),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP32 | WHOLE, IMPOSSIBLE, 31.8),
+    ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP16 | GRAPHS, FITS, 51.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP16, IMPOSSIBLE, 51.0),  # of 26.7 by its own estimate
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "sglang", DP16 | {UTILIZATION: 0.85}, FITS, 51.0),
     ("deepseek-ai/DeepSeek-R1", "H100-80GB", "vllm", DP32, FITS, 36.8),
@@ -291,6 +295,7 @@ VERDICTS: list[Row] = [
     ("openai/gpt-oss-120b", "H100-80GB", "vllm", {TP: 8}, FITS, 7.6),  # 2880 / 8 is padded
     ("openai/gpt-oss-120b", "H100-80GB", "sglang", {}, FITS, 60.7),
     ("openai/gpt-oss-120b", "H100-80GB", "tensorrt_llm", {}, FITS, 60.7),
+    ("openai/gpt-oss-120b", "H100-80GB", "lmdeploy", {}, FITS, 60.7),
     ("openai/gpt-oss-120b", "MI300X", "vllm", {}, FITS, 60.7),
     ("openai/gpt-oss-120b", "MI300X", "sglang", {}, FITS, 60.7),
     ("openai/gpt-oss-20b", "RTX 4090", "vllm", {}, FITS, 12.8),
