@@ -17,9 +17,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.analysis.metrics import Observed, figures, merge, observe
-from orchestrator.analysis.requests import Floats
-from orchestrator.analysis.slo import limit_values
+from orchestrator.analysis.metrics import Observed, figures, merge, observe, observe_arrays
+from orchestrator.analysis.requests import Floats, RequestArrays, request_arrays
+from orchestrator.analysis.slo import LimitColumns
 from orchestrator.errors import DamagedError, ResultsError
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.manifest import Manifest
@@ -60,9 +60,16 @@ class Attempt:
 
     def data(self) -> AttemptData:
         """All that answers need of it. Raises ValueError as ``observed`` does."""
-        observed = self.observed()
-        found, (batches,) = figures(observed), observed.token_batches
-        limits = limit_values(self.requests, self.token_events, self.point.window_ns)
+        gathered = LimitColumns(self.point.window_ns)
+
+        def read() -> Iterator[RequestArrays]:
+            """Each part is decoded once for the figures and the limits."""
+            for columns in request_arrays(self.requests, self.token_events):
+                gathered.add(columns)
+                yield columns
+
+        observed = observe_arrays(read(), self.point.window_ns)
+        limits, (batches,) = gathered.values(), observed.token_batches
         return AttemptData(
             measurement_id=self.manifest.measurement_id,
             attempt_id=self.manifest.attempt_id,
@@ -75,7 +82,7 @@ class Attempt:
             metrics_version=METRICS_VERSION,
             point=self.point,
             deployment=self.deployment,
-            figures=found,
+            figures=figures(observed),
             engine_side=engine_side(self.engine_metrics),
             batch_tokens=batches.amounts,
             batch_s=batches.sizes,

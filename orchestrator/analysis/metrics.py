@@ -71,7 +71,12 @@ def steady_window_ns(warmup_s: float | None, duration_s: float | None, requests:
 
 def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
     """Everything the metrics of one attempt need. Raises ValueError when rows of several attempts are mixed."""
-    return reduce(_joined, (_observed(columns, window_ns) for columns in request_arrays(requests, token_events)))
+    return observe_arrays(request_arrays(requests, token_events), window_ns)
+
+
+def observe_arrays(arrays: Iterable[RequestArrays], window_ns: WindowNs) -> Observed:
+    """As ``observe``, of requests that are read already."""
+    return reduce(_joined, (_observed(columns, window_ns) for columns in arrays))
 
 
 def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:

@@ -135,6 +135,27 @@ def is_joint(slo: Slo) -> bool:
     return any(one.share is None for one in slo.limits)
 
 
+class LimitColumns:
+    """Gathers LimitValues from the requests of one attempt that were due in a window, some at a time."""
+
+    def __init__(self, window_ns: WindowNs) -> None:
+        self._window_ns = window_ns
+        self._found = defaultdict[str, Column](Column)
+        self._index, self._ok = Column(np.int32), Column(np.bool_)
+
+    def add(self, columns: RequestArrays) -> None:
+        due = columns.scheduled_in(self._window_ns)
+        self._index.add(columns.index[due])
+        self._ok.add(columns.ok[due])
+        for name, values in _values(columns):
+            self._found[name].add(values[due])
+
+    def values(self) -> LimitValues:
+        order = np.lexsort((self._index.values(), self._found["scheduled"].values()))
+        found = {name: column.taken(order) for name, column in self._found.items() if name != "scheduled"}
+        return LimitValues(self._ok.taken(order), found)
+
+
 def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
     """The values that any limit can be checked against. Raises ValueError where rows of several attempts are mixed.
 
@@ -142,16 +163,10 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     ``itl_p99`` is the 99th percentile of the request's own gaps. Both are unknown for a stream that came in lumps;
     ``normalized_ttft`` (per prompt token) is unknown where nobody counted the prompt.
     """
-    found = defaultdict[str, Column](Column)
-    index, ok = Column(np.int32), Column(np.bool_)
+    found = LimitColumns(window_ns)
     for columns in request_arrays(requests, token_events):
-        due = columns.scheduled_in(window_ns)
-        index.add(columns.index[due])
-        ok.add(columns.ok[due])
-        for name, values in _values(columns):
-            found[name].add(values[due])
-    order = np.lexsort((index.values(), found.pop("scheduled").values()))
-    return LimitValues(ok.taken(order), {name: column.taken(order) for name, column in found.items()})
+        found.add(columns)
+    return found.values()
 
 
 def _values(arrays: RequestArrays) -> Iterator[tuple[str, Floats]]:
