@@ -1,6 +1,6 @@
 """How often a capacity that was claimed is too high, how much of the truth is claimed, and what load that takes.
 
-    python -m benchmarks.search.claims [--repetitions 200] [--only SERVER] [--rule NAME]
+    python -m benchmarks.search.claims [--repetitions 200] [--first-seed 0] [--only SERVER] [--rule NAME]
 
 Every search runs as in a sweep, in virtual time: the strategy asks, a simulated server answers (servers.py), the probe
 is looked at while it runs and ends when it knows. Beside it the rules of others on the same servers.
@@ -191,9 +191,11 @@ def row(server: Server, rule: str, found: Sequence[tuple[float | None, Spent]]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first repetition; each has the next one")
     parser.add_argument("--only", default="", help="part of a server's name")
     parser.add_argument("--rule", default="", help="part of a rule's name")
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.repetitions)
     print(
         "| server | capacity | rule | repetitions | false claims | high below capacity | no claim "
         "| claim / capacity p5, median, p95, most | requests | load s | statuses |"
@@ -202,7 +204,7 @@ def main() -> None:
     for server in (one for one in SERVERS if options.only in one.name):
         for rule in (one for one in RULES if options.rule in one):
             began = time.process_time()
-            found = [repetition(server, rule, seed) for seed in range(options.repetitions)]
+            found = [repetition(server, rule, seed) for seed in seeds]
             print(row(server, rule, found), flush=True)
             print(f"{time.process_time() - began:.1f} s", file=sys.stderr)
 
