@@ -259,14 +259,13 @@ class Transport:
     def _finish_if_whole(self, fd: int, flight: InFlight) -> None:
         """Ends the request if the framing says so: the end mark may also occur inside a chunk."""
         assert flight.head is not None
-        raw = since_event_chunk(flight.parts) or b"".join(flight.parts)
         try:
-            body = unwrap_chunks(raw)
+            body = unwrap_chunks(since_event_chunk(flight.parts) or flight.parts)
         except BadHttp as error:
             self._end(self._connections[fd], ErrorClass.GARBAGE, str(error))
             return
         if body.complete:
-            self._finish(fd, flight, reusable=body.size == len(raw))
+            self._finish(fd, flight, reusable=not body.more)
 
     def _finish(self, fd: int, flight: InFlight, reusable: bool) -> None:
         """The response is complete; its end was in the last read."""

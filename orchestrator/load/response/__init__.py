@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, compress, repeat
+from itertools import compress, repeat
 from operator import and_
 
 import numpy as np
@@ -181,7 +181,7 @@ def finish(flight: InFlight, wire: Wire, dialect: Dialect) -> Iterator[None]:
         read_ahead(flight, wire)
         yield
     try:
-        body = unwrap(b"".join(flight.parts), head)
+        body = unwrap(flight.parts, head)
     except BadHttp as error:
         response.fail(ErrorClass.GARBAGE, str(error))
         body = None
@@ -214,11 +214,11 @@ def _payloads(flight: InFlight, body: Body) -> list[bytes]:
     """The payloads of a body's events. Records the instant of each: that of the read in which it was complete."""
     events = split(body.content)
     flight.response.done = events.done
-    ends, read = list(accumulate(map(len, flight.parts))), 0
-    for position in body.raw_positions(events.ends):
-        while ends[read] < position:
-            read += 1
-        flight.response.event_ns.append(flight.times[read])
+    piece = 0
+    for end in events.ends:
+        while body.ends[piece] < end:
+            piece += 1
+        flight.response.event_ns.append(flight.times[body.reads[piece]])
     return events.payloads
 
 

@@ -1,8 +1,8 @@
 """The HTTP/1.1 of a response: its head, the framing of its body (finding its end, removing it), its events.
 
 Nothing of this runs while a response streams: the end is checked once, when the last bytes look like it; the rest is
-done in the client's pauses or when the request is over. What engines usually send is split in one pass of C code;
-everything else that the standards allow takes a slower way to the same result.
+done in the client's pauses or when the request is over. httptools takes chunks apart. Events as engines usually send
+them are split in one pass of C code; everything else that the standard allows takes a slower way to the same result.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import httptools
+
 MAX_HEAD_BYTES = 256 * 1024
-MAX_CHUNK_LINE_BYTES = 4096
 MAX_LENGTH_DIGITS = 18  # of a Content-Length; int() takes only some thousand
 END_MARK = b"0\r\n\r\n"  # how a chunked body ends when it has no trailers
 TRAILERS_MARK = END_MARK[1:]  # how it ends with trailers
@@ -93,106 +94,67 @@ def _length(status: int, headers: dict[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body without its framing, and where its parts lay in the raw body.
-
-    It came in pieces (chunks, or a single one): piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and at byte
-    ``raw_ends[i]`` of the raw body. ``size``: raw bytes up to the end of the body; more may follow.
+    """A body without its framing. It came in pieces: piece i ends (exclusive) at byte ``ends[i]`` of ``content`` and
+    came with read ``reads[i]``. ``more``: bytes follow its end.
     """
 
     content: bytes
-    ends: list[int]
-    raw_ends: list[int]
+    ends: Sequence[int]
+    reads: Sequence[int]
     complete: bool
-    size: int
-
-    def raw_positions(self, positions: Sequence[int]) -> list[int]:
-        """Maps exclusive ends within ``content``, ascending, to exclusive ends within the raw body."""
-        found, piece = [], 0
-        for position in positions:
-            while self.ends[piece] < position:
-                piece += 1
-            found.append(self.raw_ends[piece] - self.ends[piece] + position)
-        return found
+    more: bool
 
 
-def unwrap(raw: bytes, head: Head) -> Body:
+def unwrap(reads: Sequence[bytes], head: Head) -> Body:
     """Removes the framing from what has come of a body so far. Raises BadHttp where it is broken."""
     if head.chunked:
-        return unwrap_chunks(raw)
-    body = raw if head.length is None else raw[: head.length]
-    return Body(body, [len(body)], [len(body)], head.length == len(body), len(body))
+        return unwrap_chunks(reads)
+    came = b"".join(reads)
+    content = came[: head.length]
+    ends = [min(end, len(content)) for end in accumulate(map(len, reads))]
+    return Body(content, ends, range(len(reads)), len(content) == head.length, len(content) < len(came))
 
 
-def unwrap_chunks(raw: bytes) -> Body:
+class _Pieces:
+    """What httptools finds in a chunked body. ``read``: which one is being parsed."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.reads: list[int] = []
+        self.read = 0
+        self.complete = False
+
+    def on_body(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.reads.append(self.read)
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+# The parser is given this head, because it refuses some that proxies send (Content-Length beside Transfer-Encoding).
+# "close": bytes after the end are an error, not another response.
+_CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def unwrap_chunks(reads: Sequence[bytes]) -> Body:
     """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk is kept."""
-    pieces, raw_ends = _plain_chunks(raw)
-    complete, size = _other_chunks(raw, raw_ends[-1] + 2 if raw_ends else 0, pieces, raw_ends)
-    return Body(b"".join(pieces), list(accumulate(map(len, pieces))), raw_ends, complete, size)
+    found, more = _Pieces(), False
+    parser = httptools.HttpResponseParser(found)
+    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+    parser.feed_data(_CHUNKED)
+    try:
+        for found.read, data in enumerate(reads):
+            parser.feed_data(data)
+    except httptools.HttpParserError as error:
+        if not found.complete:
+            raise BadHttp(f"broken chunks: {error}, in {data[:MOST_SAID]!r}") from None
+        more = True
+    return Body(b"".join(found.pieces), list(accumulate(map(len, found.pieces))), found.reads, found.complete, more)
 
 
-_HEX = [b"%x" % size for size in range(8192)]
-
-
-def _plain_chunks(raw: bytes) -> tuple[list[bytes], list[int]]:
-    """Whole chunks as engines send them (lower-case sizes, no CR LF inside), and where in ``raw`` they end.
-
-    Splitting at every CR LF, in one pass of C code, is right exactly if every second part is as long as the part before
-    it says. Otherwise none are returned.
-    """
-    parts = raw.split(b"\r\n")
-    pieces = parts[1:-1:2]
-    if pieces and not pieces[-1]:
-        del pieces[-1]  # the last chunk of size 0, or a part of it
-    sizes, lengths = parts[: 2 * len(pieces) : 2], list(map(len, pieces))
-    if not pieces or not 0 < min(lengths) <= max(lengths) < len(_HEX) or sizes != list(map(_HEX.__getitem__, lengths)):
-        return [], []
-    framed = [length + len(size) + 4 for length, size in zip(lengths, sizes, strict=True)]
-    return pieces, [end - 2 for end in accumulate(framed)]
-
-
-def _other_chunks(raw: bytes, at: int, pieces: list[bytes], raw_ends: list[int]) -> tuple[bool, int]:
-    """Adds chunks by RFC 9112 section 7.1, with extensions and trailers. Returns whether the body ends, and where."""
-    size_end = at
-    while (line := raw.find(b"\r\n", at, at + MAX_CHUNK_LINE_BYTES)) >= 0:
-        size = _chunk_size(raw[at:line])
-        start = line + 2
-        if size == 0:
-            end = _trailers_end(raw, start)
-            return end is not None, end or size_end
-        at = min(start + size, len(raw))
-        pieces.append(raw[start:at])
-        raw_ends.append(at)
-        if not b"\r\n".startswith(raw[at : at + 2]):
-            raise BadHttp(f"no line end after a chunk of {size} bytes")
-        at += 2
-        size_end = at
-    if len(raw) - at > MAX_CHUNK_LINE_BYTES:
-        raise BadHttp(f"not a chunk size: {raw[at : at + MOST_SAID]!r}")
-    return False, size_end
-
-
-def _chunk_size(line: bytes) -> int:
-    """The size on a chunk's first line, without extensions. Raises BadHttp."""
-    digits = line.partition(b";")[0].strip()
-    if not _DIGITS.fullmatch(digits):
-        raise BadHttp(f"not a chunk size: {line[:MOST_SAID]!r}")
-    return int(digits, 16)
-
-
-_DIGITS = re.compile(rb"[0-9A-Fa-f]{1,16}")
-
-
-def _trailers_end(raw: bytes, at: int) -> int | None:
-    """Where the empty line after the trailers ends; None: it has not come yet."""
-    while (line := raw.find(b"\r\n", at)) >= 0:
-        if line == at:
-            return line + 2
-        at = line + 2
-    return None
-
-
-def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
-    """What came after the last read that is exactly one chunk with one event; None: no such read among the last few.
+def since_event_chunk(reads: Sequence[bytes]) -> Sequence[bytes] | None:
+    """The reads after the last read that is exactly one chunk with one event; None: no such read among the last few.
 
     A chunk begins there, so the end of a chunked body is found without reading all of it. Only a server that sends,
     within a larger chunk, what looks like a whole chunk can deceive this; ``finish`` notices.
@@ -200,7 +162,7 @@ def since_event_chunk(reads: Sequence[bytes]) -> bytes | None:
     for back in range(2, min(len(reads), SEARCHED_READS) + 1):
         line, _, chunk = reads[-back].partition(b"\r\n")
         if chunk.startswith(b"data: {") and chunk.endswith(b"}\n\n\r\n") and line == b"%x" % (len(chunk) - 2):
-            return b"".join(reads[1 - back :])
+            return reads[1 - back :]
     return None
 
 

@@ -13,7 +13,6 @@ from orchestrator.load.requests import header_problem, parse_url, request_head, 
 from orchestrator.load.response.http import (
     MAX_HEAD_BYTES,
     BadHttp,
-    Body,
     Head,
     parse_head,
     since_event_chunk,
@@ -95,7 +94,7 @@ def test_random_bytes_never_raise_anything_else(raw: bytes) -> None:
         try:
             found = parse_head(start + raw)
             if found is not None:
-                unwrap(start + raw, found)
+                unwrap([start + raw], found)
         except BadHttp:
             continue
 
@@ -105,13 +104,15 @@ def chunks_of(pieces: list[bytes], digits: str = "%x", extension: bytes = b"", t
     return b"".join(framed) + b"0\r\n" + trailers + b"\r\n"
 
 
-def check(body: Body, pieces: list[bytes], raw: bytes) -> None:
-    """The body is the pieces, and every position of it is found again in the raw bytes."""
+def check(raw: bytes, pieces: list[bytes]) -> None:
+    """The body is the pieces, and of each of its bytes it is known with which read it came."""
     content = b"".join(pieces)
-    assert (body.content, body.complete, body.size) == (content, True, len(raw))
-    at = body.raw_positions(range(1, len(content) + 1))
-    assert bytes(raw[end - 1] for end in at) == content
-    assert bool((np.diff(at) > 0).all())
+    for reads in ([raw], [raw[at : at + 1] for at in range(len(raw))]):
+        body = unwrap(reads, CHUNKED)
+        assert (body.content, body.complete, body.more) == (content, True, False)
+    assert list(body.ends) == [*range(1, len(content) + 1)]
+    assert bytes(raw[read] for read in body.reads) == content
+    assert bool((np.diff(body.reads) > 0).all())
 
 
 PIECES = st.lists(
@@ -126,17 +127,17 @@ PIECES = st.lists(
     pieces=PIECES,
     digits=st.sampled_from(["%x", "%X", "%04x"]),
     extension=st.sampled_from([b"", b";name=value", b" "]),
-    trailers=st.sampled_from([b"", b"Server-Timing: x\r\n"]),
+    trailers=st.sampled_from([b"", b"Server-Timing: x\r\n", b"Content-Length: 3\r\n"]),
 )
 @example(pieces=[b"data: {}\n\n"] * 6, digits="%x", extension=b"", trailers=b"")
 def test_chunks_are_taken_apart_whatever_they_hold(
     pieces: list[bytes], digits: str, extension: bytes, trailers: bytes
 ) -> None:
     raw = chunks_of(pieces, digits, extension, trailers)
-    check(unwrap(raw, CHUNKED), pieces, raw)
-    rest = unwrap(raw + b"HTTP/1.1 200 OK", CHUNKED)
-    assert rest.complete
-    assert rest.size == len(raw)  # bytes after the end are not ours
+    check(raw, pieces)
+    for more in (b"HTTP/1.1 200 OK", b"x"):  # bytes after the end are not ours
+        rest = unwrap([raw + more], CHUNKED)
+        assert (rest.content, rest.complete, rest.more) == (b"".join(pieces), True, True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -144,7 +145,7 @@ def test_chunks_are_taken_apart_whatever_they_hold(
 def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(pieces: list[bytes], data: st.DataObject) -> None:
     raw = chunks_of(pieces)
     cut = data.draw(st.integers(0, len(raw) - 1))
-    body = unwrap(raw[:cut], CHUNKED)
+    body = unwrap([raw[:cut]], CHUNKED)
     assert not body.complete
     assert b"".join(pieces).startswith(body.content)
 
@@ -154,15 +155,15 @@ def test_a_body_cut_short_is_incomplete_and_what_came_of_it_is_kept(pieces: list
 )
 def test_broken_chunks_are_refused(raw: bytes) -> None:
     with pytest.raises(BadHttp):
-        unwrap(raw, CHUNKED)
+        unwrap([raw], CHUNKED)
 
 
 def test_a_body_of_known_length_ends_there() -> None:
     found = parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
     assert found is not None
-    body = unwrap(b"hellomore", found)
-    assert (body.content, body.complete, body.size) == (b"hello", True, 5)
-    assert not unwrap(b"hel", found).complete
+    body = unwrap([b"hel", b"lomore", b"!"], found)
+    assert (body.content, body.ends, body.complete, body.more) == (b"hello", [3, 5, 5], True, True)
+    assert not unwrap([b"hel"], found).complete
 
 
 @settings(max_examples=200, deadline=None)
@@ -179,11 +180,11 @@ def test_what_follows_an_event_says_where_the_body_ends(before: list[bytes], aft
     tail = since_event_chunk(reads)
     assert tail is not None
     body = unwrap_chunks(tail)
-    whole = unwrap(b"".join(reads[len(before) :]), CHUNKED)
+    whole = unwrap(reads[len(before) :], CHUNKED)
     assert body.complete == whole.complete
     assert (event + b"".join(after)).endswith(body.content)
     if not any(data.startswith(b"data: {") for data in after):  # otherwise the last event of all may be one of these
-        assert tail == b"".join(framed) + end
+        assert b"".join(tail) == b"".join(framed) + end
         assert since_event_chunk([*framed, end]) is None
 
 
