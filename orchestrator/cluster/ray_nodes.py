@@ -24,11 +24,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # an environment variable of Ray's with this odd name
 
 
-@ray.remote(num_cpus=0, max_retries=0)  # type: ignore[untyped-decorator]
-def _reach(store: Store) -> str | None:
-    return reach_problem(store)
-
-
 class _Asked:
     """An actor that calls whatever function it is given."""
 
@@ -37,6 +32,7 @@ class _Asked:
 
 
 _ASKED: Any = ray.remote(num_cpus=0, max_restarts=0)(_Asked)
+_REACH: Any = ray.remote(num_cpus=0, max_retries=0)(reach_problem)  # a task: a node without the program says so
 
 
 class RayProbes:
@@ -103,7 +99,7 @@ def check_nodes(machines: Sequence[Machine], store: Store, environment: dict[str
     Returns a sentence for each node that gave no answer. Raises ProblemsError with every node that cannot.
     """
     refs = {
-        machine.address: _reach.options(
+        machine.address: _REACH.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False), runtime_env=environment
         ).remote(store)
         for machine in machines

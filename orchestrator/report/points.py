@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from orchestrator.analysis.answers import called
 from orchestrator.analysis.best import group_of
@@ -20,9 +19,6 @@ from orchestrator.results.records import LaunchRow, PointHead
 from orchestrator.several import grouped
 from orchestrator.spec.load import Slo, counted, load_text
 from orchestrator.spec.settings import NO_HARDWARE
-
-if TYPE_CHECKING:
-    pass
 
 _REPEAT_FIELDS = (
     *("measurement_id", "attempt_id", "launch_id", "repeat", "start", "seed", "status", "reason", "failure_class"),
