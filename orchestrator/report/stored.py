@@ -123,7 +123,7 @@ class Experiment:
 
     @property
     def searched(self) -> dict[str, Searched]:
-        """Workloads whose capacity the plan searches (``FindsCapacity``), and how."""
+        """Workloads whose capacity the plan searches, and how."""
         if (plan := self.plan) is None:
             return {}
         found = [one for one in plan.loads if one.searches]

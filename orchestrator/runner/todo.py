@@ -17,7 +17,8 @@ from orchestrator.errors import OF_THE_MACHINE, Failure, FailureClass, FailureKi
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.results.records import AttemptData, Committed
-from orchestrator.search.base import FindsCapacity, Strategy, Watch
+from orchestrator.search.base import Strategy, Watch
+from orchestrator.search.capacity import Capacity
 from orchestrator.search.proposing import Shortlist
 from orchestrator.search.racing import Entrant, Race
 from orchestrator.spec.load import Control, Level, Per
@@ -33,16 +34,16 @@ NOT_COUNTED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 @dataclass(eq=False)
 class _Search:
-    """One workload's strategy, and the repeats of each level that it was told of. ``finds``: the strategy, if it
-    searches for capacities (which Python takes long to find out)."""
+    """One workload's strategy, and the repeats of each level that it was told of."""
 
     load: PlannedLoad
     strategy: Strategy
     told: set[tuple[Level, int]] = field(default_factory=set)
-    finds: FindsCapacity | None = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.finds = self.strategy if isinstance(self.strategy, FindsCapacity) else None
+    @property
+    def finds(self) -> Capacity | None:
+        """The strategy, if it searches for capacities."""
+        return self.strategy if isinstance(self.strategy, Capacity) else None
 
     def tell(self, level: Level, repeat: int, attempt: Committed) -> None:
         self.told.add((level, repeat))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from orchestrator.spec.load import Control, Level, Slo
 
@@ -82,51 +82,6 @@ class LevelsInOrder:
 
     def ahead(self) -> Sequence[Level]:
         return tuple(self._left)
-
-
-@runtime_checkable
-class FindsCapacity(Protocol):
-    """A strategy whose points are probes: each ends as soon as it is known whether it holds every SLO."""
-
-    @property
-    def before(self) -> tuple[tuple[Before, ...], ...]:
-        """Of each SLO's tests, what the next probe begins with (``analysis/probe.py: Probe``)."""
-        ...
-
-    @property
-    def expected(self) -> float:
-        """Requests that the next probe should take (``analysis/probe.py: Probe``)."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """Which start of the deployment the next probe belongs to."""
-        ...
-
-    def claims(self) -> Mapping[str, Claim]:
-        """What is known so far, by name of SLO."""
-        ...
-
-    def reaches(self) -> Mapping[str, float]:
-        """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its search is over."""
-        ...
-
-    def asking(self) -> Collection[str]:
-        """The SLOs, by name, that a level is asked for now: others may be over, beaten, or wait for rivals."""
-        ...
-
-    def look(self) -> bool:
-        """See what rivals hold now; whether that is anything else. Until then all answers follow from the same."""
-        ...
-
-    def hurry(self, left_s: float) -> None:
-        """So many seconds are left: ask for what they suffice to show, if anything."""
-        ...
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether enough is known to ask other deployments first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,10 @@ _Wanted = list[tuple[float, float, str]]
 
 
 class Capacity:
-    """One search, of all tiers."""
+    """One search, of all tiers. Its points are probes: each ends as soon as it is known whether it holds every SLO.
+
+    Until ``look``, ``tell`` or ``hurry`` change what is known, all answers follow from the same.
+    """
 
     needs_figures = True
 
@@ -140,16 +143,16 @@ class Capacity:
         return int(self._starts > 1 and (self._confirms or not self._wanted()[0]))
 
     def claims(self) -> dict[str, Claim]:
-        """By name of tier."""
+        """What is known so far, by name of SLO."""
         return {tier.slo.name: against(tier.claim, self._lead(tier)) for tier in self._tiers}
 
     def reaches(self) -> dict[str, float]:
-        """By name of tier."""
+        """The highest level that could hold, as far as is known, by name of SLO; 0: none, or its search is over."""
         over = {tier.slo.name: self._ended or tier.over(self._starts) for tier in self._tiers}
         return {tier.slo.name: 0.0 if over[tier.slo.name] else tier.known.reach for tier in self._tiers}
 
     def asking(self) -> set[str]:
-        """Names of tiers."""
+        """The SLOs, by name, that a level is asked for now: others may be over, beaten, or wait for rivals."""
         explored, confirmed = self._wanted()
         return set() if self._ended else {name for *_, name in explored + confirmed}
 
