@@ -253,14 +253,6 @@ class EngineMetricsRow(AttemptKey):
     generation_tokens_total: A[float | None, "tokens generated"] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfcheckRow:
-    """A self-check of a client host, which only earlier versions stored; its figures are read as they are."""
-
-    selfcheck_id: A[str, "ULID"]
-    experiment: A[str, "name in the experiment file"]
-
-
 METRICS_VERSION = 10  # of everything below: rises when its columns or how they are computed change
 
 

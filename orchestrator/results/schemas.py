@@ -32,7 +32,6 @@ RECORDS: dict[str, type] = {
     "launches": records.LaunchRow,
     "answers": records.AnswerRow,
     "events": records.EventRow,
-    "selfchecks": records.SelfcheckRow,
     "engine_metrics": records.EngineMetricsRow,
 }
 
