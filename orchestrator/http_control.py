@@ -4,8 +4,6 @@ No proxies, no redirects, no retries, and a limit in time and in size: no server
 The standard library's client, because it is in memory already where a load client runs (aiohttp takes 0.2 s to import).
 """
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

@@ -1,7 +1,5 @@
 """What others wrote, made fit to be stored and shown: without secrets, colours and control characters."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64decode, b64encode, urlsafe_b64encode

@@ -4,8 +4,6 @@ Third parties add entries through entry points of the group ``orchestrator.<kind
 data files that lie beside modules.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Many things at a time: in groups, and named in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 

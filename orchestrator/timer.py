@@ -1,7 +1,5 @@
 """Timers exact to about 0.1 ms, where epoll and event loops count whole milliseconds."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

@@ -5,8 +5,6 @@ This does not evaluate quality: it tells a fast engine from one that computes so
 to the same prompt through the same API are compared (docs/metrics.md).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

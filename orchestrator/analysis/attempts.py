@@ -5,8 +5,6 @@ finds it missing, damaged or of another version. The same function makes it each
 digit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -4,8 +4,6 @@ capacity.py finds what each deployment holds. A level that was asked for and not
 was measured badly: nothing is certain while a level that was never judged could still change the answer.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

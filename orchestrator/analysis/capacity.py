@@ -7,8 +7,6 @@ that a level fails but not that it holds; and one repeat that the engine failed 
 asked and not measured is as open as one that was measured badly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ of misses are is learned from all levels that are near the target.
 fail. A probe that was saturated, or ended before its time because it failed, never shows that a level holds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

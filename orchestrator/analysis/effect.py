@@ -6,8 +6,6 @@ all levels that were probed, for a level at which just so many miss as may. Wher
 ``PRIOR_EFFECT``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

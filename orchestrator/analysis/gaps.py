@@ -1,7 +1,5 @@
 """Token gaps counted by whole microseconds: exact quantiles of hundreds of millions of gaps in little memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

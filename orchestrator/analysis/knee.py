@@ -1,7 +1,5 @@
 """Where a throughput curve bends: the load beyond which more load gains little."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Starts of engines: what the plan predicted for each beside what the engine then reported."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ way. Failed requests are counted and add neither latency nor throughput. docs/me
 these figures differently.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

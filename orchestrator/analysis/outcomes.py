@@ -1,7 +1,5 @@
 """The requests of a point that still runs, as the values that limits are checked against."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -17,8 +17,6 @@ where misses come 20 at a time.
 Used by whoever runs a probe (``Probe``), and by ``analysis/claim.py`` over what is stored (``evidence``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

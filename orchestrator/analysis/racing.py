@@ -8,8 +8,6 @@ Claims lie on a grid and end where more probes hardly tell, so near ones say lit
 one are ranked by what all their probes together expect them to hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

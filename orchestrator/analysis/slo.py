@@ -1,7 +1,5 @@
 """Latency limits: which stored requests met them. Any limit can be checked after a run."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

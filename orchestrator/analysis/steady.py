@@ -6,8 +6,6 @@ the rest has the least squared standard error. At least one end-to-end time is c
 its full number in flight from the first instant, and without noise it looks steady before the first answers come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Output tokens that had come by an instant. The count never falls, so adjacent windows add up to the whole."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ FLOP/s are vendors' dense peaks (headline figures "with sparsity" are twice as h
 (B200: 7.7 or 8.0 TB/s), so a ratio to a peak is printed with the peak. A user's ``Hardware`` fields override these.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from dataclasses import dataclass, field, replace

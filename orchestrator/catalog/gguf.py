@@ -1,7 +1,5 @@
 """Reads the header of a GGUF file (versions 2 and 3, ggml/docs/gguf.md) as a config.json would describe the model."""
 
-from __future__ import annotations
-
 import glob
 import mmap
 import re

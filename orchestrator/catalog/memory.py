@@ -5,8 +5,6 @@ ranks; every rank has MLA's latent and its projections; layers are spread over p
 sequence takes whole blocks.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import asdict, dataclass, replace
 from typing import Literal

@@ -3,8 +3,6 @@
 No weights are loaded, and a model's own code is never run.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

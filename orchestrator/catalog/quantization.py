@@ -4,8 +4,6 @@ Sources: vLLM 0.32 ``quantization/__init__.py`` and its config classes; SGLang 0
 README; TensorRT-LLM 1.2 and LMDeploy 0.18 documentation; compressed-tensors' and ModelOpt's own formats.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """``orchestrator emulator``: a server with OpenAI and TGI streams whose timing comes from a stated model."""
 
-from __future__ import annotations
-
 import argparse
 
 import click

@@ -1,7 +1,5 @@
 """``orchestrator logs``: what engines wrote, from the results alone."""
 
-from __future__ import annotations
-
 import click
 
 EXAMPLES = """

@@ -1,7 +1,5 @@
 """The command line: one file per command, loaded only when called, so that every command starts fast."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """``orchestrator plan``: what an experiment would measure, what is left out and why. Starts nothing."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

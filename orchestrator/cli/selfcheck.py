@@ -1,7 +1,5 @@
 """``orchestrator selfcheck``: how fast and how exact the client is on this machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

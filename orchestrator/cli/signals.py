@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the first asks to stop and keep what was measured, the second ends this process at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """``orchestrator status``: what the active run of an experiment does, from its results alone."""
 
-from __future__ import annotations
-
 import click
 
 EXAMPLES = """

@@ -1,7 +1,5 @@
 """``orchestrator verify``: whether every committed file is there, whole and unchanged."""
 
-from __future__ import annotations
-
 import click
 
 EXAMPLES = """

@@ -1,7 +1,5 @@
 """Calls to an EngineHost or ClientHost in another process: each has a time limit and raises only our own exceptions."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

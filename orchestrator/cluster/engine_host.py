@@ -1,7 +1,5 @@
 """One rank's engine on its node: its files, its ports, its process. No Ray in here."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

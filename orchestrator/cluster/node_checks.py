@@ -1,7 +1,5 @@
 """Functions that run on a node and report facts about it; runner/doctor.py judges them. No Ray in here."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Functions that run on nodes and find out whether hosts reach each other on the engines' ports. No Ray in here."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

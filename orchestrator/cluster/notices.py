@@ -4,8 +4,6 @@ Ray itself watches none of them. Kubernetes and Slurm only signal their own proc
 writes the remaining seconds into the file that ORCHESTRATOR_NOTICE_FILE names.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Agents and clients as Ray actors, and how the driver calls them: each call has a time limit."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

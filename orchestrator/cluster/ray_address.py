@@ -1,7 +1,5 @@
 """Finds the Ray cluster to join within seconds; Ray itself waits minutes for one that is gone."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Why it is built this way: docs/architecture.md, "Ray".
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

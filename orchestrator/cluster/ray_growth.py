@@ -4,8 +4,6 @@ Nothing runs in these groups: our own admission pins launches to nodes that exis
 from a launch, so they exclude the nodes that launches hold and are made anew when those change.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

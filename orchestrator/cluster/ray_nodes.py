@@ -1,7 +1,5 @@
 """Checks that nodes can run this program and reach the results, and ships this package to them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

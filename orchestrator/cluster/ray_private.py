@@ -1,7 +1,5 @@
 """Everything this program uses of Ray's private API, with a fallback for each part a future Ray may drop."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

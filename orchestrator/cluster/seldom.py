@@ -1,7 +1,5 @@
 """Expensive questions to the cluster, asked so seldom that they cost little."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar

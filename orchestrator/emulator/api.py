@@ -1,7 +1,5 @@
 """The three APIs: what a request's body asks, checked the way the engines do, and how its tokens look on the wire."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from abc import ABC, abstractmethod

@@ -10,8 +10,6 @@ step with a prompt. The tokens of a step leave one after the other, ``token_inte
 step's end.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

@@ -4,8 +4,6 @@ Every measured point is simulated with its real requests (their send times in op
 the constants are those whose simulated TTFT and TPOT come closest to each request's measured ones, as ratios.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import warnings

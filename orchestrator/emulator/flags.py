@@ -1,7 +1,5 @@
 """The emulator's command line, for ``orchestrator emulator`` and for the process that an engine starts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

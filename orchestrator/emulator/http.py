@@ -1,7 +1,5 @@
 """The emulator's HTTP/1.1 server side: a bare Protocol on httptools, with keep-alive and chunked streams."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import deque

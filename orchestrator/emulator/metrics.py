@@ -1,7 +1,5 @@
 """The emulator's ``/metrics``: Prometheus text in vLLM's names with vLLM 0.32's buckets, so that dashboards work."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Mapping

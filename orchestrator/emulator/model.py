@@ -4,8 +4,6 @@ A token passes all pipeline stages, so every weight is read once per token whate
 ``m = min(stages, sequences)`` micro-batches in flight is 1/m of the work.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The batch in real time: runs the model one step ahead, then gives out its tokens, each at its stated instant."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """The prefix cache of one data-parallel rank, as vLLM has it: blocks that prompts and answers leave behind."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a catalogue name."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

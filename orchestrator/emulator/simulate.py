@@ -1,7 +1,5 @@
 """Simulates a whole schedule in virtual time: when every request would get its tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

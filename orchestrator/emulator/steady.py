@@ -6,8 +6,6 @@ hold a prompt is 1 - exp(-that). Waiting for prefills is M/G/1 (Pollaczek and Kh
 open loop is Halfin and Whitt's (Operations Research 29(3), 1981). Preemptions are left out.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

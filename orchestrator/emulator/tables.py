@@ -5,8 +5,6 @@ The tables hold kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape
 step is no kernel: it stays a constant. Kernels were timed with CUDA graphs, one pipeline stage, on one node.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Building blocks of engines: settings become the command of one rank, and its log becomes figures."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import os

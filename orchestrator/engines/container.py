@@ -1,7 +1,5 @@
 """Wraps an engine's command to run in a container image with docker, podman or apptainer. Pure functions."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

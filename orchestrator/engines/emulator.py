@@ -3,8 +3,6 @@
 It has vLLM's API and imitates vLLM's log and metrics, so vLLM's patterns read them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

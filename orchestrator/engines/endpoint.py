@@ -4,8 +4,6 @@ Requests use what most servers understand: text prompts, ``ignore_eos``, and usa
 exception is a cache_salt, without which repeated prompts would be answered from the prefix cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

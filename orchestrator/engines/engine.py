@@ -1,7 +1,5 @@
 """The Engine record: what differs from engine to engine as data, and the code that all engines share."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

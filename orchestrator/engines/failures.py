@@ -8,8 +8,6 @@ node or the hub come first, since others follow from them, then specific reasons
 of processes that died of something else. Within a group the last line counts: that one the engine did not survive.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -14,8 +14,6 @@ The owner sends ``stop`` on stdin or closes the pipe. Events go out on stdout, o
 ``failed``, ``exited``, ``stopped``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -5,8 +5,6 @@ file that its holder keeps locked (flock), so it ends however the holder dies. T
 users cannot remove each other's, and contain no secrets. One lock guards all reading and writing of leases.
 """
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json

@@ -4,8 +4,6 @@ It is installed from its repository, since no package index has it; versions of 
 takes no API key. Its HTTP server opens once the model is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

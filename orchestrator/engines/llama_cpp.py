@@ -6,8 +6,6 @@ all running requests once that is full.) By default it shrinks what does not fit
 that the settings asked for are measured. Its HTTP server opens first and answers 503 while the model loads.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

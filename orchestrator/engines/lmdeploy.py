@@ -5,8 +5,6 @@ with ``extra_args: {--backend: pytorch}``. Only turbomind spans nodes. Its HTTP 
 its gauges are updated every 10 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pydantic import ByteSize, TypeAdapter

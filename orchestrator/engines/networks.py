@@ -1,7 +1,5 @@
 """What an engine's log says of the network between its nodes, and of the one between prefill and decode replicas."""
 
-from __future__ import annotations
-
 import re
 
 NOT_SAID = "not said"

@@ -5,8 +5,6 @@ the owner dies, the kernel releases the lock; no clock or heartbeat is involved.
 whatever their parent has become.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

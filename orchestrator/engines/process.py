@@ -1,7 +1,5 @@
 """An engine's process as its owner sees it: start, poll, stop. A guard process (guard.py) does the work."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -5,8 +5,6 @@ proofs, of which an engine may support only some: the model's name contains the 
 key is refused; the listening socket belongs to a process below our guard.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The backstop of a node: ends what is left of launches whose owner is gone, in case the guard was killed too."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time

@@ -3,8 +3,6 @@
 Its HTTP server opens once the model is loaded, and answers 503 until a request of its own has succeeded.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 It takes its replicas' key as an argument only, and asks its clients for the same key.
 """
 
-from __future__ import annotations
-
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords

@@ -4,8 +4,6 @@ A segment is ours if one of our processes had it mapped and it has a name that e
 whose it is, since most names contain no pid.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -7,8 +7,6 @@ that each read empties; the Prometheus metrics have another path. Metrics of 1.3
 older releases.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ warm-up. Errors of a stream are events within a 200. The launcher passes the key
 every user of the node can read while it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from orchestrator.catalog.accelerators import memory_bytes

@@ -4,8 +4,6 @@ It takes no API key and lists no models, so only the owner of the listening sock
 no sizes: the first request creates its cache, and logs it at a level that is off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from orchestrator.engines import command

@@ -3,8 +3,6 @@
 tests/contract/test_engine_flags.py checks every flag used here against vLLM's parser.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ One process in the user's vLLM environment judges all deployments (vllm_judge.py
 Deployments that vLLM refuses become ``impossible``, in vLLM's words; a note tells how many it could not judge.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

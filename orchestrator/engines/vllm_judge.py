@@ -6,7 +6,7 @@ read: ``{}`` if vLLM accepts it, ``{"refused": sentence}``, or ``{"unknown": sen
 tell. Reads no weights, and uses neither network nor devices.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # it is run by other Pythons, which may be older than ours
 
 import contextlib
 import functools

@@ -3,8 +3,6 @@
 It takes its replicas' key from ``OPENAI_API_KEY`` and asks its clients for none.
 """
 
-from __future__ import annotations
-
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Node
 from orchestrator.engines.engine import Engine, LogWords

@@ -4,8 +4,6 @@ A process takes what was asked for and a random generator. It returns ascending 
 point's start, up to ``horizon_s`` or ``count`` arrivals, whichever comes first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache

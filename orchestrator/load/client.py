@@ -4,8 +4,6 @@ Each turn of its loop first sends the requests that are due and takes in the byt
 waiting does it read a bit of the finished responses, or write a request ahead.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a client measures about itself while it runs: evidence for a point's validity."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

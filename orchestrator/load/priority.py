@@ -5,8 +5,6 @@ one session, and an engine has a session of its own. Real-time scheduling does. 
 even on a shared core (docs/measurements.md): the client needs the same CPU time, only at once.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

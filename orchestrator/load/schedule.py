@@ -5,8 +5,6 @@ clients send the same requests at the same times, and what a dead client had to 
 Nothing here uses a clock or a socket.
 """
 
-from __future__ import annotations
-
 import heapq
 from array import array
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Reading is in transport.py, where every nanosecond counts.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

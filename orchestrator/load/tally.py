@@ -1,7 +1,5 @@
 """What is counted of a point's requests, some after the others, before it is judged (validity.py)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Only the last bytes of a read are compared with how a response may end; on a mat
 thread calls everything here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

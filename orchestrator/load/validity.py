@@ -12,8 +12,6 @@ are no lump (load/response).
 A point that the user ended is ``interrupted``, whatever is found here (runner/measure.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain

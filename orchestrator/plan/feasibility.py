@@ -4,8 +4,6 @@
 ``risky`` and runs last. docs/emulator.md, "Feasibility", explains the rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal

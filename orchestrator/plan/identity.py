@@ -6,8 +6,6 @@ leaves open; local models, traces, prompts, programs and image files by their co
 environment by the version and the wheel found there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Load levels that follow from a deployment: per GPU, or an expression over its settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes the plan of an experiment: looks up names, resolves paths and judges every deployment."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set

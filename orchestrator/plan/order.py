@@ -1,7 +1,5 @@
 """The order in which deployments run: those predicted best first, else the longest first."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ From the emulator's step model in closed form (emulator/steady.py). What the mod
 not predicted, and the reason is said. Predictions order a sweep and seed its searches; they exclude nothing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, replace
 from functools import cache

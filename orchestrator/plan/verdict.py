@@ -1,7 +1,5 @@
 """The verdict on a deployment: judges each role by engine, model and workloads, then joins the verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

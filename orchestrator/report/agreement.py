@@ -1,7 +1,5 @@
 """How far a deployment's answers equal those of its model's reference (analysis/answers.py), beside its speed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.answers import IS_REFERENCE, SUPERSEDED

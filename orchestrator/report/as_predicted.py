@@ -1,7 +1,5 @@
 """Measured beside predicted: a column for every point, and which deployments deserve a look."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

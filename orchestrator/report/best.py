@@ -1,7 +1,5 @@
 """The answer: what ``orchestrator best`` shows, and what a sweep ends with."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator

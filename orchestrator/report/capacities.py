@@ -1,7 +1,5 @@
 """Capacities that searches found: lines below the points in ``orchestrator results``, or documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 

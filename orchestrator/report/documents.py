@@ -1,7 +1,5 @@
 """Documents (records, dicts, lists, plain values) as JSON and CSV text. NaN becomes null."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Starts of engines, predicted beside reported: ``orchestrator results --launches``; their logs: ``logs``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was measured, one row per point: ``orchestrator results``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

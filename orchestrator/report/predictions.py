@@ -1,7 +1,5 @@
 """What a plan predicts for its deployments, best first: ``orchestrator plan --predict``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from orchestrator.analysis.slo import format_slo

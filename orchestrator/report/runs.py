@@ -1,7 +1,5 @@
 """``orchestrator status``: what a run does now, or did last, from its record alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict

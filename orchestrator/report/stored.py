@@ -1,7 +1,5 @@
 """A stored experiment seen through its own plan: which points are current, which limits and prices apply."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

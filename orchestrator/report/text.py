@@ -1,7 +1,5 @@
 """Tables and numbers as text. Lines may hold ANSI colours: ``click.echo`` strips them where there is no terminal."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import textwrap

@@ -4,8 +4,6 @@ Two facts about S3 shape this. An exception while a stream is open publishes a t
 made before it is written. A lost reply looks like a failure, so after a failure the object is read back.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Columns of numbers that grow: many of them lie on disk, one at a time is read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

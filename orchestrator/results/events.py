@@ -1,7 +1,5 @@
 """What a sweep reports while it runs, for the live view and the ``events`` table."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Identifiers: hashes for configurations, fresh ULIDs for events, and the key that groups checkpoints of one model."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Turns a results URI into a pyarrow filesystem and a folder. Secrets come from the environment, never from the URI."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ ones. No lock is needed: a row that is in several files, because two programs me
 file disappears while it is read it was merged, and its rows are found in a new one; a damaged file is ignored.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -4,8 +4,6 @@ The Arrow schemas are made from these classes (schemas.py): a field's type becom
 column's description. Keys are never null; names carry their units. Rules for changes: docs/data-format.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated as A

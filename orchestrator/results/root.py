@@ -1,7 +1,5 @@
 """Reads a results root, which may hold several experiments."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Arrow schema of every table, made from its record class (records.py); converts records, tables and Parquet."""
 
-from __future__ import annotations
-
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

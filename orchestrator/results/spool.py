@@ -4,8 +4,6 @@ The files have no names, so nothing is left of them when the process ends, howev
 files go (``TMPDIR``).
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ After its rest a node is tried again, and after a pause one launch goes ahead as
 wait is twice as long.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

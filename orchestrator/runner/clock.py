@@ -1,7 +1,5 @@
 """Time and waiting, passed to everything that waits, so that tests need not sleep."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

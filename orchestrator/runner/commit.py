@@ -1,7 +1,5 @@
 """Commits attempts and launches: writes their rows, then the manifest by which these count."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

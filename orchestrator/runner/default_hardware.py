@@ -5,8 +5,6 @@ tells those apart. Such a deployment has the same id wherever it runs; the ``dep
 says what it ran on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Machine

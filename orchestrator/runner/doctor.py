@@ -1,7 +1,5 @@
 """Judges facts about nodes (cluster/node_checks.py): what would make a sweep fail, or spoil its figures."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Asks the nodes of a cluster for facts, and tests their clocks, the network between them and access to the results."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

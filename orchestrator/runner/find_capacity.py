@@ -1,7 +1,5 @@
 """Searches for the highest load at which one endpoint holds an SLO, like a sweep, but with clients of this machine."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """One launch from start to end: place, start, measure point by point, commit, stop, release. Failures become rows."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

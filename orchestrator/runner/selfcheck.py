@@ -4,8 +4,6 @@ The server runs in a process of its own, on a core of its own if there are two. 
 subtracted from the client's error.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import platform

@@ -1,7 +1,5 @@
 """What a sweep's launches hold and have used (nodes, GPU time, money), and how much of its budget is left."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

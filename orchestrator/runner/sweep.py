@@ -3,8 +3,6 @@
 Running the same experiment again resumes it. The runner's other files: see the package's docstring.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Wraps a cluster, and reports when its nodes change and when other nodes are asked for."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -5,8 +5,6 @@ outcomes it proposes the same, in a sweep that goes on too. Whoever it does not 
 is the best of those that were.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import count

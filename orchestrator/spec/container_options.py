@@ -3,8 +3,6 @@
 container_options.json lists the options of each runtime, recorded from its own help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from orchestrator.registry import data_beside

@@ -5,8 +5,6 @@ never construct objects. Merge keys (``<<: *base``) and aliases work; an alias t
 are aliases that expand to more values than a file may hold.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import types

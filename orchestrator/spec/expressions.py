@@ -5,8 +5,6 @@ false``), lists, tuples, comparisons, ``in``, ``and or not``, ``+ - * / // %`` o
 b``. They mean what they mean in Python.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import warnings

@@ -3,8 +3,6 @@
 ``Engine.metrics`` maps each engine's names to one set of columns. What an engine does not report is null, never zero.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

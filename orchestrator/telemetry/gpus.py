@@ -1,7 +1,5 @@
 """The GPUs of this node through NVML: which they are, how much of their memory is in use, and their health."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

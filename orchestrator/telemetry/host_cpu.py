@@ -1,7 +1,5 @@
 """How much of a host's CPU other programs used between two instants."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Collection

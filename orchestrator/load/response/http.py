@@ -5,8 +5,6 @@ done in the client's pauses or when the request is over. httptools takes chunks 
 them are split in one pass of C code; everything else that the standard allows takes a slower way to the same result.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Wires, one per API: a prompt becomes a request body, and the events of a stream become token counts."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

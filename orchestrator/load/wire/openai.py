@@ -4,8 +4,6 @@ Sources of token counts, best first: ``choices[].token_ids`` (return_token_ids),
 carries (continuous_usage_stats). Otherwise the count per event is unknown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

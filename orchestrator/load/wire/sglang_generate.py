@@ -1,7 +1,5 @@
 """SGLang's own ``POST /generate`` (LMDeploy has one of the same shape): text and counts are cumulative."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

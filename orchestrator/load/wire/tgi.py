@@ -1,8 +1,6 @@
 """TGI: ``POST /generate_stream``, one token per event (LightLLM speaks it too). There is no [DONE]: the last event
 carries the details. TGI itself has no way to ignore the end-of-sequence token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.load.wire import Parsed, collect_logprobs, count, decode, encode, length_fields, odd_event
