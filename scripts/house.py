@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "orchestrator"
@@ -143,7 +144,7 @@ def walk(*argv: str, tracer: str = TRACER, status: int = 0) -> list[str]:
             [sys.executable, "-c", tracer, str(PACKAGE), str(output), *argv],
             cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
-        found = json.loads(output.read_text()) if output.exists() else {"status": done.returncode}
+        found: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {"status": done.returncode}
     if (found["status"] or 0) != status:
         raise RuntimeError(f"orchestrator {' '.join(argv)} ended with {found['status']}: {done.stderr[-2000:]}")
     return list(found["files"])

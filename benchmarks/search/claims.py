@@ -134,17 +134,19 @@ def uniform_scan(server: Server, rng: np.random.Generator, spent: Spent) -> floa
 
 
 Rule = Callable[[Server, np.random.Generator, Spent], float | None]
+
+
+def within(minutes: int) -> Rule:
+    """A search that has so long."""
+    return lambda server, rng, spent: search(server, rng, spent, None, 60.0 * minutes).claim
+
+
 RULES: dict[str, Rule] = {
     "this program, to the end": lambda server, rng, spent: search(server, rng, spent, None).claim,
     "this program, to the precision of a file": lambda server, rng, spent: (
         search(server, rng, spent, None, precision=PRECISION).claim
     ),
-    **{
-        f"this program, {minutes} minutes": lambda server, rng, spent, minutes=minutes: (
-            search(server, rng, spent, None, 60.0 * minutes).claim
-        )
-        for minutes in (10, 20, 30, 60)
-    },
+    **{f"this program, {minutes} minutes": within(minutes) for minutes in (10, 20, 30, 60)},
     "this program, first guess off by sigma 0.4": lambda server, rng, spent: (
         search(server, rng, spent, server.capacity * float(rng.lognormal(0, 0.4))).claim
     ),
