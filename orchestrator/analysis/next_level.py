@@ -29,7 +29,7 @@ from orchestrator.spec.load import MOST_IN_FLIGHT
 if TYPE_CHECKING:
     from orchestrator.analysis.claim import AtLevel
 
-STEPS = 24  # of the grid, from a level to twice that: 3 % each
+STEPS = 48  # of the grid, from a level to twice that: 1.5 % each
 # where nothing is predicted: too high is known in seconds, too low takes as long as a hundred requests do
 FIRST_RATE, FIRST_IN_FLIGHT = 16.0, 8.0
 # where a file says none: who is within it of the best of a race cannot be told from the best

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.analysis.next_level import Known
     from orchestrator.results.records import Committed
 
-MOST_PROBES = 48  # of one run; another one goes on
+MOST_PROBES = 64  # of one run; another one goes on
 EXPECTED, BEHIND = 12, 2  # probes of one search, and of one that others are ahead of, for estimates
 _Wanted = list[tuple[float, float, str]]
 

@@ -216,7 +216,9 @@ def test_with_two_starts_what_one_held_is_confirmed_on_the_other_and_engines_cha
     found = last_claims(world)["fast"]
     assert steps(world)["start"] == 2
     assert [row["start"] for row in rows] == sorted(row["start"] for row in rows)
-    assert {row["start"] for row in rows if row["level"] == found["claim"]} == {0, 1}
+    held, claimed = ([row["level"] for row in rows if row["start"] == start] for start in (0, 1))
+    assert claimed[0] in held
+    assert found["claim"] in claimed
     assert len({row["launch_id"] for row in rows}) == 2
     again = world_of()
     assert sweep(again, searching(more="repeats: 2\nstarts: 2"), store).counts.measured == 0

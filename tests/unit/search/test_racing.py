@@ -306,7 +306,7 @@ def test_it_is_probed_first_at_the_front_or_just_below_and_never_lower() -> None
     nothing = Known((), 0.0, math.inf, 0.95, False)
     assert nothing.from_front(8.0, None) == 8.0
     assert nothing.from_front(8.05, None) == 8.0
-    assert nothing.from_front(8.2, None) == 8.0  # the nearest of the grid is above
+    assert nothing.from_front(8.2, None) == 8.116  # the nearest of the grid is above
     missed = Known((at(8.0, "fails"),), 0.0, 8.0, 0.95, False)
     assert missed.from_front(8.0, 4.0) is None
     undecided = Known((at(8.0, whole=1),), 0.0, math.inf, 0.95, False)
