@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, Plan, Status
 from orchestrator.plan.order import RISKY, place, promises
 from orchestrator.spec.experiment import Budget
@@ -166,9 +166,8 @@ class Estimate:
         """What users should know before they run the plan."""
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
-        engines = (ENGINES[one.settings.engine] for one in self.plan.runnable())
-        open_doors = sorted({one.title for one in engines if one.launches and not (one.guarded and one.key_variable)})
-        notes += [f"{name} takes no key: on several hosts, whoever reaches the node can use it" for name in open_doors]
+        reach = "asks for no key: on several hosts, whoever reaches the node can use it"
+        notes += [f"{title} {reach}" for title in self._open_doors()]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")
         if (most := self.plan.most_started) < (known := len(self.plan.runnable())):
@@ -181,6 +180,13 @@ class Estimate:
             spread = " to ".join(dict.fromkeys(map(hours, (min(starts), max(starts)))))
             notes.append(f"engine starts are estimates: {spread}{read}")
         return notes
+
+    def _open_doors(self) -> list[str]:
+        """Titles of the engines and routers that would answer anybody."""
+        settings = [one.settings for one in self.plan.runnable()]
+        started = [ENGINES[name] for name in {part.engine for one in settings for part in one.engines.values()}]
+        started += [ROUTERS[name] for name in {one.router.engine for one in settings if one.router}]
+        return sorted({one.title for one in started if one.launches and not (one.guarded and one.key_variable)})
 
     def summary(self) -> str:
         """Three lines about deployments, points and cost, then one line per note."""

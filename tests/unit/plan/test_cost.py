@@ -130,7 +130,23 @@ def test_the_key_of_an_endpoint_that_is_not_set_here_is_a_note(monkeypatch: pyte
     assert plan.unset_keys() == []
 
 
-@pytest.mark.parametrize(("engine", "named"), [("transformers", True), ("vllm", False), ("emulator", False)])
-def test_an_engine_without_a_key_is_named_as_an_open_door(engine: str, named: bool) -> None:
-    notes = Estimate(planned(deployments={"engine": engine})).notes()
-    assert any("takes no key: on several hosts, whoever reaches the node can use it" in note for note in notes) == named
+def routed(engine: str, router: str) -> dict[str, Any]:
+    return {"engine": engine, "router": {"engine": router, "executable": "/opt/router"}, "replicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("deployment", "named"),
+    [
+        ({"engine": "transformers"}, ["transformers serve"]),
+        ({"engine": "vllm"}, []),
+        ({"engine": "emulator"}, []),
+        (routed("vllm", "vllm_router"), ["vLLM's router"]),
+        (routed("sglang", "sglang_router"), []),
+    ],
+)
+def test_an_engine_or_router_without_a_key_is_named_as_an_open_door(
+    deployment: dict[str, Any], named: list[str]
+) -> None:
+    notes = Estimate(planned(deployments=deployment)).notes()
+    said = " asks for no key: on several hosts, whoever reaches the node can use it"
+    assert [note.removesuffix(said) for note in notes if said in note] == named
