@@ -41,9 +41,11 @@ INVALID: Limits = (
     ("lost_requests", 0, "{0:.0f} requests were lost with their client process"),
     ("count_mismatch_share", 0.01, "in {0:.1%} of requests the engine's token count is not what it streamed"),
 )
+# a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
+NOTED_SILENT_S, MOST_SILENT_S = 1.3, 2.0
+SILENT = "nothing came from a server's host for {0:.1f} s"
 NETWORK_BOUND: Limits = (
-    # a host that is there answers a probe within a second, whatever its programs do (sockets.KEEPALIVE)
-    ("network_silent_max_s", 2.0, "nothing came from a server's host for {0:.1f} s, not even from its kernel"),
+    ("network_silent_max_s", MOST_SILENT_S, f"{SILENT}, not even from its kernel"),
     ("tcp_retransmits_per_request", 0.05, "TCP had to resend {0:.2f} segments per request"),
 )
 CLIENT_BOUND: Limits = (
@@ -212,6 +214,8 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 def _notes(rows: Tally, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """What a reader must know although the point stays valid."""
     notes, capped = _over(NOTES if evidence["ok_share"] else NOTES[1:], evidence), evidence["capped_share"]
+    if NOTED_SILENT_S < (silent_s := evidence["network_silent_max_s"]) <= MOST_SILENT_S:
+        notes.append(f"{SILENT.format(silent_s)}: the highest latencies are the network's")
     if capped:
         notes.append(f"{capped:.1%} of requests waited for a place: max_in_flight is {point.max_in_flight}, as asked")
     if not point.dialect.prompt_token_ids:

@@ -389,6 +389,13 @@ def test_a_network_that_is_there_is_not_accused() -> None:
     assert (found.evidence["network_silent_max_s"], found.evidence["tcp_retransmits"]) == (1.3, 20.0)
 
 
+def test_a_network_that_was_silent_for_less_than_it_takes_to_spoil_the_point_is_said() -> None:
+    (said,) = (short := verdict(table(warmup=100), replace(CALM, network_silent_max_s=1.5), of=WARM)).reasons
+    assert short.validity == "valid"
+    assert said == "nothing came from a server's host for 1.5 s: the highest latencies are the network's"
+    assert len(verdict(table(warmup=100), replace(CALM, network_silent_max_s=2.1), of=WARM).reasons) == 1
+
+
 def test_one_lost_segment_of_a_few_requests_is_chance() -> None:
     assert verdict(table(8), replace(CALM, tcp_retransmits=3)).evidence["tcp_retransmits_per_request"] == 0
     assert verdict(table(8), replace(CALM, tcp_retransmits=4)).evidence["tcp_retransmits_per_request"] == 0.5
