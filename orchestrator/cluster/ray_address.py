@@ -12,6 +12,7 @@ ANSWER_LIMIT_S = 5.0
 LOOK_S, SILENT_S = 2.0, 10.0  # how often to look, and when to tell the user that there is no answer
 RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"  # after this time Ray ends the driver without a message
 BEFORE_RAY_S, COMMIT_S = 15.0, 5.0  # we end it this much earlier, and give launches time to commit their rows
+AGAIN = "What was measured is kept: once a cluster runs again, the same command continues"
 
 
 def live_address(address: str | None) -> tuple[str | None, str | None]:
@@ -58,10 +59,10 @@ def watch_head(address: str, tell: Callable[[str], None], stop: Event) -> None:
             silent_s, told = 0.0, False
         elif SILENT_S <= silent_s < limit_s and not told:
             told = True
-            tell(f"the cluster's head ({address}) has been silent for {silent_s:.0f} s: this run ends at {limit_s:g} s")
+            silent = f"the cluster's head ({address}) has been silent for {silent_s:.0f} s"
+            tell(f"{silent}: this run ends at {limit_s:g} s. {AGAIN}")
         time.sleep(LOOK_S)
-    again = "what was measured is kept: once a cluster runs again, the same command continues"
-    tell(f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends; {again}")
+    tell(f"the cluster's head ({address}) is lost: it has not answered for {silent_s:.0f} s. This run ends. {AGAIN}")
     stop.set()
     time.sleep(COMMIT_S)
     os._exit(1)  # other threads are blocked in calls to Ray

@@ -113,6 +113,7 @@ def test_a_head_that_stays_silent_is_lost_and_one_that_answers_again_is_not(monk
     stop = Event()
     silent, again = told_of([(0, False)] * 6 + [(0, True)], stop, monkeypatch)
     assert "silent for 10 s: this run ends at 45 s" in silent
+    assert "the same command continues" in silent, "a user reads this within half a minute, and the end comes later"
     assert "answers again after 12 s" in again
     assert not stop.is_set()
     _, lost = told_of([(0, False)] * 50, stop, monkeypatch)
