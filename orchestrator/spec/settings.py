@@ -39,6 +39,24 @@ def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # Kubernetes' rule, and Ray's
+
+
+def _label(text: str) -> str:
+    """A node can have no other one, and where Ray looks for labels it takes ``!spot`` and ``in(a,b)`` for operators."""
+    if not _LABEL.fullmatch(text):
+        raise ValueError(f"no node has a label like {text!r}: write up to 63 letters, digits, '-', '_' and '.'")
+    return text
+
+
+def _label_key(text: str) -> str:
+    prefix, _, name = text.rpartition("/")
+    if len(prefix) > 253 or ("/" in text and not all(map(_LABEL.fullmatch, prefix.split(".")))):
+        raise ValueError(f"no node has a label with the prefix {prefix!r}: write a domain")
+    _label(name)
+    return text
+
+
 def as_tuple(value: Any) -> Any:
     """A file has only lists, and strict validation wants a tuple."""
     return tuple(value) if isinstance(value, list) else value
@@ -49,6 +67,7 @@ Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and rep
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
 ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)]
+Labels = dict[Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label)]]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # a value in an engine's own vocabulary
 Runtime = Literal["docker", "podman", "apptainer"]
 Role = Literal["prefill", "decode"]
@@ -216,7 +235,7 @@ class Hardware(Strict):
     accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = "cpu"
     gpus_per_node: Devices | None = None
     usd_per_gpu_hour: float | None = Field(default=None, ge=0, le=MOST)
-    labels: dict[str, str] = Field(default_factory=dict)  # of the Ray nodes to use
+    labels: Labels = Field(default_factory=dict)  # of the Ray nodes to use
     memory_gb: float | None = Field(default=None, gt=0, le=1e6)  # overrides the catalogue
     memory_bandwidth_gb_s: float | None = Field(default=None, gt=0, le=1e9)
     cpus_per_device: float | None = Field(default=None, ge=0, le=MOST_DEVICES)  # Ray CPUs reserved for each device

@@ -125,6 +125,28 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> No
     assert said in problem(**changes)
 
 
+@pytest.mark.parametrize("value", ["spot ", "!spot", "in(spot,ondemand)", "", "-spot", "s" * 64, "spöt", "spot\n"])
+def test_a_label_that_no_node_can_have_is_refused_with_its_line(value: str) -> None:
+    """An autoscaler would read an operator in it, and add nodes that the sweep never uses."""
+    hardware = f"h: {{accelerator: H100-80GB, labels: {{\n  market: {json.dumps(value)}}}}}"
+    rest = [json.dumps({name: each})[1:-1] for name, each in GOOD.items()]
+    (found,) = problems_in(f"hardware: {{{hardware}}}\n" + "\n".join(rest))
+    allowed = "write up to 63 letters, digits, '-', '_' and '.'"
+    assert found == (2, f"'market': no node has a label like {value!r}: {allowed}")
+
+
+@pytest.mark.parametrize(
+    "key", ["mar ket", "", "!market", "ray.io/", "/market", "a_b!/market", f"{'a.' * 127}b/market"]
+)
+def test_a_label_whose_key_no_node_can_have_is_refused(key: str) -> None:
+    assert "no node has a label" in problem(hardware={"h": {"accelerator": "H100-80GB", "labels": {key: "spot"}}})
+
+
+@pytest.mark.parametrize("label", [("market", "spot"), ("ray.io/accelerator-type", "A100"), ("a.b-c/d_e", "9.x_y-Z")])
+def test_a_label_that_a_node_can_have_is_taken(label: tuple[str, str]) -> None:
+    assert parsed(hardware={"h": {"accelerator": "H100-80GB", "labels": dict([label])}}).combinations
+
+
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "a\u202eb", "a\x9bb", "a\rb"])
 @pytest.mark.parametrize("at", ["model", "key"])
 def test_control_characters_are_refused_wherever_they_stand(text: str, at: str) -> None:
