@@ -21,11 +21,13 @@ from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import FAMILIES, Family, Parameters, Shape, in_our_words, items, mapping, whole
 from orchestrator.catalog.quantization import Quantization, quantization_from_config
 from orchestrator.registry import data_beside
+from orchestrator.spec.document import read_at_most
 
 Json = dict[str, Any]
 HUB_TIMEOUT_S = 3.0
 INDEX, MODELOPT = "model.safetensors.index.json", "hf_quant_config.json"
 MOST_LAYERS = 10_000
+MOST_BYTES = 100_000_000  # of a JSON file; the largest indices have 10 MB
 # Only its configs are read, which need no PyTorch.
 logging.getLogger("transformers").addFilter(lambda record: "PyTorch was not found" not in record.getMessage())
 
@@ -195,7 +197,7 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
 
 def _read_json(path: Path) -> Json | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_at_most(path, MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

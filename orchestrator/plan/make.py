@@ -21,7 +21,7 @@ from orchestrator.plan.verdict import judged, part_problems, together
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
-from orchestrator.spec.document import nearest, read_document
+from orchestrator.spec.document import nearest, read_at_most, read_document
 from orchestrator.spec.experiment import Experiment, Load, Predictions, SweepRules, examined
 from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Arrivals, Level, LoadRules, Slo, Workload, counted
 from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hardware
@@ -29,6 +29,7 @@ from orchestrator.spec.settings import NO_HARDWARE, ROUTER, EngineSettings, Hard
 ANY = Hardware(name="any", accelerator="any")  # no hardware is named: whatever the cluster has
 NONE = Hardware(name=NO_HARDWARE, accelerator=NO_HARDWARE)  # of endpoints: no nodes are held for them
 MOST_MEASUREMENTS = 1_000_000
+MOST_PLAN_BYTES = 500_000_000  # of a frozen plan: 100,000 deployments take a fifth
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
 
 
@@ -50,7 +51,9 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     if not _is_frozen(path):
         return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
     try:
-        return Plan.from_json(Path(path).read_text(encoding="utf-8"))
+        return Plan.from_json(read_at_most(path, MOST_PLAN_BYTES).decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (InputError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -5,6 +5,7 @@ never construct objects. Merge keys (``<<: *base``) and aliases work; an alias t
 are aliases that expand to more values than a file may hold.
 """
 
+import errno
 import math
 import re
 import types
@@ -24,7 +25,7 @@ from orchestrator.registry import did_you_mean
 Place = tuple[str | int, ...]  # keys and list indices from the top of the document
 Locate = Callable[[Place], Place]
 
-MOST_BYTES = 1_000_000
+MOST_BYTES, PIECE_BYTES = 1_000_000, 2**20
 MOST_VALUES = 200_000
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
 LONGEST_MESSAGE = 1500  # characters
@@ -94,10 +95,21 @@ def _bounded(text: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE else f"{redacted(text)[:LONGEST_MESSAGE]} …"
 
 
+def read_at_most(path: str | Path, most_bytes: int) -> bytes:
+    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may have no end."""
+    data = bytearray()
+    with open(path, "rb") as file:
+        while piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data))):
+            data += piece
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
+    return bytes(data)
+
+
 def read_document(path: str | Path) -> Document:
     """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is not YAML."""
     try:
-        data = Path(path).read_bytes()
+        data = read_at_most(path, MOST_BYTES)
         return parse_document(data.decode("utf-8"), str(path))
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None

@@ -299,6 +299,15 @@ def test_a_broken_config_is_no_config(tmp_path: Path, text: str) -> None:
     assert model_facts(str(tmp_path)) is None
 
 
+def test_a_config_that_is_too_large_to_be_one_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(BASE))
+    assert model_facts(str(tmp_path)) is not None
+    models._facts_cached.cache_clear()
+    monkeypatch.setattr(models, "MOST_BYTES", config.stat().st_size - 1)
+    assert model_facts(str(tmp_path)) is None
+
+
 def test_offline_nothing_is_asked_and_nothing_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> socket.socket:
         raise AssertionError("the network was asked")

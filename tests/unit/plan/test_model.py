@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, ProblemsError
+from orchestrator.plan import make
 from orchestrator.plan.cost import Estimate
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.plan.model import Plan
@@ -118,6 +119,14 @@ def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError, match="cannot be read"):
         load_plan(tmp_path / "none.yaml")
+
+
+def test_of_a_plan_that_is_too_large_no_more_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_plan(planned(), tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").deployments
+    monkeypatch.setattr(make, "MOST_PLAN_BYTES", 100)
+    with pytest.raises(InputError, match=r"plan.json: cannot be read: it is larger than 100 bytes"):
+        load_plan(tmp_path / "plan.json")
 
 
 def test_a_plan_that_cannot_be_written_says_why(tmp_path: Path) -> None:

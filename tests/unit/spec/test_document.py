@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,23 @@ def test_a_file_that_is_missing_or_no_text_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ProblemsError, match=r"bytes.yaml:2: is not UTF-8"):
         read_document(tmp_path / "bytes.yaml")
+
+
+def test_no_more_of_a_file_is_read_than_may_be(tmp_path: Path) -> None:
+    """It may be a pipe or a device that never ends. This one would end after three times as much."""
+    pipe, wrote = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), open(pipe, "wb", buffering=0) as file:
+            wrote.extend(file.write(b"#" * 100_000) for _ in range(3 * MOST_BYTES // 100_000))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with pytest.raises(ProblemsError, match="cannot be read: it is larger than 1,000,000 bytes"):
+        read_document(pipe)
+    writer.join(10)
+    assert sum(wrote) < 2 * MOST_BYTES
 
 
 @given(st.text(max_size=300))
