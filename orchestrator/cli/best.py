@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.results_uri import no_file
+
 if TYPE_CHECKING:
     from orchestrator.spec.load import Per
 
@@ -28,7 +30,7 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.option("--slo", "slo_text", metavar="SLO|NAME", help="A named SLO of the file, or limits as in the examples.")
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option(

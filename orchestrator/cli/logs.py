@@ -2,6 +2,8 @@
 
 import click
 
+from orchestrator.cli.results_uri import no_file
+
 EXAMPLES = """
 \b
 Examples:
@@ -16,7 +18,7 @@ deployment id or launch id; then you also get those that served. docs/failures.m
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.argument("deployment", required=False)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--lines", type=click.IntRange(min=0), default=50, show_default=True, help="From the end; 0: all.")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.results_uri import no_file
+
 if TYPE_CHECKING:
     from orchestrator.report.documents import Document
     from orchestrator.report.stored import Experiment, Points
@@ -41,7 +43,7 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--all", "superseded", is_flag=True, help="Also show points of earlier versions of the file.")
 @click.option("--slo", "slo_text", metavar="SLO|NAME", help='Limits, like "ttft<=500ms,attainment>=0.95".')

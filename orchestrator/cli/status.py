@@ -2,6 +2,8 @@
 
 import click
 
+from orchestrator.cli.results_uri import no_file
+
 EXAMPLES = """
 \b
 Examples:
@@ -16,7 +18,7 @@ clocks of the storage and of this machine.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(uri: str, experiment: str | None, form: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.results_uri import no_file
 from orchestrator.redaction import redacted
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Exit status: 0 nothing runs any more; 3 a run does not answer, has not ended wit
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 @click.option("--timeout", default="10m", show_default=True, help="How long to wait for the end.")
 def stop(uri: str, experiment: str | None, timeout: str) -> int:

@@ -2,6 +2,8 @@
 
 import click
 
+from orchestrator.cli.results_uri import no_file
+
 EXAMPLES = """
 \b
 Examples:
@@ -18,7 +20,7 @@ Exit status: 0 all files are whole, 3 some are damaged.
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("uri")
+@click.argument("uri", callback=no_file)
 @click.option("--experiment", metavar="NAME", help="Only this experiment at URI.")
 def verify(uri: str, experiment: str | None) -> int:
     """Check the files at URI for damage."""
