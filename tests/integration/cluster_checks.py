@@ -20,6 +20,7 @@ from orchestrator.cluster.notices import NOTICE_FILE
 
 LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
 GPU = "nvidia.com/gpu"
+AZURE_VALUES = {"priority": ["Regular", "Spot"], "evictionPolicy": ["Delete", "Deallocate"]}  # of a virtual machine
 SUBMISSION_MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
 
 
@@ -71,14 +72,18 @@ def aws_node(node: dict[str, Any]) -> list[str]:
 
     model = _run_instances()
     report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **node}, model)
-    found = report.generate_report().splitlines()
-    market = node.get("InstanceMarketOptions", {})
-    for value, shape in (
-        (node.get("InstanceType"), model.members["InstanceType"]),
-        (market.get("MarketType", "spot"), model.members["InstanceMarketOptions"].members["MarketType"]),
-    ):
-        found += [] if value in shape.enum else [f"{value!r} is no {shape.name}"]
-    return found
+    return [*report.generate_report().splitlines(), *_enumerations(node, model)]
+
+
+def _enumerations(value: Any, shape: Any) -> Iterator[str]:
+    if isinstance(value, dict) and shape.type_name == "structure":
+        for key in value.keys() & shape.members.keys():
+            yield from _enumerations(value[key], shape.members[key])
+    elif isinstance(value, list) and shape.type_name == "list":
+        for each in value:
+            yield from _enumerations(each, shape.member)
+    elif getattr(shape, "enum", None) and value not in shape.enum:
+        yield f"{value!r} is no {shape.name}"
 
 
 @cache
@@ -125,7 +130,7 @@ def _compute_engine() -> dict[str, Any]:
 
 
 def azure_node(node: dict[str, Any]) -> list[str]:
-    """Parameters of the template that Ray deploys, with their types."""
+    """Parameters of the template that Ray deploys, with their types; it names no enumerations."""
     import ray
 
     path = resources.files(ray) / "autoscaler" / "_private" / "_azure" / "azure-vm-template.json"
@@ -137,6 +142,8 @@ def azure_node(node: dict[str, Any]) -> list[str]:
             found.append(f"azure_arm_parameters.{key} is unknown")
         elif not isinstance(value, kinds[known[key]["type"].lower()]):
             found.append(f"azure_arm_parameters.{key} is {value!r}, not a {known[key]['type']}")
+        elif value not in AZURE_VALUES.get(key, [value]):
+            found.append(f"azure_arm_parameters.{key} is {value!r}, not one of {AZURE_VALUES[key]}")
     return found
 
 
