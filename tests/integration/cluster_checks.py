@@ -44,6 +44,8 @@ def ray_up(config: dict[str, Any]) -> list[str]:
         if check:
             found += [f"{name}: {problem}" for problem in check(kind["node_config"])]
             found += [f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))]
+            writes = not kind["resources"].get("GPU") or _may_write(kind["node_config"], config.get("file_mounts", {}))
+            found += [] if writes else [f"{name}: its nodes have no credentials to write results with"]
     commands = [line for key, lines in prepared.items() if key.endswith("_commands") for line in lines]
     found += [f"a nightly Ray is installed: {line}" for line in commands if "dev0" in line or "nightly" in line]
     return found + [problem for line in commands for problem in shell(line)]
@@ -58,6 +60,13 @@ def _gpu_group(kind: dict[str, Any], idle_s: float) -> Iterator[str]:
         yield f"its market is {labels.get('market')!r}"
     if idle_s < LONGEST_DOWNLOAD_S:
         yield f"a node that is idle for {idle_s:g} s leaves, and weights may take {LONGEST_DOWNLOAD_S:g} s to come"
+
+
+def _may_write(node: dict[str, Any], file_mounts: dict[str, str]) -> bool:
+    """Whether nodes have a role of their own (Ray gives heads one), or keys of S3."""
+    return bool(
+        node.get("IamInstanceProfile") or node.get("serviceAccounts") or "/home/ray/.aws/credentials" in file_mounts
+    )
 
 
 def accelerator(name: str) -> list[str]:
