@@ -91,6 +91,15 @@ def test_a_broken_file_for_ray_up_is_refused(name: str, path: str, value: object
     assert said in " ".join(checks.ray_up(changed(load(name), path, value)))
 
 
+@pytest.mark.parametrize("name", ["aws", "gcp", "azure"])
+def test_gated_models_take_one_line_more(name: str) -> None:
+    line = "  # /home/ray/.ray/hf_token: ~/.cache/huggingface/token "
+    config = yaml.safe_load(text(f"{name}.yaml").replace(line, line.replace("# ", "")))
+    assert checks.ray_up(config) == []
+    (place,) = [remote for remote, local in config["file_mounts"].items() if local.endswith("/token")]
+    assert f"-e HF_TOKEN_PATH={place}" in config["docker"]["run_options"]
+
+
 def test_a_file_without_setup_commands_would_install_a_nightly_ray() -> None:
     config = load("aws")
     del config["setup_commands"]
