@@ -51,7 +51,7 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     from orchestrator.results.store import Store
     from orchestrator.runner.default_hardware import on_this_cluster
     from orchestrator.runner.doctor import diagnose
-    from orchestrator.runner.examine import clients, examine, kinds_of
+    from orchestrator.runner.examine import clients, examine, growth_of, kinds_of
 
     deployments = load_plan(experiment).runnable() if experiment else []
     if results_uri:
@@ -59,10 +59,11 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
     cluster = open_cluster(None, address or LOCAL)
     try:
         kinds = kinds_of(on_this_cluster(deployments, cluster.machines()))
+        cluster.growth()  # the first look: its autoscaler may report while the nodes are asked
         probes = cluster.probes()
         try:
             nodes, found = examine(probes, kinds, results_uri)
-            found += diagnose(nodes, versions(), kinds, probes.node_types)
+            found += diagnose(nodes, versions(), kinds, growth_of(cluster))
             client_figures, slow = clients(probes, nodes) if selfcheck else ({}, [])
             found += slow
         finally:

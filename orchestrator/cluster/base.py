@@ -96,12 +96,24 @@ class ClientReport:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeType:
+    """A type of node that an autoscaler may add, at most ``most`` of it. ``labels``: None if nobody tells them."""
+
+    name: str
+    gpus: int = 0
+    cpus: float = 0.0
+    most: float = 0
+    labels: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Growth:
     """What is known of a cluster's autoscaler. ``may``: nodes may be added, or nobody can tell.
 
     ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being set up.
     ``refused``: node type -> how many nodes failed to launch since the first look, and the last reason.
-    ``impossible``: desired footprints for which it has no node type.
+    ``impossible``: desired footprints for which it has no node type. ``types``: those it has, empty if unknown.
+    ``reports``: how many were new since the first look; None: nobody knows whether there is one.
     """
 
     may: bool = True
@@ -109,6 +121,8 @@ class Growth:
     coming: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     impossible: frozenset[Footprint] = frozenset()
+    types: tuple[NodeType, ...] = ()
+    reports: int | None = None
 
     def __str__(self) -> str:
         """Why nodes do not come; empty when nothing is known."""
@@ -156,13 +170,9 @@ class Placement:
 
 
 class Probes(Protocol):
-    """Runs checks on every node of a cluster in parallel.
-
-    ``node_types``: resources of each node type that the autoscaler may add, and the most nodes of it; empty if unknown.
-    """
+    """Runs checks on every node of a cluster in parallel."""
 
     machines: Sequence[Machine]
-    node_types: Sequence[tuple[dict[str, float], int]]
 
     def ask(
         self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()

@@ -49,7 +49,6 @@ class LocalProbes:
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self.machines = machines
-        self.node_types: Sequence[tuple[dict[str, float], int]] = ()
 
     def ask(
         self, function: Any, *arguments: Any, limit_s: float = ASK_LIMIT_S, nodes: Sequence[str] = ()

@@ -22,7 +22,7 @@ from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle
 from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
-from orchestrator.cluster.ray_private import autoscaler_report, draining, on_loopback, own_signals
+from orchestrator.cluster.ray_private import autoscaler_report, draining, node_types, on_loopback, own_signals
 from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
@@ -52,7 +52,7 @@ class RayCluster:
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         gcs_address = ray.get_runtime_context().gcs_address
-        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address))
+        self._autoscaler = Autoscaler(lambda: autoscaler_report(gcs_address), types=node_types)
         self._alive = Seldom(_alive)
         self._client_limit = client_limit
         self._gone_s: dict[str, float] = {}  # draining node -> when it will be gone, on the monotonic clock

@@ -14,7 +14,7 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from orchestrator.cluster.base import Footprint, Growth
+from orchestrator.cluster.base import Footprint, Growth, NodeType
 from orchestrator.cluster.ray_private import AutoscalerReport
 from orchestrator.cluster.seldom import Seldom
 
@@ -109,11 +109,13 @@ class Autoscaler:
         report: Callable[[], AutoscalerReport | None],
         now_s: Callable[[], float] = time.monotonic,
         used_s: Callable[[], float] = time.thread_time,
+        types: Callable[[], Iterable[NodeType]] = tuple,
     ) -> None:
+        self._read_types, self._types = types, tuple[NodeType, ...]()
         self._report, self._now_s, self._lock = report, now_s, threading.Lock()
         self._look = Seldom(self._read, LOOK_S, now_s, used_s)
         self._stamp: object = None  # of its last new report, and when that was read
-        self._stamped_s = now_s()
+        self._stamped_s, self._reports = now_s(), 0
         self._first: AutoscalerReport | None = None  # launches that failed before it do not count
         self._infeasible: Counter[Footprint] = Counter()  # footprint -> consecutive reports that call it infeasible
 
@@ -130,6 +132,8 @@ class Autoscaler:
             return Growth(may=False)
         if report.stamp not in (None, self._stamp):
             self._stamp, self._stamped_s = report.stamp, read_s
+            self._reports += 1
+            self._types = self._types or tuple(self._read_types())
             there = groups()
             found = {there[name] for name in report.infeasible if name in there}
             self._infeasible = Counter({one: self._infeasible[one] + 1 for one in found})
@@ -140,7 +144,7 @@ class Autoscaler:
         # a group that is only too large for now is called infeasible, too: believe it while no node of its types is up
         alone = len(set(report.types)) <= 1 and not report.coming
         impossible = [one for one, reports in self._infeasible.items() if alone and reports >= REPORTS]
-        return Growth(True, silent, report.coming, refused, frozenset(impossible))
+        return Growth(True, silent, report.coming, refused, frozenset(impossible), self._types, self._reports)
 
     def _refused(self, report: AutoscalerReport) -> dict[str, tuple[int, str]]:
         """Node type -> failed launches since the first look, and why; version 1 tells only the last of each type."""

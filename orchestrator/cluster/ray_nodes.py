@@ -14,7 +14,7 @@ from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
 from orchestrator.cluster.calls import CALL_LIMIT_S
 from orchestrator.cluster.client_host import reach_problem
 from orchestrator.cluster.ray_actors import first_line
-from orchestrator.cluster.ray_private import node_types, uploaded
+from orchestrator.cluster.ray_private import uploaded
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.results.store import Store
 
@@ -38,7 +38,6 @@ class RayProbes:
 
     def __init__(self, machines: Sequence[Machine], environment: dict[str, Any] | None) -> None:
         self.machines = machines
-        self.node_types: Sequence[tuple[dict[str, float], int]] = node_types()
         self._actors = {
             machine.node_id: _ASKED.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False), runtime_env=environment

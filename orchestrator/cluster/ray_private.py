@@ -1,6 +1,7 @@
 """Everything this program uses of Ray's private API, with a fallback for each part a future Ray may drop."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from orchestrator.cluster.base import NodeType
 
 LEAVING = b"orchestrator/leaving/"  # keys that mark draining nodes where Ray cannot or will not drain them
 STATUS_KEY = "__autoscaling_status"
@@ -249,16 +252,30 @@ def _report_v1() -> AutoscalerReport:
     )  # fmt: skip
 
 
-def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[tuple[dict[str, float], int]]:
-    """Resources of each node type that the autoscaler may add, and the most nodes of it; empty where unknown.
+def node_types(file: str = "~/ray_bootstrap_config.yaml") -> list[NodeType]:
+    """The node types that the autoscaler may add nodes of; empty where unknown.
 
-    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not publish its types.
+    ``file``: the configuration that ``ray up`` leaves on the head, whose autoscaler does not publish its types. Only it
+    tells their labels.
     """
     with suppress(Exception):
         from ray._private.state import state
 
-        return [(dict(one.resources), one.max_count) for one in state.get_cluster_config().node_group_configs]
+        return [
+            NodeType(one.name, int(one.resources.get("GPU", 0)), one.resources.get("CPU", 0), _most(one.max_count))
+            for one in state.get_cluster_config().node_group_configs
+        ]
     with suppress(Exception):
-        types = yaml.safe_load(Path(file).expanduser().read_text())["available_node_types"].values()
-        return [(dict(one["resources"]), int(one["max_workers"])) for one in types]
+        types = yaml.safe_load(Path(file).expanduser().read_text())["available_node_types"]
+        return [
+            NodeType(
+                name, int(one["resources"].get("GPU", 0)), one["resources"].get("CPU", 0), _most(one["max_workers"]),
+                {key: str(value) for key, value in (one.get("labels") or {}).items()},
+            )
+            for name, one in types.items()
+        ]  # fmt: skip
     return []
+
+
+def _most(number: int) -> float:
+    return math.inf if number < 0 else number

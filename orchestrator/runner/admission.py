@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from orchestrator.catalog.accelerators import may_be
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import place
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
@@ -99,6 +99,13 @@ class Need:
             return asked
         labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({others})"))
         return [Footprint(one.bundles, labels) for one in asked]
+
+    def may_be_on(self, kind: NodeType) -> bool:
+        """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as they are known."""
+        asked = [bundle for one in self.nodes_worth_adding(()) for bundle in one.bundles]
+        gpus, cpus = max(one.gpus for one in asked), max(one.cpus for one in asked)
+        known = kind.labels is None or all(kind.labels.get(key) == value for key, value in self.labels)
+        return kind.gpus >= gpus and kind.cpus >= cpus and known
 
     def least_nodes(self, machines: Sequence[Machine]) -> int:
         """How many otherwise empty nodes it takes, as far as their size is known."""

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.cluster.base import Machine
+from orchestrator.cluster.base import Growth, Machine
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
-from orchestrator.runner.examine import Finding, Kinds, Level, Node
+from orchestrator.runner.examine import REPORT_S, Finding, Kinds, Level, Node
 from orchestrator.runner.launch import need_of
 from orchestrator.spec.load import counted
 
@@ -179,13 +179,8 @@ NODE_CHECKS: Mapping[str, Callable[[Node], Told]] = {
 }
 
 
-def diagnose(
-    nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, types: Sequence[tuple[dict[str, float], int]]
-) -> list[Finding]:
-    """Everything wrong with these nodes, and with running the plan on them.
-
-    ``here``: the driver's versions. ``types``: what the autoscaler may add (``Probes.node_types``).
-    """
+def diagnose(nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, growth: Growth) -> list[Finding]:
+    """Everything wrong with these nodes, and with running the plan on them. ``here``: the driver's versions."""
     found = [
         Finding(level, check, node.name, what, why, do)
         for node in nodes
@@ -194,7 +189,7 @@ def diagnose(
     ]
     found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes), *_engines(nodes, kinds)]
     found += [*_mtus(nodes), *_fabric(nodes, kinds)]
-    return found + list(_room(nodes, kinds, types))
+    return [*found, *_autoscaler(growth), *_room(nodes, kinds, growth)]
 
 
 def _versions(nodes: Sequence[Node], here: Mapping[str, str]) -> Iterator[Finding]:
@@ -290,19 +285,26 @@ def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
             yield Finding("fail", "engines", wanted[0].settings.engine, said, why, do)
 
 
-def _room(nodes: Sequence[Node], kinds: Kinds, types: Sequence[tuple[dict[str, float], int]]) -> Iterator[Finding]:
+def _autoscaler(growth: Growth) -> Iterator[Finding]:
+    """Whether it is at work."""
+    silent = f"an autoscaler is configured and has not reported for {REPORT_S:g} s" if growth.reports in (0, 1) else ""
+    if said := str(growth) or silent:
+        do = "look at its log on the head (monitor.log), or the operator's"
+        yield Finding("warning", "autoscaler", "cluster", said, "nodes that a sweep needs may never come", do)
+
+
+def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Finding]:
     """Deployments for which there are too few nodes, even with those that the autoscaler may add."""
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
     for one in (one for wanted in kinds.values() for one in wanted):
         need = need_of(one, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
-        places = sum(_holds(node.machine, one) for node in nodes)
-        for resources, most in types:
-            places += most * (resources.get("GPU", 0) >= need.gpus and resources.get("CPU", 0) >= need.cpus)
+        places: float = sum(_holds(node.machine, one) for node in nodes)
+        places += sum(kind.most for kind in growth.types if need.may_be_on(kind))
         if places < widest:
-            what = f"{one.label} needs {counted(widest, 'node')}, but {places} can ever hold it"
-            do = "add such nodes or a node type, or leave it out"
-            told = "; what the autoscaler may add is not known" if not types and grows else ""
+            what = f"{one.label} needs {counted(widest, 'node')}, but {places:g} can ever hold it"
+            do = "add such nodes or a node type with its labels, or leave it out"
+            told = "; what the autoscaler may add is not known" if not growth.types and grows else ""
             level: Level = "warning" if told else "fail"
             yield Finding(level, "room", "cluster", what + told, "it would end as no_room", do)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.cluster.base import Machine, NoAnswer, Probes
+from orchestrator.cluster.base import Cluster, Growth, Machine, NoAnswer, Probes
 from orchestrator.cluster.node_checks import facts, hub_cache, results_problem
 from orchestrator.cluster.node_network import listen, unreached
 from orchestrator.engines import ENGINES
@@ -23,6 +23,7 @@ ROUNDS = 10  # readings of each clock
 CALL_LIMIT_S = 10.0  # for a node that has answered before
 LISTEN_S = 60.0  # for which hosts listen: until the last one has begun and all connections were tried
 SILENT = "look at its raylet's log, or take it out of the cluster"
+REPORT_S = 20.0  # for an autoscaler, which normally reports every 5 s
 GOOD_WRITE_BYTES_S = 5e6  # to the results, by each node while all write
 
 
@@ -87,6 +88,14 @@ def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], 
     offsets = _clocks(probes, [one.machine.node_id for one in nodes])
     nodes = [Node(one.machine, one.facts, offsets.get(one.machine.node_id, 0.0)) for one in nodes]
     return nodes, found + _network(probes, nodes) + (_results(probes, nodes, uri) if uri else [])
+
+
+def growth_of(cluster: Cluster) -> Growth:
+    """What the cluster's autoscaler says once it has reported anew: the first report may be that of a dead one."""
+    until_s = time.monotonic() + REPORT_S
+    while (growth := cluster.growth()).reports in (0, 1) and time.monotonic() < until_s:
+        time.sleep(1.0)
+    return growth
 
 
 def _clocks(probes: Probes, nodes: Sequence[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from orchestrator.cluster import ray_growth
-from orchestrator.cluster.base import Bundle, Footprint, Growth
+from orchestrator.cluster.base import Bundle, Footprint, Growth, NodeType
 from orchestrator.cluster.ray_growth import Autoscaler, DesiredNodes
 from orchestrator.cluster.ray_private import AutoscalerReport
 
@@ -122,7 +122,7 @@ def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
 
 def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
     never = Saying(AutoscalerReport(HEAD))
-    assert never.after(5.0) == Growth()
+    assert never.after(5.0) == Growth(reports=0)
     assert "configured and has not reported" in str(never.after(60.0))
     stopped = Saying(AutoscalerReport(HEAD, 1), AutoscalerReport(HEAD, 2))
     stopped.after(5.0)
@@ -130,6 +130,17 @@ def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None
     assert str(stopped.after(59.0)) == ""
     assert "has not reported" in str(stopped.after(5.0))
     assert str(Saying(AutoscalerReport(HEAD, 1, "KeyError")).after(5.0)) == "the autoscaler ended: KeyError"
+
+
+def test_reports_are_counted_and_the_types_of_nodes_are_told_as_soon_as_they_are_known() -> None:
+    types = list[NodeType]()
+    reports = [AutoscalerReport(HEAD, stamp) for stamp in (1, 1, 2, 3)]
+    now_s = iter(range(0, 100, 5))
+    autoscaler = Autoscaler(lambda: reports.pop(0), lambda: float(next(now_s)), types=lambda: types)
+    assert (first := autoscaler.growth(dict)).reports == 1 and first.types == ()
+    assert autoscaler.growth(dict).reports == 1, "it may be the last one of an autoscaler that is dead"
+    types.append(NodeType("h8", 8, 96.0, 4))
+    assert (later := autoscaler.growth(dict)).reports == 2 and later.types == tuple(types)
 
 
 def test_a_report_that_is_expensive_to_read_is_not_taken_for_silence() -> None:

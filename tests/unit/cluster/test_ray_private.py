@@ -21,6 +21,7 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from ray.exceptions import RpcError
 
 from orchestrator.cluster import ray_private
+from orchestrator.cluster.base import NodeType
 from orchestrator.cluster.ray_growth import Autoscaler
 
 
@@ -246,6 +247,8 @@ def test_what_an_autoscaler_may_add_is_told_by_what_ray_up_left_on_the_head(tmp_
     assert ray_private.node_types(str(tmp_path / "none.yaml")) == []
     file = tmp_path / "ray_bootstrap_config.yaml"
     file.write_text("available_node_types: {h100: {resources: {CPU: 96, GPU: 8}, max_workers: 4, node_config: {}}}")
-    assert ray_private.node_types(str(file)) == [({"CPU": 96, "GPU": 8}, 4)]
+    assert ray_private.node_types(str(file)) == [NodeType("h100", 8, 96, 4, {})]
+    file.write_text("available_node_types: {a: {resources: {CPU: 2}, max_workers: 4, labels: {market: spot}}}")
+    assert ray_private.node_types(str(file)) == [NodeType("a", 0, 2, 4, {"market": "spot"})]
     file.write_text("available_node_types: 3")
     assert ray_private.node_types(str(file)) == []

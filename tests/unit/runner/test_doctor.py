@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli.main import cli
 from orchestrator.cluster import node_checks, node_network
-from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
+from orchestrator.cluster.base import ASK_LIMIT_S, Growth, Machine, NoAnswer, NodeType
 from orchestrator.cluster.local import LocalCluster
 from orchestrator.cluster.node_checks import LocalProbes, cgroup, facts, results_problem
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
@@ -74,8 +74,8 @@ def gpu(**changes: object) -> dict[str, Any]:
     return FINE["gpus"] | {"gpus": [GPU | changes, GPU | {"index": 1}]}
 
 
-def told(*nodes: Node, kinds: Kinds | None = None, types: Any = ()) -> list[Finding]:
-    return diagnose(nodes, HERE, kinds or {}, types)
+def told(*nodes: Node, kinds: Kinds | None = None, **growth: Any) -> list[Finding]:
+    return diagnose(nodes, HERE, kinds or {}, Growth(**growth))
 
 
 def test_a_node_that_is_fine_is_told_nothing_of() -> None:
@@ -170,12 +170,12 @@ def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> Non
     assert "driver 535.1" in found.what
 
 
-def deployments(text: str) -> list[Deployment]:
+def deployments(text: str, labels: str = "{pool: a}") -> list[Deployment]:
     file = f"""
 version: 1
 name: x
 model: org/model
-hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {{pool: a}}}}}}
+hardware: {{h100: {{accelerator: H100-80GB, gpus_per_node: 8, labels: {labels}}}}}
 deployments: {{{text}}}
 workloads: [{{name: w, input_tokens: 4, output_tokens: 2}}]
 load: {{levels: {{concurrency: [8]}}, duration: 5s}}
@@ -222,15 +222,52 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     (found,) = told(gpu_node(labels={}), kinds=kinds)
     assert (found.check, found.level) == ("room", "fail")
     assert "0 can ever hold it" in found.what
-    assert told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0, "GPU": 8.0}, 4)]) == []
-    (found,) = told(gpu_node(labels={}), kinds=kinds, types=[({"CPU": 96.0}, 4)])
-    assert found.check == "room"
+    for labels in (None, {"pool": "a"}):
+        assert told(gpu_node(labels={}), kinds=kinds, types=(NodeType("h100", 8, 96.0, 4, labels),)) == []
+    for wrong in (
+        NodeType("cpu", 0, 96.0, 4),
+        NodeType("h100", 8, 96.0, 0),
+        NodeType("h100", 8, 96.0, 4, {"pool": "b"}),
+        NodeType("h100", 8, 96.0, 4, {}),
+    ):
+        (found,) = told(gpu_node(labels={}), kinds=kinds, types=(wrong,))
+        assert (found.check, "0 can ever hold it" in found.what) == ("room", True)
     (found,) = told(gpu_node(labels={"ray.io/node-group": "head"}), kinds=kinds)
     assert (found.level, "may add is not known" in found.what) == ("warning", True)
     two = kinds_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
     (found,) = told(gpu_node(), kinds=two)
     assert "needs 2 nodes" in found.what
     assert told(gpu_node(), gpu_node("b"), kinds=two) == []
+
+
+@pytest.mark.parametrize(
+    ("growth", "said"),
+    [
+        ({"reports": 1}, "an autoscaler is configured and has not reported for 20 s"),
+        ({"reports": 0, "silent": "the autoscaler ended: KeyError"}, "the autoscaler ended: KeyError"),
+        ({"reports": 2, "refused": {"spot": (2, "quota")}}, "launches of nodes were refused: 2 x spot (quota)"),
+        ({"reports": 2}, None),
+        ({"reports": None}, None),
+        ({"may": False}, None),
+    ],
+)
+def test_an_autoscaler_that_is_not_at_work_is_named(growth: dict[str, Any], said: str | None) -> None:
+    assert [(one.level, one.check, one.what) for one in told(gpu_node(), **growth)] == (
+        [("warning", "autoscaler", said)] if said else []
+    )
+
+
+def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, reports = [0.0], [0, 1, 1, 2]
+    monkeypatch.setattr(asking.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(asking.time, "sleep", lambda pause_s: now_s.__setitem__(0, now_s[0] + pause_s))
+
+    def cluster(reports: list[int]) -> Any:
+        return SimpleNamespace(growth=lambda: Growth(reports=reports.pop(0) if len(reports) > 1 else reports[0]))
+
+    assert asking.growth_of(cluster(reports)).reports == 2
+    assert asking.growth_of(cluster([1])).reports == 1
+    assert now_s[0] == 3 + asking.REPORT_S
 
 
 def test_endpoints_need_nothing_of_a_node() -> None:
