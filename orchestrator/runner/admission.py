@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from orchestrator.catalog.accelerators import may_be
+from orchestrator.catalog.accelerators import find, may_be
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import place
+from orchestrator.several import listed
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
@@ -107,6 +108,19 @@ class Need:
         known = kind.labels is None or all(kind.labels.get(key) == value for key, value in self.labels)
         return kind.gpus >= gpus and kind.cpus >= cpus and known
 
+    def unclear(self, types: Sequence[NodeType]) -> str:
+        """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not, or nobody knows.
+
+        It is asked by size and labels alone. What it adds in vain leaves when it is idle, and is added again.
+        """
+        fitting = [one for one in types if self.gpus and self.accelerator and self.may_be_on(one)]
+        named = {_accelerator_of(one) for one in fitting if one.labels is not None or not self.labels}
+        if len(fitting) < 2 or not named or (len(named) == 1 and "" not in named):
+            return ""
+        kinds = listed([one.name for one in fitting], 5)
+        label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
+        return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
+
     def least_nodes(self, machines: Sequence[Machine]) -> int:
         """How many otherwise empty nodes it takes, as far as their size is known."""
         if not self.gpus:
@@ -127,6 +141,12 @@ class Need:
             nodes, left, cpus = shelves[at]
             shelves[at] = nodes, left - each.gpus, cpus + each.cpus
         return [Footprint((Bundle(gpus, cpus),) * nodes, self.labels) for nodes, _, cpus in shelves]
+
+
+def _accelerator_of(kind: NodeType) -> str:
+    """What some label of a node type names; empty if none does."""
+    named = (find(value) for value in (kind.labels or {}).values())
+    return next((one.name for one in named if one), "")
 
 
 @dataclass(frozen=True, slots=True)

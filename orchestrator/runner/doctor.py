@@ -189,7 +189,7 @@ def diagnose(nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, growt
     ]
     found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes), *_engines(nodes, kinds)]
     found += [*_mtus(nodes), *_fabric(nodes, kinds)]
-    return [*found, *_autoscaler(growth), *_room(nodes, kinds, growth)]
+    return [*found, *_autoscaler(growth, kinds), *_room(nodes, kinds, growth)]
 
 
 def _versions(nodes: Sequence[Node], here: Mapping[str, str]) -> Iterator[Finding]:
@@ -285,12 +285,16 @@ def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
             yield Finding("fail", "engines", wanted[0].settings.engine, said, why, do)
 
 
-def _autoscaler(growth: Growth) -> Iterator[Finding]:
-    """Whether it is at work."""
+def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
+    """Whether it is at work, and whether it can tell which nodes are meant."""
     silent = f"an autoscaler is configured and has not reported for {REPORT_S:g} s" if growth.reports in (0, 1) else ""
     if said := str(growth) or silent:
         do = "look at its log on the head (monitor.log), or the operator's"
         yield Finding("warning", "autoscaler", "cluster", said, "nodes that a sweep needs may never come", do)
+    needs = {need_of(one, exclusive=False) for wanted in kinds.values() for one in wanted}
+    for said in sorted({need.unclear(growth.types) for need in needs} - {""}):
+        what, _, do = said.partition("; ")
+        yield Finding("warning", "autoscaler", "cluster", what, "nodes are paid for that no deployment runs on", do)
 
 
 def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Finding]:

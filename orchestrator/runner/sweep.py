@@ -25,8 +25,7 @@ from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
-ROOM_S = 5.0  # for nodes of a cluster that is just starting to join
-RETURN_S = 60.0  # for a lost node to come back
+ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
 NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
 SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
 OFF = 0.1  # the queue is ordered again when start times differ from the estimates by this share
@@ -213,6 +212,7 @@ class Sweep:
             asked, could_start = self._start_and_ask(usable, free, growth.may)
             self._seen = *facts, could_start
             self._look_for_homeless(asked, machines)
+            self._tell_once(*(need.unclear(growth.types) for need in asked or ()))
         if self._homeless:
             self._give_up_without_room(machines, growth)
 
@@ -378,11 +378,11 @@ class Sweep:
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
-    def _tell_once(self, text: str) -> None:
-        words = re.sub(r"\d+ x ", "", text)  # a text whose numbers alone grew is not news
-        if text and words not in self._told:
-            self._told.add(words)
-            self._context.tell(Event("autoscaler", text))
+    def _tell_once(self, *texts: str) -> None:
+        for text in filter(None, texts):
+            if (words := re.sub(r"\d+ x ", "", text)) not in self._told:  # a text whose numbers alone grew is not news
+                self._told.add(words)
+                self._context.tell(Event("autoscaler", text))
 
     def _no_room(self, todo: Todo, failure: Failure) -> None:
         """Commit a launch that never got nodes, and every measurement of it, as failed."""

@@ -240,6 +240,20 @@ def test_a_deployment_that_no_node_of_now_or_later_can_hold_is_named() -> None:
     assert told(gpu_node(), gpu_node("b"), kinds=two) == []
 
 
+def test_node_types_that_no_label_tells_apart_are_named() -> None:
+    kinds = kinds_of(deployments(VLLM, labels="{}"))
+    h100 = NodeType("h", 8, 96.0, 4, {"accelerator": "H100-80GB"})
+    a10 = NodeType("a", 8, 96.0, 4, {"accelerator": "A10"})
+    node_there = gpu_node(labels={})
+    (found,) = told(node_there, kinds=kinds, types=(h100, a10))
+    assert (found.level, found.check) == ("warning", "autoscaler")
+    assert found.what == "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells them apart"
+    labelled = kinds_of(deployments(VLLM, labels="{accelerator: H100-80GB}"))
+    assert told(gpu_node(labels={"accelerator": "H100-80GB"}), kinds=labelled, types=(h100, a10)) == []
+    spot = NodeType("spot", 8, 96.0, 4, {"accelerator": "H100", "market": "spot"})
+    assert told(node_there, kinds=kinds, types=(h100, spot, NodeType("cpu", 0, 96.0, 9, {}))) == []
+
+
 @pytest.mark.parametrize(
     ("growth", "said"),
     [

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.analysis.best import best
 from orchestrator.analysis.measured import load_points
 from orchestrator.analysis.slo import parse_slo
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, ClientLost, Footprint, Growth, HostLost
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, ClientLost, Footprint, Growth, HostLost, NodeType
 from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureClass, FailureKind, InputError, Occupied, PlacementError
 from orchestrator.plan.make import make_plan
@@ -712,6 +712,14 @@ def test_nodes_that_do_not_come_end_in_a_sentence_that_says_what_the_autoscaler_
     assert str(row.reason).endswith(f"cannot hold one node with 1 GPU (H100-80GB), and {why}")
     told = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
     assert told == ([str(says)] if str(says) else [])
+
+
+def test_node_types_that_no_label_tells_apart_are_told_once_when_nodes_are_asked_for(store: Store) -> None:
+    types = tuple(NodeType(name, 8, 96.0, 4, {"accelerator": name}) for name in ("H100", "A10"))
+    world = growing(0, 8, says=Growth(types=types))
+    sweep(world, plan_of(EIGHT), store)
+    (told,) = [one.text for one in world.told if isinstance(one, Event) and one.kind == "autoscaler"]
+    assert told.startswith("for H100-80GB the autoscaler may add nodes of H100, A10: no label of the hardware")
 
 
 def test_a_node_that_takes_its_time_to_be_set_up_is_waited_for(store: Store) -> None:
