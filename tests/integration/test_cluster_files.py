@@ -8,15 +8,20 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from orchestrator.cluster import notices
+from orchestrator.cluster.notices import NOTICE_FILE
+from orchestrator.cluster.ray_actors import RayClientHost, RayEngineHost
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from scripts import install_engines
 from tests.harness import ROOT
@@ -151,6 +156,35 @@ def test_a_broken_kuberay_file_is_refused(
 ) -> None:
     (document,) = ray_documents("kuberay-rayjob")
     assert said in " ".join(check(changed(document, path, value)))
+
+
+UNSHARED = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")  # processes of its own
+
+
+def unshares() -> bool:
+    return bool(shutil.which("unshare")) and not subprocess.run([*UNSHARED, "true"], capture_output=True).returncode
+
+
+@pytest.mark.skipif(not unshares(), reason="NOT RUN: a pod's processes of its own need root and unshare")
+@pytest.mark.parametrize("name", KUBERAY)
+@pytest.mark.parametrize("actor", [RayEngineHost, RayClientHost])
+def test_a_pod_that_is_taken_back_gives_notice_and_waits_for_agents_and_clients_alone(
+    name: str, actor: type, tmp_path: Path
+) -> None:
+    (document,) = ray_documents(name)
+    for _, group in checks._groups(document)[1:]:
+        pod = group["template"]["spec"]
+        command = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        (notice := tmp_path / "notice").unlink(missing_ok=True)
+        script = """(exec -a ray::IDLE sleep 60) & (exec -a "$ACTOR" sleep 1) &
+        until [[ $(tr '\\0' ' ' < /proc/$!/cmdline) = ray* ]]; do sleep 0.01; done
+        "$@"; ! kill -0 $! 2> /dev/null"""
+        env = {**os.environ, NOTICE_FILE: str(notice), "ACTOR": f"ray::{actor.__name__}.serve"}
+        argv = [*UNSHARED, "bash", "-c", script, "pod", *command]
+        done = subprocess.run(argv, env=env, capture_output=True, timeout=30, check=False)
+        assert (done.returncode, done.stderr) == (0, b""), "it ended before what it should wait for"
+        assert (said := notices.file(notice)) is not None
+        assert said.left_s < pod["terminationGracePeriodSeconds"]
 
 
 def test_images_hold_the_versions_that_are_tested() -> None:
