@@ -15,6 +15,7 @@ from orchestrator.cluster.ray_private import head_answers
 from tests.cluster.autoscaling import OBJECT_STORE_BYTES, processes_of
 from tests.harness import (
     MODEL,
+    ROOT,
     assert_nothing_left,
     environment,
     free_port,
@@ -114,3 +115,33 @@ def test_without_the_token_a_sentence_says_what_is_missing(guarded: tuple[str, d
         assert status == 2, said
         assert "RAY_AUTH" in said
         assert "Traceback" not in said
+
+
+DRAINS = """
+import json, sys, time
+import ray
+from ray._private.state import state
+from orchestrator.cluster import ray_private
+ray.init(sys.argv[1], logging_level="warning", log_to_driver=False)
+while len(ray.nodes()) < 2:
+    time.sleep(0.5)
+gcs = ray.get_runtime_context().gcs_address
+reports = ray_private.autoscaler_report(gcs) is not None, len(ray_private._report_v2(gcs).types)
+node = next(one["NodeID"] for one in ray.nodes() if "node:__internal_head__" not in one["Resources"])
+ray_private.drain(node, 300.0, "notice")
+gone = {one["NodeID"] for one in ray.nodes() if not one["Alive"]}
+print(json.dumps([*reports, node in gone | set(state.get_draining_nodes())]))
+"""
+
+
+def test_with_the_token_a_node_is_drained_and_the_autoscalers_report_is_read(
+    guarded: tuple[str, dict[str, str]],
+) -> None:
+    """The last test here: the second node leaves."""
+    address, token = guarded
+    argv = [sys.executable, "-c", DRAINS, address]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment(**token), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [True, 2, True]
