@@ -1,7 +1,8 @@
 """Notices that this machine will be taken back, from AWS, Google, Azure or a file. No Ray in here.
 
-Ray itself watches none of them. Kubernetes and Slurm only signal their own process: a ``preStop`` hook or a trap there
-writes the remaining seconds into the file that ORCHESTRATOR_NOTICE_FILE names.
+Ray itself watches none of them. Kubernetes only signals its own process: a ``preStop`` hook there writes the remaining
+seconds into the file that ORCHESTRATOR_NOTICE_FILE names. Slurm takes all nodes of a job at once, so that its signal
+stops the run (clusters/slurm.sbatch).
 """
 
 import json
