@@ -97,7 +97,6 @@ def _seats(results: Path) -> list[dict[str, str]]:
     return [seat for row in rows(results, "launches") for seat in json.loads(row["placement_json"])]
 
 
-@pytest.mark.long
 def test_the_local_cluster_that_grows_measures_a_sweep_from_nothing(tmp_path: Path) -> None:
     grown = "{here: {accelerator: H100-80GB, gpus_per_node: 8, labels: {pool: grown}}}"
     experiment = write_experiment(tmp_path, SWEEP.replace("HARDWARE", grown))

@@ -168,11 +168,10 @@ def test_slurm_takes_the_file_and_refuses_broken_ones(slurm: Slurm) -> None:
     assert slurm.ask(*ask, str(broken), "sweep.yaml", "results").returncode != 0
 
 
-@pytest.mark.long
 def test_a_job_over_two_slurm_nodes_measures_a_sweep(slurm: Slurm) -> None:
     results = slurm.folder / "results"
     job = submit(slurm, "1s", results)
-    slurm.wait(job, "COMPLETED", 150)
+    slurm.wait(job, "COMPLETED", 240)
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert_rows_equal_schedule(results)
 
