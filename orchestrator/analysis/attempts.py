@@ -111,9 +111,10 @@ def with_parts(
     deployment: DeploymentRow | None,
     requests: Rows,
     engine_metrics: pa.Table,
+    token_events: Rows | None = None,
 ) -> Attempt:
-    """A committed attempt of which these rows are at hand; the token gaps are read."""
-    token_events = store.lazy_rows("token_events", manifest)
+    """A committed attempt of which these rows are at hand; without ``token_events`` those are read."""
+    token_events = store.lazy_rows("token_events", manifest) if token_events is None else token_events
     committed = sum(part.rows for part in manifest.files if part.table == "token_events")
     whole = token_events.num_rows == committed  # a part of them would mislead
     whole = whole and (committed > 0 or requests["first_token_ns"].null_count == requests.num_rows)

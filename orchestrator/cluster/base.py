@@ -91,7 +91,7 @@ class ClientReport:
     stats: ClientStats
     stored: tuple[FilePart, ...]
     requests: Part
-    token_events: Part | None = None  # only from a client that stored nothing
+    token_events: Part | None = None  # None: they are stored, and too many to be read here
     replies: tuple[Reply, ...] = ()  # only where the point asks to keep them
 
 

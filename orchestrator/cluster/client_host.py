@@ -97,7 +97,8 @@ class ClientHost(LoadClient):
     def run_and_store(self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None) -> ClientReport:
         """Send load from ``start_wall_ns`` on, by this host's wall clock.
 
-        Rows go to ``store``; where it is None or does not take them in time, token events come back in the report.
+        Rows go to ``store``; where it is None or does not take them in time, token events come back in the report, and
+        also where they are few.
         """
         assert self._point
         os.sched_setaffinity(0, self._cores)  # sets it for the calling thread, which is the one that sends
@@ -106,7 +107,8 @@ class ClientHost(LoadClient):
         stored = self._stored(store, result.parts) if store else ()
         stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
         requests, token_events = result.parts
-        return ClientReport(stats, stored, requests, None if stored else token_events, result.replies)
+        gaps = token_events if not stored or token_events.small else None
+        return ClientReport(stats, stored, requests, gaps, result.replies)
 
     def _stored(self, store: Store, parts: Sequence[Part]) -> tuple[FilePart, ...]:
         """The files its rows were stored in; none when the storage refuses or does not answer. A file that arrives

@@ -225,7 +225,7 @@ class ClientProcess:
 
 
 class _Answer(pickle.Pickler):
-    """An answer of a client process, without the files of its parts: those are passed on open."""
+    """An answer of a client process, without the files of its parts: those that are not small are passed on open."""
 
     def __init__(self, number: int, error: Exception | None, value: object) -> None:
         self._content = io.BytesIO()
@@ -234,7 +234,7 @@ class _Answer(pickle.Pickler):
         self.dump((number, error, value))
 
     def persistent_id(self, value: object) -> tuple[str, int] | None:
-        if not isinstance(value, Part):
+        if not isinstance(value, Part) or value.small:
             return None
         self._parts.append(value)
         return value.table, value.rows

@@ -17,30 +17,48 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import ResultsError
-from orchestrator.results.schemas import parquet_writer, schema_of, write_rows
+from orchestrator.results.schemas import parquet_writer, schema_of, to_parquet, write_rows
+
+SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18  # encoded: as rows about four times as much
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one table as a finished Parquet file in memory, or on this machine's disk without a name."""
+    """Rows of one table as a finished Parquet file in memory, or on this machine's disk without a name; few from
+    another process are a table in memory."""
 
     table: str
     rows: int
-    file: pa.NativeFile | pa.Buffer
+    file: pa.NativeFile | pa.Buffer | pa.Table
 
     def open(self) -> pa.NativeFile:
         """The file, to read from its begin."""
-        return pa.BufferReader(self.file) if isinstance(self.file, pa.Buffer) else opened(self.file)
+        if isinstance(self.file, pa.NativeFile):
+            return opened(self.file)
+        return pa.BufferReader(self.file if isinstance(self.file, pa.Buffer) else to_parquet(self.table, self.file))
 
-    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows in the order they were written, in the table's schema or only these columns of it."""
-        schema = schema_of(self.table)
-        fields = [schema.field(name) for name in columns or schema.names]
+    @property
+    def small(self) -> bool:
+        """Whether it reaches another process as rows, which that one need not decode."""
+        return self.rows <= SMALL_ROWS and self.open().size() <= SMALL_BYTES
+
+    def read(self) -> pa.Table:
+        """The rows in the order they were written, in the table's schema."""
+        if isinstance(self.file, pa.Table):
+            return self.file
         with pq.ParquetFile(self.open()) as file:
-            return pa.table(file.read(columns, use_threads=False).columns, schema=pa.schema(fields, schema.metadata))
+            return pa.table(file.read(use_threads=False).columns, schema=schema_of(self.table))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.small:
+            return _rows, (self.table, [one.serialize().to_pybytes() for one in self.read().to_batches()])
         return _received, (self.table, self.rows, self.open().read())
+
+
+def _rows(table: str, batches: Sequence[bytes]) -> Part:
+    schema = schema_of(table)
+    rows = pa.Table.from_batches([pa.ipc.read_record_batch(one, schema) for one in batches], schema)
+    return Part(table, rows.num_rows, rows)
 
 
 def _received(table: str, rows: int, content: bytes) -> Part:

@@ -152,7 +152,8 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     manifest = _commit(store, "point", point, keys, [*theirs, *sampled, *ours])
     requests, known = loaded.requests if loaded else REQUESTS.empty_table(), metrics if sampled else metrics[:0]
     try:
-        data = with_parts(store, manifest, point, deployment, requests, known).data()
+        gaps = loaded.token_events if loaded else None
+        data = with_parts(store, manifest, point, deployment, requests, known, gaps).data()
         keep(store.computed, table_of([data], AttemptData))
     except Exception as error:  # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)

@@ -100,12 +100,12 @@ class Loaded:
         return sorted(replies, key=lambda one: one.request_index)
 
     @property
-    def token_events(self) -> LazyRows:
-        """The token gaps of clients that stored nothing, in the order in which stored ones are read."""
+    def token_events(self) -> LazyRows | None:
+        """The token gaps, in the order in which stored ones are read; None where some are only in the store."""
         from orchestrator.results.lazy_rows import LazyRows
 
         parts = [one.token_events for one in self.reports.values() if one.token_events is not None]
-        return LazyRows.of("token_events", parts)
+        return LazyRows.of("token_events", parts) if len(parts) == len(self.reports) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,6 +308,7 @@ def test_two_processes_send_the_same_schedule_as_one() -> None:
             bodies = {json.dumps(request.json["prompt"]) for request in server.requests}
         rows = [(row["request_index"], row["scheduled_ns"], row["status"]) for row in as_rows(loaded.requests)]
         assert len(loaded.stats) == clients
+        assert loaded.token_events is not None
         assert sorted(loaded.token_events["request_index"].to_pylist()) == sorted(row[0] for row in rows)
         return sorted(rows), bodies
 

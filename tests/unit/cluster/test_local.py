@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing import Pipe, reduction
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.cluster.base import ClientReport, HostLost, Machine
@@ -33,7 +34,7 @@ from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings
-from tests.unit.results.builders import events, part_of
+from tests.unit.results.builders import events, part_of, request, requests
 
 
 @pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
@@ -297,10 +298,10 @@ def test_a_client_process_reports_whatever_its_temporary_folder_is_called_and_le
 
 
 def test_an_answer_that_the_driver_cannot_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: Connection) -> int:
+    def full(_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(reduction, "recv_handle", full)
+    monkeypatch.setattr("orchestrator.cluster.local._Read.load", full)
     with pytest.raises(HostLost, match="answer could not be read: .*Too many open files"):
         reported(ClientProcess())
 
@@ -318,7 +319,20 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     ours.close()
 
 
-def test_rows_of_a_client_process_are_passed_on_as_an_open_file() -> None:
+def test_few_rows_of_a_client_process_are_passed_on_decoded() -> None:
+    parts = [part_of("requests", requests(request(0), request(1))), part_of("token_events", events({}))]
+    ours, theirs = Pipe()
+    _Answer(3, None, parts).send(theirs)
+    for part, found, again in zip(parts, _received(ours)[2], pickle.loads(pickle.dumps(parts)), strict=True):
+        for one in (found, again):
+            assert isinstance(one.file, pa.Table)
+            assert one.read().equals(part.read(), check_metadata=True)
+            assert pq.read_table(one.open()).equals(part.read())
+            assert one.rows == part.rows
+
+
+def test_many_rows_of_a_client_process_are_passed_on_as_an_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.results.spool.SMALL_BYTES", 0)
     part = part_of("token_events", events({index: [20] * 500 for index in range(200)}))
     ours, theirs = Pipe()
     _Answer(3, None, {"rows": part}).send(theirs)

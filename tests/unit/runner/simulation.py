@@ -365,24 +365,21 @@ class FakeRun:
         lag_ms = 50.0 if self.outcome == "slow" else 0.0
         lost = 1 if self.outcome == "lost" else 0
         replies = self.world.replies.pop(0) if self.point.keep_replies and self.world.replies else ()
-        return {
-            index: ClientReport(
-                ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0),
-                self._stored(index, part := part_of("requests", self._requests(index))),
-                part,
-                None,
-                replies if index == 0 else (),
-            )
-            for index in range(lost, self.count)
-        }
+        return {index: self._report(index, lag_ms, replies if index == 0 else ()) for index in range(lost, self.count)}
 
-    def _stored(self, index: int, part: Part) -> tuple[FilePart, ...]:
-        """The files that a client wrote: its requests and their gaps."""
+    def _report(self, index: int, lag_ms: float, replies: tuple[Reply, ...]) -> ClientReport:
+        """One client's; gaps only where it stores them."""
+        stats = ClientStats(index, 1.0, 0.1, 0.1, 0, 0, lag_ms, lag_ms, 1, 1, 1, 0, 1, 0)
+        rows = part_of("requests", self._requests(index))
+        gaps = part_of("token_events", events({index: []})) if self.world.store else None
+        return ClientReport(stats, self._stored(index, rows, gaps), rows, gaps, replies)
+
+    def _stored(self, index: int, *parts: Part | None) -> tuple[FilePart, ...]:
+        """The files that a client wrote."""
         if self.world.store is None or self.point.keep_replies:
             return ()
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
-        parts = part, part_of("token_events", events({index: []}))
-        return tuple(self.world.store.put_part(one, writer=f"client{index:04d}", **keys) for one in parts)
+        return tuple(self.world.store.put_part(one, writer=f"client{index:04d}", **keys) for one in parts if one)
 
     def _requests(self, index: int) -> pa.Table:
         keys: dict[str, Any] = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,9 +93,10 @@ def test_when_no_replica_says_anything_there_are_no_rows() -> None:
 
 
 def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
-    part, store = part_of("requests", requests(request(0, 2500.0))), Store.open(str(tmp_path), "x")
+    part = part_of("requests", requests(request(0, 2500.0, last_ms=2640.0, tokens=3)))
+    gaps, store = part_of("token_events", events({0: [10.0, 30.0]})), Store.open(str(tmp_path), "x")
     samples = {0: [Sample(1, {"running": 3.0, "preemptions_total": 1.0}), Sample(2, {"preemptions_total": 5.0})]}
-    reports = {0: ClientReport(CALM, (), part)}
+    reports = {0: ClientReport(CALM, (), part, pickle.loads(pickle.dumps(gaps)))}
     loaded = Loaded(span_unix_ns=(1, 2), requests=LazyRows.of("requests", [part]), reports=reports, samples=samples)
     record = attempt("duration: 5s")
     found = commit_attempt(store, replace(record, attempt=replace(record.attempt, loaded=loaded)))
@@ -102,7 +104,8 @@ def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
     again = read_attempt(store, manifest)
     assert isinstance(found, AttemptData)
     assert again is not None
-    assert found.engine_side is not None
+    assert found.engine_side is not None and found.figures.itl_ms is not None
+    assert (found.figures.itl_ms.min, found.figures.itl_ms.max) == (10.0, 30.0)
     assert (found.engine_side.running_max, found.engine_side.preemptions, found.figures.requests.ok) == (3.0, 4.0, 1)
     assert table_of([found], AttemptData).equals(table_of([again.data()], AttemptData))
 
