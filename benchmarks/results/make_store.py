@@ -180,10 +180,10 @@ class Writer:
     def flush(self, least: int = AT_ONCE) -> None:
         """Write what was computed, in the files that merging would have made."""
         if len(self._data) >= least:
-            self._store.computed.add(table_of(self._data, AttemptData))
+            self._store.computed.add(self._data)
             self._data = []
         if len(self._pooled) >= least:
-            self._store.pooled.add(table_of(self._pooled, PooledFigures))
+            self._store.pooled.add(self._pooled)
             self._pooled = []
 
     def _link(self, table: str, point: PointRow, number: int, content: bytes, rows: int) -> FilePart:

@@ -180,11 +180,10 @@ def _ratio(above: float | None, below: float | None, scale: float = 1.0) -> floa
     return scale * above / below if above is not None and below else None
 
 
-def keep(kept: PackedRows, rows: pa.Table) -> pa.Table:
+def keep(kept: PackedRows, rows: Sequence[Record]) -> None:
     """Store computed rows where that is allowed. Read-only results give the same answers, only slower."""
     with suppress(ResultsError):
         kept.add(rows)
-    return rows
 
 
 def computed(store: Store, attempts: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -267,4 +266,5 @@ def _kept_or_made(
     with ThreadPoolExecutor(WORKERS) as pool:
         while some := list(islice(left, AT_ONCE)):
             made = [one for one in pool.map(make, some) if one is not None]
-            yield keep(kept, table_of(made, record)).select(columns)
+            keep(kept, made)
+            yield table_of(made, record).select(columns)

@@ -20,7 +20,7 @@ from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
 from orchestrator.analysis.requests import Bools, Floats, RequestArrays, WindowNs, request_arrays, within
 from orchestrator.analysis.steady import steady_from_ns
-from orchestrator.results.columns import Column
+from orchestrator.results.columns import Column, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.records import Counts, Distribution, Figures
 
@@ -168,17 +168,7 @@ def distribution(values: Floats) -> Distribution | None:
         return None
     values.sort()
     moments = (values.mean(), values.std(), values[0], values[-1])
-    return _distribution(moments, _quantiles(values))
-
-
-def _quantiles(values: Floats) -> Floats:
-    """The QUANTILES of sorted values as numpy computes them, which for few values takes five times as long."""
-    at = np.multiply(QUANTILES, values.size - 1)
-    below = at.astype(np.intp)
-    weight, low, high = at - below, values[below], values[np.minimum(below + 1, values.size - 1)]
-    step = high - low
-    found: Floats = np.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
-    return found
+    return _distribution(moments, quantiles(values, QUANTILES))
 
 
 def _distributions(observed: Observed) -> dict[str, Distribution | None]:
@@ -241,6 +231,8 @@ def _delivered(columns: RequestArrays, batches: throughput.Batches, window_ns: W
 
 
 def _errors(requests: Rows, failed: Bools) -> Counter[str]:
+    if not failed.any():
+        return Counter()
     kinds, statuses = (requests[name].filter(pa.array(failed)).to_pylist() for name in ("error_class", "status"))
     return Counter(kind or status for kind, status in zip(kinds, statuses, strict=True))
 

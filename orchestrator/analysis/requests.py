@@ -129,8 +129,10 @@ def _ends(index: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> list[i
 
     Clients write both in one order, that in which requests end.
     """
+    if index.size <= AT_ONCE:
+        return [wanted.size]
     ends = list[int]()
-    for start in range(0, max(index.size, 1), AT_ONCE):
+    for start in range(0, index.size, AT_ONCE):
         mine, at = index[start : start + AT_ONCE], ends[-1] if ends else 0
         others = np.flatnonzero(~np.isin(wanted[at : at + mine.size], mine))
         ends.append(at + int(others[0]) if others.size else min(at + mine.size, wanted.size))
@@ -144,7 +146,8 @@ def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
 
 def equals(table: Rows, name: str, value: str) -> Bools:
     """Where a string column holds ``value``; False where it is null."""
-    return np.asarray(pc.fill_null(pc.equal(table[name], value), False).to_numpy(), dtype=np.bool_)
+    found = pc.equal(table[name], value)
+    return np.asarray((found.fill_null(False) if found.null_count else found).to_numpy(), dtype=np.bool_)
 
 
 def _input_tokens(requests: Rows) -> Floats:

@@ -55,6 +55,8 @@ def _timed(columns: RequestArrays) -> Bools:
 
 def _evenly_before(columns: RequestArrays, at: Ints, edges: Floats) -> Floats:
     """Tokens before each edge, with token j of N at first + j (last - first) / (N - 1)."""
+    if not at.size:
+        return np.zeros(edges.size)
     tokens, first, last = columns.output_tokens[at], columns.first_ns[at], columns.last_ns[at]
     step = (last - first) / np.maximum(tokens - 1, 1)
     step = np.where(step > 0, step, np.inf)
@@ -75,16 +77,15 @@ def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Flo
     first, last, output = columns.first_ns[request], columns.last_ns[request], columns.output_tokens[request]
     elapsed_us = _running(block.gaps_us)
     tokens = np.arange(elapsed_us.size) if block.tokens is None else _running(block.tokens)
-    found = np.empty(edges.size)
-    for place, edge in enumerate(edges):
-        at = np.flatnonzero((first < edge) & (last >= edge))
-        start, end = block.starts[rows[at]], block.starts[rows[at] + 1]
-        limit_us = np.ceil((edge - first[at]) / 1e3).astype(np.int64) + elapsed_us[start]
-        chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
-        in_first = block.first_tokens[rows[at]]
-        share = (in_first + tokens[chunk] - tokens[start]) / (in_first + tokens[end] - tokens[start])
-        found[place] = output[last < edge].sum() + (share * output[at]).sum()
-    return found
+    over = last < edges[:, None]
+    edge, at = np.nonzero((first < edges[:, None]) & ~over)
+    start, end = block.starts[rows[at]], block.starts[rows[at] + 1]
+    limit_us = np.ceil((edges[edge] - first[at]) / 1e3).astype(np.int64) + elapsed_us[start]
+    chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
+    in_first = block.first_tokens[rows[at]]
+    share = (in_first + tokens[chunk] - tokens[start]) / (in_first + tokens[end] - tokens[start])
+    came = np.split(share * output[at], np.searchsorted(edge, np.arange(1, edges.size)))
+    return np.array([output[whole].sum() + some.sum() for whole, some in zip(over, came, strict=True)])
 
 
 def _running(values: npt.NDArray[np.integer[Any]]) -> Ints:

@@ -20,7 +20,7 @@ import numpy as np
 
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.tally import MAX_SEND_LAG_MS, Tally
-from orchestrator.results.columns import Column
+from orchestrator.results.columns import Column, quantiles
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import BUFFERED_SHARE
 
@@ -120,7 +120,7 @@ def judge(
 
 def _quantile(column: Column, probability: float) -> float:
     values = column.values()
-    return float(np.quantile(values, probability, overwrite_input=True)) if values.size else 0.0
+    return float(quantiles(values, [probability])[0]) if values.size else 0.0
 
 
 def _evidence(rows: Tally, stats: Sequence[ClientStats], point: LoadPoint) -> dict[str, float]:

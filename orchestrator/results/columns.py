@@ -1,5 +1,6 @@
 """Columns of numbers that grow: many of them lie on disk, one at a time is read."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,3 +47,16 @@ class Column:
             return self._held.copy()
         with room():
             return np.fromfile(path_of(self._file), self._held.dtype)
+
+
+def quantiles(values: npt.NDArray[np.float64], probabilities: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Quantiles as numpy computes them (linear), which for few values takes five times as long. Values are partly
+    sorted where they lie; there must be one."""
+    at = np.multiply(probabilities, values.size - 1)
+    below = at.astype(np.intp)
+    above = np.minimum(below + 1, values.size - 1)
+    values.partition(np.concatenate([below, above]))
+    weight, low, high = at - below, values[below], values[above]
+    step = high - low
+    found: npt.NDArray[np.float64] = np.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+    return found

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +21,12 @@ from pyarrow import fs
 from orchestrator.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.schemas import parquet_writer
+from orchestrator.results.schemas import array_bytes, arrow_schema, parquet_writer, table_of
 from orchestrator.results.spool import nameless_file, opened, room
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
+SMALL_BYTES = 1 << 20  # compressing less takes longer than it saves until it is merged
 GROUP_BYTES = 4 << 20  # uncompressed size of a row group, which a reader holds at a time
 Key = tuple[str, ...]
 _NAME = re.compile(r"[0-9A-Z]{26}-\d+\.parquet")
@@ -32,15 +34,16 @@ _log = logging.getLogger(__name__)
 
 
 class PackedRows:
-    """Rows of one schema below one folder. ``key``: the columns that identify a row. Thread-safe."""
+    """Records of one class below one folder. ``key``: the columns that identify a row. Thread-safe."""
 
-    def __init__(self, blobs: Blobs, folder: str, schema: pa.Schema, key: Sequence[str]) -> None:
-        self._blobs, self._folder, self._schema, self._key = blobs, folder, schema, tuple(key)
+    def __init__(self, blobs: Blobs, folder: str, record: type, key: Sequence[str]) -> None:
+        self._blobs, self._folder, self._key = blobs, folder, tuple(key)
+        self._record, self._schema = record, arrow_schema(record)
         self._merging = threading.Lock()
         self._added = 0
         self._every_s, self._now_s, self._stored_s = 0.0, time.monotonic, -math.inf
         self._holding = threading.Lock()
-        self._held: list[pa.Table] = []
+        self._held: list[Any] = []
         self._held_bytes = 0
 
     @contextmanager
@@ -55,14 +58,14 @@ class PackedRows:
             with suppress(ResultsError):
                 self._flush()
 
-    def add(self, rows: pa.Table) -> None:
-        """Store rows, or hold them back for now; now and then merge small files. Raises ResultsError when nothing can
-        be written."""
-        if not rows.num_rows:
+    def add(self, rows: Sequence[Any]) -> None:
+        """Store records, or hold them back for now: many become columns in the time of a few. Now and then merge small
+        files. Raises ResultsError when nothing can be written."""
+        if not rows:
             return
         with self._holding:
-            self._held.append(rows)
-            self._held_bytes += rows.nbytes
+            self._held += rows
+            self._held_bytes += sum(map(array_bytes, rows))
             if self._held_bytes < GROUP_BYTES and self._now_s() - self._stored_s < self._every_s:
                 return
         self._flush()
@@ -72,8 +75,8 @@ class PackedRows:
             held, self._held, self._held_bytes, self._stored_s = self._held, [], 0, self._now_s()
         if not held:
             return
-        rows = pa.concat_tables(held).combine_chunks()  # else writing them takes half as long again
-        self._put(rows.num_rows, _groups(rows))
+        rows = table_of(held, self._record)
+        self._put(rows.num_rows, _groups(rows), rows.get_total_buffer_size() < SMALL_BYTES)
         self._added += 1
         if self._added % FILES_PER_MERGE == 0:
             self.merge()
@@ -119,9 +122,9 @@ class PackedRows:
         for name in names:  # last, so that a reader always finds the rows
             self._blobs.delete(f"{self._folder}/{name}")
 
-    def _put(self, count: int, groups: Iterator[pa.Table]) -> None:
+    def _put(self, count: int, groups: Iterator[pa.Table], small: bool = False) -> None:
         with room(), nameless_file() as file:
-            with parquet_writer(self._schema, file, checksums=True) as writer:
+            with parquet_writer(self._schema, file, checksums=True, small=small) as writer:
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
             with opened(file) as written:

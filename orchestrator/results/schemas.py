@@ -2,7 +2,7 @@
 
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ from orchestrator.results import records
 SCHEMA_VERSION = 1
 ZSTD_LEVEL = 3  # level 9 makes gaps 3 % smaller at a third of the write speed
 SMALL_BYTES = 16 << 10  # compression and dictionaries of less would take as long as all else, and save next to nothing
+LARGE = 1 << 16  # values of one list: so many may be mapped from disk
 ROWS_PER_GROUP = {"token_events": 2_000}  # some 400,000 gaps: what a reader decodes at once fits the CPU's caches
 _DEFAULT_ROWS_PER_GROUP = 100_000
 
@@ -37,17 +38,20 @@ RECORDS: dict[str, type] = {
 def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
     schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
-    if plain and any(isinstance(value, np.ndarray) for value in plain[0].values()):
-        columns = [_column([row[field.name] for row in plain], field.type) for field in schema]
-    else:  # at once, which takes half the time
-        columns = pa.array(plain, pa.struct(list(schema))).flatten()
-    return pa.Table.from_arrays(columns, schema=schema)
+    if len(plain) != 1 or all(getattr(value, "size", 0) < LARGE for value in plain[0].values()):  # in half the time
+        return pa.Table.from_struct_array(pa.array(plain, pa.struct(list(schema))))
+    return pa.Table.from_arrays([_column(plain[0][field.name], field.type) for field in schema], schema=schema)
 
 
-def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if len(values) == 1 and isinstance(values[0], np.ndarray):  # it may be large, and mapped from disk
-        return pa.ListArray.from_arrays([0, values[0].size], pa.array(values[0], kind.value_type), type=kind)
-    return pa.array(values, kind)
+def array_bytes(row: Any) -> int:
+    """What a record's arrays take."""
+    return sum(getattr(getattr(row, field.name), "nbytes", 0) for field in fields(row))
+
+
+def _column(value: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, np.ndarray):  # not copied
+        return pa.ListArray.from_arrays([0, value.size], pa.array(value, kind.value_type), type=kind)
+    return pa.array([value], kind)
 
 
 def rows_of(table: pa.Table, record: type[Record]) -> list[Record]:
@@ -182,7 +186,7 @@ def conform(table: str, data: pa.Table) -> pa.Table:
 
 def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False, small: bool = False) -> pq.ParquetWriter:
     """A writer to a path or open file with the settings of all our Parquet files. ``checksums``: one per page;
-    ``small``: for at most SMALL_BYTES.
+    ``small``: for few rows, which take longer to compress than to write, and which statistics would double.
 
     Gaps and nanosecond columns are BYTE_STREAM_SPLIT: 1.4 to 1.8 bytes per gap, where dictionary and delta encoding
     need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and get a dictionary; for a million doubles
@@ -195,7 +199,8 @@ def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False, sma
         compression="none" if small else "zstd",
         compression_level=None if small else ZSTD_LEVEL,
         use_dictionary=False if small else dictionary,
-        column_encoding=dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
+        write_statistics=not small,
+        column_encoding=None if small else dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
         write_page_checksum=checksums,
     )
 
@@ -208,7 +213,7 @@ def write_rows(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> None:
 def to_parquet(table: str, data: pa.Table) -> pa.Buffer:
     """Encode a whole file in memory, one of few rows without compression: of it the file's footer is the most."""
     sink = pa.BufferOutputStream()
-    with parquet_writer(data.schema, sink, small=data.nbytes <= SMALL_BYTES) as writer:
+    with parquet_writer(data.schema, sink, small=data.get_total_buffer_size() <= SMALL_BYTES) as writer:
         write_rows(writer, table, data)
     return sink.getvalue()
 

@@ -50,8 +50,8 @@ class Store:
         self.lost: dict[tuple[str, str], str] = {}  # the same for attempts that count by what was computed of them
         self.torn: set[str] = set()  # keys of manifests that cannot be read
         cache, ids = f"{experiment}/computed/v={METRICS_VERSION}", ("measurement_id", "attempt_id")
-        self.computed = PackedRows(blobs, f"{cache}/attempts", arrow_schema(AttemptData), ids)
-        self.pooled = PackedRows(blobs, f"{cache}/pooled", arrow_schema(PooledFigures), ("attempt_ids",))
+        self.computed = PackedRows(blobs, f"{cache}/attempts", AttemptData, ids)
+        self.pooled = PackedRows(blobs, f"{cache}/pooled", PooledFigures, ("attempt_ids",))
 
     @classmethod
     def open(cls, uri: str, experiment: str, *, retry: Retry | None = None) -> Store:

@@ -19,7 +19,7 @@ from orchestrator.plan.model import Deployment, Measurement, Point
 from orchestrator.results.events import Event
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.manifest import Kind
-from orchestrator.results.records import AnswerRow, AttemptData, Committed, DeploymentRow, LaunchRow, PointRow
+from orchestrator.results.records import AnswerRow, Committed, DeploymentRow, LaunchRow, PointRow
 from orchestrator.results.schemas import ENGINE_METRICS, RECORDS, REQUESTS, conform, table_of, to_parquet
 from orchestrator.results.spool import Part
 from orchestrator.results.store import FilePart, Manifest, Store
@@ -154,7 +154,7 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     try:
         gaps = loaded.token_events if loaded else None
         data = with_parts(store, manifest, point, deployment, requests, known, gaps).data()
-        keep(store.computed, table_of([data], AttemptData))
+        keep(store.computed, [data])
     except Exception as error:  # the attempt is committed: no error may cause it to be measured again
         _log.warning("no figures of attempt %s: %s", point.attempt_id, error)
         return manifest

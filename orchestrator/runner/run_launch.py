@@ -131,9 +131,12 @@ class LaunchRun:
             if self._context.taken_back(measurer.clients.nodes, math.inf):
                 self._exchange_clients(measurer, len(measurer.clients.addresses))
             point, measurement = found
-            if (ended := self._first_answers(measurer, self._load_point(measurer, point, measurement))) is not None:
-                return ended
-            load, began_s = self._load_point(measurer, point, measurement), self._context.clock.now_s()
+            load = self._load_point(measurer, point, measurement)
+            if load.dialect.path not in self._count_text:
+                if (ended := self._first_answers(measurer, load)) is not None:
+                    return ended
+                load = self._load_point(measurer, point, measurement)  # as the answers say
+            began_s = self._context.clock.now_s()
             attempt = measurer.measure(load, self._can_double(measurer, point), self._todo.watch)
             if attempt.interrupted:
                 return None
@@ -152,8 +155,6 @@ class LaunchRun:
         """Ask the fixed prompts before an API's first point, once more with other clients if one was lost. Why the
         launch is over, if it is. The answers that count are those through the first API."""
         path, is_first, emulated = asked.dialect.path, not self._count_text, self._launch.row.emulated
-        if path in self._count_text:
-            return None
         if (first := measurer.first_answers(asked)) is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
             first = measurer.first_answers(asked)

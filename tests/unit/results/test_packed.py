@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import Mock
 
-import pyarrow as pa
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,14 +19,18 @@ from orchestrator.results import packed
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.packed import PackedRows
+from orchestrator.results.records import Doubles
 
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("value", pa.int64(), nullable=False),
-        pa.field("many", pa.list_(pa.float64())),
-    ]
-)
+
+@dataclass
+class Old:
+    key: str
+    value: int
+
+
+@dataclass
+class Row(Old):
+    many: Doubles
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +38,12 @@ def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "FILES_PER_MERGE", 4)
 
 
-def rows(keys: Sequence[str], value: int = 0) -> pa.Table:
-    found = [{"key": key, "value": value, "many": [1.0] * len(key)} for key in keys]
-    return pa.Table.from_pylist(found, schema=SCHEMA)
+def rows(keys: Sequence[str], value: int = 0) -> list[Row]:
+    return [Row(key, value, np.ones(len(key))) for key in keys]
 
 
 def opened(folder: Path | str) -> PackedRows:
-    return PackedRows(Blobs(parse_location(str(folder))), "computed/x", SCHEMA, ("key",))
+    return PackedRows(Blobs(parse_location(str(folder))), "computed/x", Row, ("key",))
 
 
 def found(store: PackedRows) -> dict[str, int]:
@@ -138,8 +142,8 @@ def test_a_damaged_file_counts_as_missing_and_is_no_reason_to_fail(tmp_path: Pat
 
 
 def test_a_file_of_another_schema_counts_as_missing(tmp_path: Path) -> None:
-    other = PackedRows(Blobs(parse_location(str(tmp_path))), "computed/x", SCHEMA.remove(2), ("key",))
-    other.add(rows(["old"]).drop(["many"]))
+    other = PackedRows(Blobs(parse_location(str(tmp_path))), "computed/x", Old, ("key",))
+    other.add([Old("old", 0)])
     opened(tmp_path).add(rows(["new"]))
     assert found(opened(tmp_path)) == {"new": 0}
 
