@@ -111,6 +111,8 @@ class Breakers:
     def usable(self, machines: Sequence[Machine]) -> list[Machine]:
         """The machines that do not rest."""
         with self._lock:
+            if not self._rests:
+                return list(machines)
             now_s = self._now_s()
             return [
                 one for one in machines if one.node_id not in self._rests or self._rests[one.node_id].until_s <= now_s

@@ -113,6 +113,8 @@ class SweepState:
     def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
         """The machines that may be tried now."""
         with self._lock:
+            if not self._resting:
+                return list(machines)
             return [one for one in machines if self._resting.get(one.address, (0.0, now_s))[1] <= now_s]
 
     def started(self, deployment: Deployment, seconds: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
 from orchestrator.cluster.base import Growth, Machine
+from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import Failure, FailureKind
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
@@ -20,11 +21,12 @@ from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
+from orchestrator.runner.todo import Todo, died_at, expected_s, queued_s, race_of, refused, shortlist_of
 from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
+QUEUED_S = 10.0  # how often the time for what waits is estimated: that of 1,000 deployments takes a millisecond
 ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
 NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
 SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
@@ -64,6 +66,7 @@ class Sweep:
         self._race, self._raced = race_of(context.plan), 0
         self._shortlist = shortlist_of(context.plan, self._race, self._promise)
         self._idle: dict[str, Todo] = {}  # deployments with nothing to measure as long as others hold more
+        self._queued_s = Seldom(lambda: queued_s(self._to_start(), self._state.slowness), QUEUED_S, self._clock.now_s)
         context.left_s, context.gives_way = self._left_s, self._gives_way
 
     def run(self) -> SweepReport:
@@ -102,10 +105,9 @@ class Sweep:
 
     def _left_s(self) -> float:
         """Estimated time until all is measured: with as many launches in parallel as now, and at least the longest."""
-        slowness = self._state.slowness
-        launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
-        waiting = [todo.start_estimate_s + todo.rest_s(slowness) for todo in self._to_start()]
-        return max([sum(launched + waiting) / max(1, len(launched)), *launched, *waiting])
+        launched = [todo.rest_s(self._state.slowness) for todo in list(self._launched.values())]
+        waiting, longest = self._queued_s() if self._queue else (0.0, 0.0)
+        return max([(sum(launched) + waiting) / max(1, len(launched)), *launched, longest])
 
     def _fill_queue(self) -> None:
         """Queue every deployment that this cluster may run and that has measurements without an ok commit."""
@@ -276,10 +278,8 @@ class Sweep:
         """The next launch and its nodes, taken from the queue and counted as running."""
         self._choose(ahead)
         running, now_s = self._state.running(), self._clock.now_s()
-        if len(running) >= MOST_LAUNCHES:
-            return None
-        found = choose(self._waiting, machines, running, now_s, self._context.most_nodes)
-        if found is None:
+        most = self._context.most_nodes
+        if len(running) >= MOST_LAUNCHES or (found := choose(self._waiting, machines, running, now_s, most)) is None:
             return None
         job, nodes = found
         self._waiting.remove(job)

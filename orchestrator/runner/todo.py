@@ -293,6 +293,12 @@ def expected_s(point: Point) -> float:
     return point.load.estimated_s(point.level) + OVERHEAD_S
 
 
+def queued_s(todos: Iterable[Todo], slowness: float) -> tuple[float, float]:
+    """Seconds for all that is left of deployments that wait: of all together, and of the longest."""
+    each = [todo.start_estimate_s + todo.rest_s(slowness) for todo in todos]
+    return sum(each), max(each, default=0.0)
+
+
 def race_of(plan: Plan) -> Race | None:
     """The race among the deployments that ``best`` would compare, by the objective in the file; None if the plan
     searches for no capacity. With concurrency levels nobody is beaten: more in flight is not more throughput."""

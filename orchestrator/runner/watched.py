@@ -17,7 +17,7 @@ class WatchedCluster:
     def __init__(self, cluster: Cluster, tell: Listener) -> None:
         self._cluster, self._tell = cluster, tell
         self._lock = threading.Lock()
-        self._nodes: dict[str, str] | None = None  # address by node id
+        self._machines: list[Machine] | None = None
         self._wanted = Counter[str]()
 
     def __getattr__(self, name: str) -> Any:
@@ -25,9 +25,11 @@ class WatchedCluster:
 
     def machines(self) -> list[Machine]:
         machines = self._cluster.machines()
-        now = {one.node_id: one.address for one in machines}
         with self._lock:
-            before, self._nodes = self._nodes if self._nodes is not None else now, now
+            last, self._machines = self._machines, list(machines)
+        if last is None or last == machines:
+            return machines
+        before, now = ({one.node_id: one.address for one in some} for some in (last, machines))
         changes = {"joined": sorted(now.keys() - before.keys()), "left": sorted(before.keys() - now.keys())}
         if any(changes.values()):
             said = (f"{len(nodes)} {how}: {_named(nodes, before | now)}" for how, nodes in changes.items() if nodes)
