@@ -51,7 +51,8 @@ class Tally:
         for part in slices(requests):
             every = _arrays(part)
             self._count_open(every)
-            self._add({name: values[every["scheduled_ns"] >= start_ns] for name, values in every.items()})
+            later = every["scheduled_ns"] >= start_ns
+            self._add({name: values[later] for name, values in every.items()})
 
     def _count_open(self, of: _Arrays) -> None:
         due_ns, done_ns = of["scheduled_ns"], of["done_ns"]

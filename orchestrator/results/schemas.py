@@ -174,7 +174,7 @@ def conform(table: str, data: pa.Table) -> pa.Table:
     """
     schema = schema_of(table)
     try:
-        whole = (one.nullable or not column.null_count for one, column in zip(schema, data.columns, strict=True))
+        whole = (one.nullable or not data.column(at).null_count for at, one in enumerate(schema))
         if data.schema.equals(schema) and all(whole):
             return pa.Table.from_arrays(data.columns, schema=schema)
         if unknown := set(data.column_names) - set(schema.names):

@@ -29,6 +29,7 @@ from orchestrator.analysis.gaps import NO_GAPS, GapCounts, merge_gaps
 from orchestrator.analysis.metrics import QUANTILES, distribution, figures, merge, observe
 from orchestrator.analysis.requests import ROWS_PER_BLOCK, request_arrays
 from orchestrator.analysis.throughput import output_tokens_by
+from orchestrator.results.columns import quantiles
 from tests.unit.results.builders import events, failed_request, request, requests
 
 WINDOW = (0, 10**9)
@@ -284,6 +285,11 @@ def test_percentiles_are_ordered_and_within_the_values(values: list[float]) -> N
     ordered = [found.p50, found.p90, found.p95, found.p99]
     assert ordered == sorted(ordered) == np.quantile(values, QUANTILES).tolist(), "to the last digit"
     assert min(values) <= ordered[0] <= ordered[-1] <= max(values)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.lists(st.floats(0, 1), min_size=1, max_size=3))
+def test_quantiles_of_values_in_any_order_are_numpys(values: list[float], wanted: list[float]) -> None:
+    assert quantiles(np.array(values), wanted).tolist() == np.quantile(values, wanted).tolist(), "to the last digit"
 
 
 @st.composite
