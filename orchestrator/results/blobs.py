@@ -23,7 +23,6 @@ import pyarrow as pa
 from pyarrow import fs
 
 from orchestrator.errors import ResultsError
-from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import Location
 
 T = TypeVar("T")
@@ -336,7 +335,7 @@ def _files_below(folder: str, but: str = "") -> list[str]:
 def _write_beside_and_rename(path: str, source: pa.NativeFile) -> None:
     """Replace a file atomically: a reader sees the old one or the whole new one, even after a power loss."""
     above, name = os.path.split(path)
-    beside = f"{above}/.{name}.{new_ulid()}{UNFINISHED}"
+    beside = f"{above}/.{name}.{os.urandom(8).hex()}{UNFINISHED}"
     try:
         with _made(beside) as stream:
             copyfileobj(source, stream, COPIED_BYTES)

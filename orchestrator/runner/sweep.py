@@ -105,7 +105,8 @@ class Sweep:
 
     def _left_s(self) -> float:
         """Estimated time until all is measured: with as many launches in parallel as now, and at least the longest."""
-        launched = [todo.rest_s(self._state.slowness) for todo in list(self._launched.values())]
+        slowness = self._state.slowness
+        launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
         waiting, longest = self._queued_s() if self._queue else (0.0, 0.0)
         return max([(sum(launched) + waiting) / max(1, len(launched)), *launched, longest])
 

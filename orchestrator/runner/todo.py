@@ -193,7 +193,8 @@ class Todo:
 
     def rest_s(self, slowness: float = 1.0) -> float:
         """Seconds for all that is left, without the next launch's start. ``slowness``: see ``SweepState``."""
-        return self._later_starts * self.start_estimate_s + self._load_s * slowness
+        starts_s = self._later_starts * self.start_estimate_s if self._later_starts else 0.0
+        return starts_s + self._load_s * slowness
 
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure under ``key``; whether its class allows another try. Each class is counted separately.
