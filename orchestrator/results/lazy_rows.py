@@ -21,9 +21,9 @@ SMALL_BYTES = 1 << 20  # rows that take less are read at once: each column by it
 @dataclass(slots=True)
 class _Group:
     """A row group of a file: ``names`` of its columns, and the number of rows before it. ``held``: once it was read, if
-    all groups together are ``small``; those of no file are."""
+    all groups together are ``small``."""
 
-    file: pq.ParquetFile | None
+    file: pq.ParquetFile
     at: int
     names: frozenset[str]
     start: int
@@ -33,7 +33,6 @@ class _Group:
 
     def read(self, names: Sequence[str]) -> pa.Table:
         """Those of these columns that it has, of a small one others, too. Raises OSError and ValueError."""
-        assert self.file is not None
         if not self.small:
             there = [name for name in names if name in self.names]
             return self.file.read_row_group(self.at, there, use_threads=False)
@@ -55,24 +54,21 @@ class LazyRows:
     num_rows: int
 
     @classmethod
-    def of(cls, table: str, parts: Sequence[Part]) -> LazyRows:
+    def of(cls, table: str, parts: Sequence[Part]) -> Rows:
         """Rows of several parts of a table."""
-        sources = [one.file if isinstance(one.file, pa.Table) else one.open() for one in parts]
-        return cls.open(table, sources, sum(one.rows for one in parts))
+        if parts and all(isinstance(one.file, pa.Table) for one in parts):
+            return pa.concat_tables([one.file for one in parts])
+        return cls.open(table, [one.open() for one in parts], sum(one.rows for one in parts))
 
     @classmethod
-    def open(cls, table: str, sources: Sequence[pa.NativeFile | pa.Table], rows: int) -> LazyRows:
-        """``sources``: Parquet files, of any schema version, or rows in memory; they hold so many ``rows``.
+    def open(cls, table: str, sources: Sequence[pa.NativeFile], rows: int) -> LazyRows:
+        """``sources``: Parquet files, of any schema version, which hold so many ``rows``.
 
         Raises OSError or ValueError for what is not Parquet or holds other rows.
         """
         schema, groups, start, size = schema_of(table), list[_Group](), 0, 0
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         for source in sources:
-            if isinstance(source, pa.Table):
-                groups.append(_Group(None, 0, frozenset(schema.names), start, source.num_rows, held=source))
-                start += source.num_rows
-                continue
             file = pq.ParquetFile(source, read_dictionary=texts)
             names = frozenset(file.schema_arrow.names)
             for at in range(file.num_row_groups):
@@ -100,8 +96,6 @@ class LazyRows:
         parts = [self._read(one, [name])[name] for one in self._groups]
         if len(parts) == 1:
             return parts[0].unify_dictionaries() if parts[0].num_chunks > 1 else parts[0]
-        if pa.types.is_string(kind):  # in memory it may be plain
-            parts = [part.dictionary_encode() for part in parts]
         chunks = [chunk for part in parts for chunk in part.chunks]
         return pa.chunked_array(chunks, chunks[0].type if chunks else kind).unify_dictionaries()
 

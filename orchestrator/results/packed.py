@@ -21,7 +21,7 @@ from pyarrow import fs
 from orchestrator.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.schemas import array_bytes, arrow_schema, parquet_writer, table_of
+from orchestrator.results.schemas import arrow_schema, parquet_writer, table_of
 from orchestrator.results.spool import nameless_file, opened, room
 
 FILES_PER_MERGE = 32
@@ -65,7 +65,8 @@ class PackedRows:
             return
         with self._holding:
             self._held += rows
-            self._held_bytes += sum(map(array_bytes, rows))
+            values = (getattr(row, name) for row in rows for name in self._schema.names)
+            self._held_bytes += sum(getattr(one, "nbytes", 0) for one in values)
             if self._held_bytes < GROUP_BYTES and self._now_s() - self._stored_s < self._every_s:
                 return
         self._flush()

@@ -43,11 +43,6 @@ def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     return pa.Table.from_arrays([_column(plain[0][field.name], field.type) for field in schema], schema=schema)
 
 
-def array_bytes(row: Any) -> int:
-    """What a record's arrays take."""
-    return sum(getattr(getattr(row, field.name), "nbytes", 0) for field in fields(row))
-
-
 def _column(value: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(value, np.ndarray):  # not copied
         return pa.ListArray.from_arrays([0, value.size], pa.array(value, kind.value_type), type=kind)

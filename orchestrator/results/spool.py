@@ -51,11 +51,11 @@ class Part:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.small:
-            return _rows, (self.table, [one.serialize().to_pybytes() for one in self.read().to_batches()])
+            return _decoded, (self.table, [one.serialize().to_pybytes() for one in self.read().to_batches()])
         return _received, (self.table, self.rows, self.open().read())
 
 
-def _rows(table: str, batches: Sequence[bytes]) -> Part:
+def _decoded(table: str, batches: Sequence[bytes]) -> Part:
     schema = schema_of(table)
     rows = pa.Table.from_batches([pa.ipc.read_record_batch(one, schema) for one in batches], schema)
     return Part(table, rows.num_rows, rows)

@@ -111,12 +111,9 @@ class Breakers:
     def usable(self, machines: Sequence[Machine]) -> list[Machine]:
         """The machines that do not rest."""
         with self._lock:
-            if not self._rests:
-                return list(machines)
             now_s = self._now_s()
-            return [
-                one for one in machines if one.node_id not in self._rests or self._rests[one.node_id].until_s <= now_s
-            ]
+            resting = {node for node, rest in self._rests.items() if rest.until_s > now_s}
+            return [one for one in machines if one.node_id not in resting] if resting else list(machines)
 
     def paused(self) -> bool:
         """Whether no launch may begin, because the sweep pauses or its probe is running."""

@@ -113,9 +113,8 @@ class SweepState:
     def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
         """The machines that may be tried now."""
         with self._lock:
-            if not self._resting:
-                return list(machines)
-            return [one for one in machines if self._resting.get(one.address, (0.0, now_s))[1] <= now_s]
+            resting = {address for address, (_, until_s) in self._resting.items() if until_s > now_s}
+            return [one for one in machines if one.address not in resting] if resting else list(machines)
 
     def started(self, deployment: Deployment, seconds: float) -> None:
         """Note how long an engine took to start."""

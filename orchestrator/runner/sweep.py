@@ -21,12 +21,12 @@ from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo, died_at, expected_s, queued_s, race_of, refused, shortlist_of
+from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
 from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
-QUEUED_S = 10.0  # how often the time for what waits is estimated: that of 1,000 deployments takes a millisecond
+QUEUE_S = 10.0  # how often the time for what waits is estimated: that of 1,000 deployments takes a millisecond
 ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
 NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
 SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
@@ -66,7 +66,8 @@ class Sweep:
         self._race, self._raced = race_of(context.plan), 0
         self._shortlist = shortlist_of(context.plan, self._race, self._promise)
         self._idle: dict[str, Todo] = {}  # deployments with nothing to measure as long as others hold more
-        self._queued_s = Seldom(lambda: queued_s(self._to_start(), self._state.slowness), QUEUED_S, self._clock.now_s)
+        waiting = lambda: [one.rest_s(self._state.slowness, 1) for one in self._to_start()]  # noqa: E731
+        self._waiting_s = Seldom(waiting, QUEUE_S, self._clock.now_s)
         context.left_s, context.gives_way = self._left_s, self._gives_way
 
     def run(self) -> SweepReport:
@@ -105,10 +106,9 @@ class Sweep:
 
     def _left_s(self) -> float:
         """Estimated time until all is measured: with as many launches in parallel as now, and at least the longest."""
-        slowness = self._state.slowness
-        launched = [todo.rest_s(slowness) for todo in list(self._launched.values())]
-        waiting, longest = self._queued_s() if self._queue else (0.0, 0.0)
-        return max([(sum(launched) + waiting) / max(1, len(launched)), *launched, longest])
+        launched = [todo.rest_s(self._state.slowness) for todo in list(self._launched.values())]
+        waiting = self._waiting_s() if self._queue else []
+        return max([sum(launched + waiting) / max(1, len(launched)), *launched, *waiting])
 
     def _fill_queue(self) -> None:
         """Queue every deployment that this cluster may run and that has measurements without an ok commit."""

@@ -191,10 +191,10 @@ class Todo:
         """Seconds the next launch will take, start included, as far as is known now."""
         return self.start_estimate_s + sum(expected_s(point) for point, one in self._left if one.start == self.start)
 
-    def rest_s(self, slowness: float = 1.0) -> float:
-        """Seconds for all that is left, without the next launch's start. ``slowness``: see ``SweepState``."""
-        starts_s = self._later_starts * self.start_estimate_s if self._later_starts else 0.0
-        return starts_s + self._load_s * slowness
+    def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
+        """Seconds for all that is left, the next launch's start not included. ``slowness``: see ``SweepState``."""
+        starts = self._later_starts + more_starts
+        return (starts and starts * self.start_estimate_s) + self._load_s * slowness
 
     def again(self, key: str, failure: Failure) -> bool:
         """Count a failure under ``key``; whether its class allows another try. Each class is counted separately.
@@ -292,12 +292,6 @@ class Todo:
 def expected_s(point: Point) -> float:
     """Expected seconds of one attempt, from barrier to commit."""
     return point.load.estimated_s(point.level) + OVERHEAD_S
-
-
-def queued_s(todos: Iterable[Todo], slowness: float) -> tuple[float, float]:
-    """Seconds for all that is left of deployments that wait: of all together, and of the longest."""
-    each = [todo.start_estimate_s + todo.rest_s(slowness) for todo in todos]
-    return sum(each), max(each, default=0.0)
 
 
 def race_of(plan: Plan) -> Race | None:
