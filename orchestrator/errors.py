@@ -7,6 +7,8 @@ OrchestratorError
 ├── PlacementError        the cluster could not give what a deployment needs
 │   └── Occupied          others hold it now: no failure, it queues again
 └── ResultsError          the results store is unreadable or refuses a write
+    ├── DamagedError      a committed file is not whole
+    └── NoRoom            the disk for temporary files is full
 
 A failed *request* is never an exception: it is a row in ``requests``.
 """
@@ -192,3 +194,7 @@ class ResultsError(OrchestratorError):
 
 class DamagedError(ResultsError):
     """A committed file is gone, cut off or not what its manifest says."""
+
+
+class NoRoom(ResultsError):
+    """The disk for temporary files has no room for the rows of a point, which has not begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ from orchestrator.engines.leases import living
 from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
+from orchestrator.results import spool
 
 if TYPE_CHECKING:
     from orchestrator.results.spool import Part
@@ -59,10 +61,15 @@ def reach_problem(store: Store) -> str | None:
 
 
 class ClientHost(LoadClient):
-    """A load client that keeps off the engines' cores and writes its own rows to the store."""
+    """A load client that keeps off the engines' cores and writes its own rows to the store.
 
-    def __init__(self) -> None:
+    ``alone``: it has this process for itself, and waits for room on the disk as long as the driver lets it.
+    """
+
+    def __init__(self, alone: bool = False) -> None:
         super().__init__()
+        if alone:
+            spool.ROOM.limit_s = math.inf
         self._all_cores = os.sched_getaffinity(0)
         self._cores = self._all_cores
         self._point: LoadPoint | None = None
@@ -86,7 +93,11 @@ class ClientHost(LoadClient):
         return False
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
-        """As a LoadClient does. It will keep off cores that any engine leases, where others remain."""
+        """As a LoadClient does. It will keep off cores that any engine leases, where others remain.
+
+        Raises NoRoom.
+        """
+        spool.check_room()
         with suppress(PlacementError):
             taken = {core for one in living() for core in one.cores}
             self._cores = (self._all_cores - taken) or self._all_cores

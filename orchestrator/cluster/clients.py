@@ -76,12 +76,12 @@ class ClientRun:
 
     def settle(self, limit_s: float) -> None:
         """Wait ``limit_s`` for the outstanding reports, and again as long as a late client still answers: it may be
-        counting the replies of a long point. Lost clients are not waited for."""
+        counting the replies of a long point. Clients that are lost or have no room for rows are not waited for."""
         for _ in range(MOST_SETTLES):
             wait(self._futures, limit_s)
             late = [handle for handle, future in zip(self._handles, self._futures, strict=True) if not future.done()]
             told, _ = wait([handle.begin("progress") for handle in late], PROGRESS_LIMIT_S)
-            if all(call.exception() for call in told):
+            if all(call.exception() or call.result().no_room for call in told):
                 break
         try:
             self.wait(0.0)

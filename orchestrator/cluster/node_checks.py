@@ -23,9 +23,10 @@ from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
 from orchestrator.engines.reaper import leftovers, output_of
 from orchestrator.errors import OrchestratorError
 from orchestrator.redaction import redacted
-from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
+from orchestrator.results.patience import Retry
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 from orchestrator.telemetry.gpus import health
 

@@ -55,7 +55,7 @@ class RayClientHost(ClientHost):
 
     def __init__(self) -> None:
         _settle_in()
-        super().__init__()
+        super().__init__(alone=True)
 
 
 class RayEngineHost(EngineHost):

@@ -162,7 +162,8 @@ class Driver:
         sent = self._queue.scheduled - len(self._waiting)
         if (now := time.monotonic_ns()) >= self._listen_ns:
             self._listen_ns, self._silences = now + LISTEN_NS, tuple(self._listening.silences(list(self._open), now))
-        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._silences)
+        no_room = tuple(filter(None, [self._rows.no_room])) if self._start_ns else ()
+        return Progress(self._queue.scheduled, sent, self._done, self._failed, in_flight, self._silences, no_room)
 
     def run(self, start_ns: int, priority: How) -> ClientResult:
         """Blocks until the last request is over; returns all rows of this client."""

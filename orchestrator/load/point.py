@@ -135,6 +135,7 @@ class Progress:
     failed: int = 0
     in_flight: int = 0
     silences: tuple[Silence, ...] = ()
+    no_room: tuple[str, ...] = ()  # folders whose disks are full: rows wait for room there
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(*(getattr(self, name) + getattr(other, name) for name in Progress.__slots__))

@@ -10,7 +10,7 @@ import pickle
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.errors import ResultsError
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.requests import Assignment, Request
 from orchestrator.load.response import InFlight
@@ -26,8 +27,9 @@ from orchestrator.load.schedule import Entry, RequestQueue
 from orchestrator.load.workloads.content import load_tokenizer
 from orchestrator.redaction import redacted
 from orchestrator.results.outcomes import ErrorClass
+from orchestrator.results.patience import NO_ROOM
 from orchestrator.results.schemas import REQUESTS, TOKEN_EVENTS
-from orchestrator.results.spool import Part, Spool, nameless_file, path_of, room
+from orchestrator.results.spool import Part, Spool, nameless_file, path_of
 
 Gaps = tuple[int, "array[int]", "array[int] | None"]  # request_index, gaps_us, tokens_per_chunk
 Ended = tuple[tuple[Any, ...], Gaps | None]  # a row of requests without its ids, and its gaps
@@ -50,6 +52,8 @@ class Rows:
         self._untold: deque[Ended] | None = deque() if assignment.point.watched else None
         self._tokenizer = assignment.point.tokenizer if assignment.point.count_text else None
         self._replies = nameless_file() if self._tokenizer else None  # pickled requests whose reply had no counts
+        self._replies_end = 0
+        self._replies_held: list[InFlight] = []  # since there was no room: this thread does not wait
         self._spool = Spool("requests", "token_events")
         secrets = [target.secrets for target in assignment.point.targets]
         self._shown = lru_cache(64)(lambda error, target: redacted(error, secrets[target])[:MOST_SHOWN])
@@ -67,14 +71,29 @@ class Rows:
             told = None if gaps is None else (flight.entry.index, gaps, response.tokens_per_chunk)
             self._untold.append((self._row(flight), told))
         if self._replies is not None and response.source == "chunks" and any(response.parsed.texts or ()):
-            with room():
-                light = replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None))
-                pickle.dump(light, self._replies)
+            self._keep(replace(flight, request=replace(flight.request, wire_bytes=b"", prompt=None)))
             return
         self._rows.append(self._row(flight))
         if response.gaps_us is not None:  # there was content
             self._gaps.append((flight.entry.index, response.gaps_us, response.tokens_per_chunk))
             self._gaps_held += len(response.gaps_us)
+
+    def _keep(self, light: InFlight) -> None:
+        assert self._replies is not None
+        try:
+            if not self._replies_held:
+                self._replies.write(pickle.dumps(light))
+                self._replies_end = self._replies.tell()
+                return
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise ResultsError(f"replies cannot be kept: {error}") from error
+        self._replies_held.append(light)
+
+    @property
+    def no_room(self) -> str:
+        """Where rows wait in memory until there is room; empty if none do."""
+        return self._spool.no_room
 
     def untold(self) -> tuple[Ended, ...]:
         """What a watched point added since the last call. From any thread.
@@ -125,17 +144,22 @@ class Rows:
         if self._replies is None:
             return
         assert self._tokenizer is not None
-        encode, end = load_tokenizer(self._tokenizer).encode_batch_fast, self._replies.tell()
+        encode = load_tokenizer(self._tokenizer).encode_batch_fast
         with open(path_of(self._replies), "rb") as replies:
-            while replies.tell() < end:
+            while replies.tell() < self._replies_end:
                 some: list[InFlight] = []
-                while len(some) < REPLIES_AT_ONCE and replies.tell() < end:
+                while len(some) < REPLIES_AT_ONCE and replies.tell() < self._replies_end:
                     some.append(pickle.load(replies))  # noqa: S301  this process wrote it
-                texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
-                for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
-                    flight.response.recount(len(code.ids))
-                    self.add(flight)
-                self.flush_full()
+                self._count(encode, some)
+        for start in range(0, len(self._replies_held), REPLIES_AT_ONCE):
+            self._count(encode, self._replies_held[start : start + REPLIES_AT_ONCE])
+
+    def _count(self, encode: Callable[..., Any], some: Sequence[InFlight]) -> None:
+        texts = ["".join(flight.response.parsed.texts or ()) for flight in some]
+        for flight, code in zip(some, encode(texts, add_special_tokens=False), strict=True):
+            flight.response.recount(len(code.ids))
+            self.add(flight)
+        self.flush_full()
 
     def flush_full(self) -> None:
         """A whole ``flush``, if there is enough to flush."""

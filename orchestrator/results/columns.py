@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orchestrator.results.spool import nameless_file, path_of, room
+from orchestrator.results.spool import append, nameless_file, path_of, room
 
 AT_ONCE = 1 << 16  # rows whose columns are in memory together: some 10 MB of them
 
@@ -28,8 +28,7 @@ class Column:
             self._held = values
         else:
             self._held = self._held[:0]
-            with room():
-                self._file.write(values)
+            append(self._file, values)
 
     def taken(self, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
         """All of them in another order, to read only: on disk where they are many."""

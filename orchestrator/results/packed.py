@@ -22,7 +22,7 @@ from orchestrator.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.schemas import arrow_schema, parquet_writer, table_of
-from orchestrator.results.spool import nameless_file, opened, room
+from orchestrator.results.spool import nameless_file, opened, room, sink
 
 FILES_PER_MERGE = 32
 MERGE_BELOW_BYTES = 32 << 20  # merging larger files would save no time
@@ -125,7 +125,7 @@ class PackedRows:
 
     def _put(self, count: int, groups: Iterator[pa.Table], small: bool = False) -> None:
         with room(), nameless_file() as file:
-            with parquet_writer(self._schema, file, checksums=True, small=small) as writer:
+            with sink(file) as end, parquet_writer(self._schema, end, checksums=True, small=small) as writer:
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
             with opened(file) as written:

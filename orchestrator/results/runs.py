@@ -22,10 +22,11 @@ from typing import Any
 
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.redaction import redacted
-from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.blobs import Blobs
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
+from orchestrator.results.patience import Retry
 from orchestrator.results.root import MARKS, open_results
 
 EVERY_S = 10.0  # between heartbeats

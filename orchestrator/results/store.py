@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.errors import DamagedError, InputError, ResultsError
-from orchestrator.results.blobs import UNFINISHED, Blobs, Patience, Retry, drop_unfinished
+from orchestrator.results.blobs import UNFINISHED, Blobs, drop_unfinished
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.location import parse_location
 from orchestrator.results.manifest import DROPPABLE, FOLDERS, FilePart, Kind, Manifest, kind_of, manifest_key
 from orchestrator.results.packed import PackedRows
+from orchestrator.results.patience import Patience, Retry
 from orchestrator.results.records import METRICS_VERSION, AttemptData, Committed, PooledFigures
 from orchestrator.results.schemas import TABLES, arrow_schema, conform, rows_of, schema_of, to_parquet, unify
 from orchestrator.results.spool import Part
@@ -92,8 +93,7 @@ class Store:
     def write_part(self, table: str, data: pa.Table, *, measurement_id: str, attempt_id: str, writer: str) -> FilePart:
         """Store ``data`` as one immutable file, which counts once a manifest names it.
 
-        ``writer``: who writes it (``driver``, ``client0003``, …). Raises ResultsError when ``data`` does not fit the
-        table's schema or the write fails.
+        ``writer``: ``driver``, ``client0003``, … Raises ResultsError when ``data`` does not fit or is refused.
         """
         encoded = pa.BufferReader(to_parquet(table, conform(table, data)))
         return self._put(table, data.num_rows, encoded, (measurement_id, attempt_id, writer))

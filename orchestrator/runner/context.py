@@ -15,6 +15,7 @@ from orchestrator.cluster.clients import Clients, sweep_tag
 from orchestrator.errors import Failure, FailureKind, InputError, PlacementError, ResultsError
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase
+from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
 from orchestrator.runner.admission import Cost
 from orchestrator.runner.breakers import Breakers
@@ -58,9 +59,10 @@ class SweepContext:
         self._waited: set[str] = set()  # labels of deployments whose wait for nodes was reported
         self.cluster = cast(Cluster, WatchedCluster(self.cluster, self.tell))
         self.breakers = Breakers(self.clock.now_s, self.tell)
-        self._storage = storage = self.store.patience
-        storage.now_s, storage.wait = self.clock.now_s, partial(self.clock.wait, self.stop)
-        storage.tell = lambda text: self.tell(Event("storage", text))
+        self._storage, self._disks = self.store.patience, (self.store.patience, ROOM)
+        for one in self._disks:
+            one.now_s, one.wait = self.clock.now_s, partial(self.clock.wait, self.stop)
+            one.tell, one.given_up = lambda text: self.tell(Event("storage", text)), ""
 
     def tell(self, item: Event | Phase) -> None:
         """Pass an event or phase on, and keep events for the store. A first phase "wait for nodes" is an event, too."""
@@ -110,22 +112,22 @@ class SweepContext:
         """Inside the block calls that the storage refuses are retried for ``storage_timeout_s``, engines stay up; and
         figures of attempts are stored every FIGURES_EVERY_S."""
         with self.store.computed.held_back(FIGURES_EVERY_S, self.clock.now_s):
-            self._storage.limit_s = self.storage_timeout_s
+            for one in self._disks:
+                one.limit_s = self.storage_timeout_s
             try:
                 yield
             finally:
-                self._storage.limit_s = 0.0
+                for one in self._disks:
+                    one.limit_s = 0.0
 
     def may_start(self) -> bool:
         """Whether launches may start: not while the storage refuses, nor while all launches fail in the same way.
 
         Raises ResultsError when the storage has refused for too long.
         """
-        if self._storage.given_up:
-            raise ResultsError(
-                f"{self._storage.given_up}; what was committed is kept: run the same command again to continue"
-            )
-        return not self._storage.refusing and not self.breakers.paused()
+        if why := "; ".join(one.given_up for one in self._disks if one.given_up):
+            raise ResultsError(f"{why}; what was committed is kept: run the same command again to continue")
+        return not any(one.refusing for one in self._disks) and not self.breakers.paused()
 
     def taken_back(self, nodes: Iterable[str], needs_s: float) -> Failure | None:
         """A failure if one of these nodes will be gone within ``needs_s``, or if that is infinite, ever."""

@@ -12,9 +12,10 @@ from orchestrator.engines import ENGINES
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.model import Deployment
 from orchestrator.redaction import redacted
-from orchestrator.results.blobs import Blobs, Retry
+from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
+from orchestrator.results.patience import Retry
 from orchestrator.runner.selfcheck import MAX_TTFT_ERROR_MS, selfcheck
 
 Level = Literal["fail", "warning"]

@@ -18,6 +18,7 @@ from orchestrator.load.validity import Verdict, judge
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
+from orchestrator.runner import no_room
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.early_end import Early, EarlyEnd
 from orchestrator.runner.replicas import Replicas
@@ -274,16 +275,15 @@ class Measurer:
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
         self.tell(Phase(self.label, "write requests", level_words(point)))  # a minute where prompts are many and long
-        if self.clients.prepare(point, self.stopped) is None:
+        if no_room.prepared(lambda: self.clients.prepare(point, self.stopped), self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True)
         self.replicas.begin_metrics()
         started_unix_ns, started_s = self.clock.unix_ns() + int(lead_s * 1e9), self.clock.now_s() + lead_s
         run = self.clients.start(lead_s, store)
-        length_s = point.ends_s or 0.0
         ended, interrupted = self._watch(run, point, started_s, early_end)
         early = early_end.end if early_end else None
-        took_ns = int(min(self.clock.now_s() - started_s, early.at_s if early else length_s or math.inf) * 1e9)
+        took_ns = int(min(self.clock.now_s() - started_s, early.at_s if early else point.ends_s or math.inf) * 1e9)
         span_unix_ns = started_unix_ns, started_unix_ns + took_ns  # the wall clock may have been set meanwhile
         if ended is not None or interrupted:
             run.abort(rows=not interrupted)  # requests that the user cut short have not failed
@@ -295,8 +295,7 @@ class Measurer:
             self._await_idle()
         interrupted = interrupted or any(report.stats.gave_up for report in reports.values())
         lost = self._rows_of_lost(point, reports)
-        parts = [*(report.requests for report in reports.values()), *lost.values()]
-        requests = LazyRows.of("requests", parts)
+        requests = LazyRows.of("requests", [*(report.requests for report in reports.values()), *lost.values()])
         launched = self.replicas.launched and ended is None and not interrupted
         if launched and DYING & set(requests["error_class"].unique().to_pylist()):
             ended = self._died_after()
@@ -328,14 +327,14 @@ class Measurer:
             for index in sorted(set(range(count)) - set(reports))
         }
 
+    @no_room.waiting()
     def _watch(
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
         """Watch until every client reported. The failure that ended it early, and whether the user or errors did."""
         length_s = point.ends_s or 0.0
         limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
-        limit_s += point.drain_s + 2 * SETTLE_S
-        aborted = False
+        limit_s, aborted = limit_s + point.drain_s + 2 * SETTLE_S, False
         while True:
             try:
                 over = run.wait(0.5 if early_end else 1.0)
@@ -348,6 +347,7 @@ class Measurer:
             if over:
                 return None, False
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
+            late_s = elapsed_s - limit_s - no_room.waited_s(progress)
             if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
                 return self._died(failure, "preempted"), False
             in_time = not length_s or elapsed_s + self.lead_s < length_s
@@ -358,9 +358,9 @@ class Measurer:
                 return None, True
             if self.replicas.launched and (failure := _stalled(progress, point)):
                 return self._died(failure), False
-            if elapsed_s > limit_s + SETTLE_S:
-                return _client_lost(ClientLost(range(len(self.clients.addresses)))), False
-            if elapsed_s > limit_s and not aborted:
+            if late_s > SETTLE_S:
+                return _client_lost(ClientLost(range(len(self.clients.addresses)), no_room.says(progress))), False
+            if late_s > 0.0 and not aborted:
                 run.abort()
                 aborted = True
 

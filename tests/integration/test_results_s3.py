@@ -20,7 +20,7 @@ from orchestrator.analysis import attempts
 from orchestrator.analysis.measured import complete, load_points
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.results import packed
-from orchestrator.results.blobs import Retry
+from orchestrator.results.patience import Retry
 from orchestrator.results.root import open_results
 from orchestrator.results.store import FilePart, Manifest, Store
 from tests.harness import free_port

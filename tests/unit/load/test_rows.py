@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 from array import array
 from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -175,3 +178,38 @@ def test_lost_requests_of_an_open_loop_are_those_of_the_schedule(rate: float) ->
     rows = lost_requests(given_point, 0, 1, "gone").read().to_pylist()
     assert [row["scheduled_ns"] for row in rows] == Schedule(given_point, Each(1)).due_ns.tolist()
     assert {row["phase"] for row in rows} == {"warmup", "measure"}
+
+
+class Full:
+    """A temporary file on a disk that fills up after the first reply."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._written = file, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data if not self._written else data[:3])
+        self._written += 1
+        if self._written == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_replies_that_must_be_counted_stay_in_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = SimpleNamespace(
+        encode_batch_fast=lambda texts, add_special_tokens: [SimpleNamespace(ids=text.split()) for text in texts]
+    )
+    monkeypatch.setattr("orchestrator.load.rows.load_tokenizer", lambda _: words)
+    assignment = Assignment.of(point(), 0, 1)
+    rows = Rows(replace(assignment, point=replace(assignment.point, count_text=True, tokenizer="x")), START)
+    rows._replies = Full(rows._replies)
+    for index in range(4):
+        flight = InFlight(Entry(index, index, 0, index), Request(0, b"", "measure", 1, 9))
+        flight.response.parsed = Parsed([1], texts=["a word " * (index + 1)])
+        flight.response.source = "chunks"
+        rows.add(flight)
+    rows.recount()
+    said = [(row["request_index"], row["output_tokens"]) for row in tables(rows)[0].to_pylist()]
+    assert said == [(0, 2), (1, 4), (2, 6), (3, 8)]
+    rows.close()

@@ -13,8 +13,9 @@ import pytest
 from pyarrow import fs
 
 from orchestrator.results import blobs
-from orchestrator.results.blobs import Blobs, Patience, Retry
+from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
+from orchestrator.results.patience import Patience, Retry
 
 
 class ThirdRefused:

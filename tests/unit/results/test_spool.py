@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.errors import ResultsError
+from orchestrator.errors import NoRoom, ResultsError
 from orchestrator.results.columns import AT_ONCE, Column
+from orchestrator.results.patience import Patience
 from orchestrator.results.schemas import TOKEN_EVENTS
-from orchestrator.results.spool import Spool, nameless_file, opened
+from orchestrator.results.spool import Spool, check_room, nameless_file, opened
 from tests.unit.results.builders import events, part_of, request, requests
 
 
@@ -61,6 +67,87 @@ def test_no_room_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(ResultsError, match="cannot be kept in /proc/nowhere"):
         Spool("requests")
+
+
+@pytest.fixture
+def fills(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The disk is full until somebody has waited three times; what was seen then."""
+    seen: list[str] = []
+    write, written = os.write, 0
+
+    def full(file: int, data: memoryview) -> int:
+        nonlocal written
+        if len(seen) < 3 and written == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written += (now := write(file, data[:2] if written < 2 else data))
+        return now
+
+    monkeypatch.setattr("orchestrator.results.spool.os.write", full)
+    return seen
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], bool]) -> None:
+    monkeypatch.setattr("orchestrator.results.spool.ROOM", Patience(limit_s=60.0, wait=wait))
+
+
+def test_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+    waits(monkeypatch, lambda _: bool(fills.append(spool.no_room)))
+    with closing(Spool("requests")) as spool:
+        spool.write("requests", requests(request(0)))
+        (part,) = spool.parts()
+        assert spool.no_room == ""
+    assert part.read().equals(requests(request(0))), "whole, though some bytes were written before"
+    assert len(fills) == 3
+    assert all(one.endswith(f"of {socket.gethostname()}") for one in fills)
+
+
+def test_nobody_who_was_stopped_waits_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+    waits(monkeypatch, lambda _: True)
+    with closing(Spool("requests")) as spool:
+        spool.write("requests", requests(request(0)))
+        with pytest.raises(ResultsError, match="was stopped"):
+            spool.parts()
+    assert fills == []
+
+
+def test_only_so_many_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+    stopped, waiting = threading.Event(), threading.Event()
+    waits(monkeypatch, lambda _: bool(waiting.set() or stopped.wait(60)))
+    for name in ("MOST_WAITING_BYTES", "SINK_BYTES"):
+        monkeypatch.setattr(f"orchestrator.results.spool.{name}", 1)
+    many = pa.concat_tables([requests(request(0))] * 2_000)
+    with closing(Spool("requests")) as spool:
+        spool.write("requests", many)
+        assert waiting.wait(60)
+        with pytest.raises(ResultsError, match="no room .* MiB of rows wait"):
+            spool.write("requests", many)
+        stopped.set()
+
+
+def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+    waits(monkeypatch, lambda _: bool(fills.append("")))
+    column = Column()
+    column.add(np.arange(AT_ONCE + 1.0))
+    assert np.array_equal(column.values(), np.arange(AT_ONCE + 1.0))
+
+
+def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = part_of("token_events", events({0: [20]}))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
+    received = pickle.loads(pickle.dumps(part))
+    assert received.read().equals(part.read())
+
+
+def test_that_there_is_no_room_for_a_point_is_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_room()
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
+        with pytest.raises(NoRoom, match="No space left"):
+            check_room()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(NoRoom, match="No usable temporary directory"):
+        check_room()
 
 
 def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
+FULL_S = 700.0
+
 
 class VirtualClock(Clock):
     """Time that jumps to the next moment somebody waits for. One thread runs at a time, so nothing races."""
@@ -119,7 +121,8 @@ class World:
 
     Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop. ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
-    refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later).
+    refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
+    full (the clients' disk is, from the end of the point for FULL_S).
     """
 
     clock: VirtualClock
@@ -339,7 +342,7 @@ class FakeRun:
 
     def __post_init__(self) -> None:
         self._start_s = self.world.clock.now_s()
-        drain_s = 30.0 if self.outcome == "drains" else 0.0
+        drain_s = {"drains": 30.0, "full": FULL_S}.get(str(self.outcome), 0.0)
         self._end_s = self._start_s + self.point.warmup_s + (self.point.duration_s or 1.0) + drain_s
         if isinstance(self.outcome, Failure):
             self.world.fails["dies"] = [(self.world.clock.now_s(), self.outcome)]
@@ -354,7 +357,7 @@ class FakeRun:
         return self.world.clock.now_s() >= self._end_s
 
     def progress(self) -> Progress:
-        return Progress()
+        return Progress(no_room=("/tmp of x",) if self.outcome == "full" else ())
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows

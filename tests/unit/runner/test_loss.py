@@ -6,11 +6,12 @@ import errno
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cluster.base import HostLost
-from orchestrator.errors import Failure, FailureKind, ResultsError
+from orchestrator.errors import Failure, FailureKind, NoRoom, ResultsError
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
@@ -106,6 +107,40 @@ def test_an_interrupt_does_not_wait_for_the_storage(store: Store, refuses: Calla
     report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=120.0)
     assert report.interrupted
     assert world.clock.now_s() < 125
+
+
+# --- disks of load clients that are full ---
+
+
+def test_rows_that_wait_for_room_on_a_clients_disk_cost_no_try(store: Store) -> None:
+    world = world_of(fails={"load": ["full", None]})
+    report = sweep(world, plan_of(levels="1, 2"), store)
+    assert (report.counts.measured, report.counts.failed, outcomes(store)) == (2, 0, [("ok", None)] * 2)
+    first, *others = told(world, "storage")
+    assert first == "there is no room for rows in /tmp of x; rows are kept and nothing new starts, for at most 900 s"
+    assert [text.partition(" after")[0] for text in others] == ["the disk for temporary files answers again"]
+
+
+def test_no_point_begins_while_a_client_has_no_room(store: Store) -> None:
+    world = world_of(fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})  # the first: the fixed prompts
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
+    assert "no room for rows in /tmp of x" in told(world, "storage")[0]
+
+
+def test_a_client_that_has_no_room_for_too_long_ends_the_sweep(store: Store) -> None:
+    world = world_of(fails={"load": ["full"]})
+    with pytest.raises(ResultsError, match=r"no room for 1\d\d s: .*/tmp of x; .*same command again"):
+        sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
+    assert (outcomes(store), steps(world)["load"], world.held) == ([], 1, {})
+
+
+def test_an_interrupt_does_not_wait_for_room(store: Store) -> None:
+    waiting: list[dict[str, list[Any]]] = [{"prepare": [None, *[NoRoom("x")] * 99]}, {"load": ["full"]}]
+    for fails in waiting:
+        world = world_of(fails=fails)
+        assert sweep(world, plan_of(), store, interrupt_s=120.0).interrupted
+        assert world.clock.now_s() < 125
 
 
 def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(

@@ -1,0 +1,170 @@
+"""What is done about calls that a storage or disk refuses: they are tried again, for a time that the run may extend."""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from orchestrator.errors import ResultsError
+
+T = TypeVar("T")
+_FINAL = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "PermissionDenied")
+# a folder may be on a network file system: its errors while the server is away, and while the disk is full
+_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ENOTCONN, errno.EHOSTDOWN}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+SILENT_S = 10.0  # after this long without an answer the user is told
+LONGEST_PAUSE_S = 15.0  # between two tries
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long refused calls are tried again, and who is told; shared by all threads that use a location.
+
+    ``of``: what refuses, in words. ``limit_s``: try again for at least this long after the first refusal, however few
+    tries ``Retry`` allows. ``now_s``: a monotonic clock. ``wait`` sleeps; it returns true when nobody wants the call
+    any more.
+    ``refusing``: thread -> since when its call is refused or unanswered. ``given_up``: why a call was given up after
+    ``limit_s``. ``ended_s``: when the last refused call ended.
+    """
+
+    of: str = "storage"
+    limit_s: float = 0.0
+    wait: Callable[[float], bool] | None = None
+    now_s: Callable[[], float] = time.monotonic
+    tell: Callable[[str], None] | None = None
+    refusing: dict[int, float] = field(default_factory=dict)
+    given_up: str = ""
+    ended_s: float = -math.inf
+    _spoken: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: dict[int, tuple[float, str]] = field(default_factory=dict)  # thread -> when it is late, what is said then
+    _listens: bool = False
+
+    def refused(self, caller: int, text: str) -> float:
+        """A thread's call was refused; returns for how many seconds. Tells ``text``, if this thread waits longest."""
+        with self._lock:
+            since_s, said = self._count(caller, text)
+        self._say(said)
+        return self.now_s() - since_s
+
+    def _count(self, caller: int, text: str) -> tuple[float, str]:
+        """Inside the lock: since when a thread's call is refused, and what to tell."""
+        since_s = self.refusing.setdefault(caller, self.now_s())
+        speaks = text and self.tell and min(self.refusing, key=self.refusing.__getitem__) == caller
+        self._spoken = self._spoken or bool(speaks)
+        return since_s, text if speaks else ""
+
+    def _say(self, text: str) -> None:
+        if text and self.tell:
+            self.tell(text)
+
+    def ended(self, passed: bool) -> None:
+        """This thread's call succeeded (``passed``), or was given up."""
+        with self._lock:
+            since_s = self.refusing.pop(threading.get_ident(), None)
+            if since_s is None:
+                return
+            self.ended_s, over = self.now_s(), self._spoken and not self.refusing
+            self._spoken = self._spoken and not over
+        if over and passed and self.tell:
+            self.tell(f"the {self.of} answers again after {self.ended_s - since_s:.0f} s")
+
+    @contextmanager
+    def listening(self, what: str) -> Iterator[None]:
+        """A call inside the block that gets no answer counts as refused after SILENT_S, and the user is told."""
+        if self.tell is None:
+            yield
+            return
+        caller, text = threading.get_ident(), f"the {self.of} has not answered for {SILENT_S:g} s: {what}"
+        with self._lock:
+            self._open[caller] = time.monotonic() + SILENT_S, text
+            begins, self._listens = not self._listens, True
+        if begins:  # one thread for all calls: one for each would cost more than a small file
+            threading.Thread(target=self._listen, name="storage", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.pop(caller, None)
+
+    def _listen(self) -> None:
+        """Count late calls as refused, until a look finds none open."""
+        while True:
+            with self._lock:
+                now_s = time.monotonic()
+                late = {caller: text for caller, (late_s, text) in self._open.items() if late_s <= now_s}
+                said = [self._count(caller, text)[1] for caller, text in late.items()]
+                for caller in late:
+                    del self._open[caller]
+                next_s = min((late_s for late_s, _ in self._open.values()), default=now_s + SILENT_S)
+            for text in said:
+                self._say(text)
+            time.sleep(max(0.0, next_s - time.monotonic()))
+            with self._lock:
+                if not self._open:
+                    self._listens = False
+                    return
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Bounded retries: ``tries`` in all, or more if ``Patience`` allows; pauses double from ``first_s``, with jitter.
+
+    ``local``: for a folder, where only the errors of network file systems are worth another try.
+    """
+
+    tries: int = 5
+    first_s: float = 1.0
+    sleep: Callable[[float], None] = time.sleep
+    rng: random.Random = field(default_factory=random.Random)
+    local: bool = False
+
+    def run(self, what: str, call: Callable[[], T], patience: Patience) -> T:
+        """``call()`` until it raises no OSError. Raises ResultsError saying ``what`` failed, how often and why."""
+        attempt, passed = 0, True
+        try:
+            while True:
+                attempt += 1
+                count = f"try {attempt} of {self.tries}" if attempt <= self.tries else f"try {attempt}"
+                try:
+                    with patience.listening(f"{what} ({count})"):
+                        return call()
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    text = f"{what} failed ({count}): {error}"
+                    self._refused(attempt, text, error, patience)
+                pause_s = min(LONGEST_PAUSE_S, self.first_s * 2 ** (attempt - 1)) * self.rng.uniform(0.5, 1.0)
+                if patience.wait is None:
+                    self.sleep(pause_s)
+                elif patience.wait(pause_s):
+                    raise ResultsError(f"{text}; not tried again: the sweep was stopped")
+        except ResultsError:
+            passed = False
+            raise
+        finally:
+            patience.ended(passed)
+
+    def _refused(self, attempt: int, text: str, error: OSError, patience: Patience) -> None:
+        """Raises ResultsError when it is not tried again."""
+        tells = attempt in (2, 4) or attempt % 8 == 0  # a single refusal is normal; later about every two minutes
+        kept = f"; rows are kept and nothing new starts, for at most {patience.limit_s:g} s" if patience.limit_s else ""
+        waited_s = patience.refused(threading.get_ident(), f"the {patience.of} refuses: {text}{kept}" if tells else "")
+        if self._final(error, patience):
+            raise ResultsError(text) from error
+        if attempt >= self.tries and waited_s >= patience.limit_s:
+            if patience.limit_s:
+                patience.given_up = text = f"the {patience.of} refused for {waited_s:.0f} s: {text}"
+            raise ResultsError(text) from error
+
+    def _final(self, error: OSError, patience: Patience) -> bool:
+        if self.local:
+            return error.errno not in (_AWAY | NO_ROOM if patience.limit_s else _AWAY)
+        return any(word in str(error) for word in _FINAL)
