@@ -40,7 +40,7 @@ def makespan_s(jobs: list[Waiting], took_s: dict[str, float], nodes: int) -> flo
     running: dict[str, Running] = {}
     while left or ends:
         while (found := choose(queue, machines, list(running.values()), now_s)) is not None:
-            job, chosen = found
+            job, chosen, _ = found
             queue.remove(job)
             left -= 1
             running[job.key] = Running(job.need, chosen, now_s + job.estimate_s)

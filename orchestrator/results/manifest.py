@@ -13,10 +13,11 @@ from orchestrator.results.records import Committed
 from orchestrator.results.schemas import SCHEMA_VERSION
 
 DROPPABLE = ("token_events",)  # may be deleted: without it there is no ITL, and tokens count evenly over a request
-Kind = Literal["point", "launch", "selfcheck"]
+Kind = Literal["point", "launch", "sweep", "selfcheck"]
 FOLDERS: dict[Kind, str] = {
     "point": "commits",
     "launch": "commits/launches",
+    "sweep": "commits/sweeps",
     "selfcheck": "commits/selfchecks",  # of earlier versions: named here, so that it is no damaged point
 }
 _MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}  # what the columns can hold
@@ -45,7 +46,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Committed):
-    """An attempt at a measurement (``kind`` point) or a launch, and the parts it wrote.
+    """An attempt at a measurement (``kind`` point), a launch or the end of a sweep, and the parts it wrote.
 
     The ``measurement_id`` of a launch is its ``launch_id``.
     """

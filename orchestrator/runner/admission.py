@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from orchestrator.catalog.accelerators import find, may_be
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
@@ -176,6 +177,14 @@ class Running:
     end_s: float
 
 
+class Pick(NamedTuple):
+    """A launch to start, and its nodes. ``ahead``: key of the launch that it overtakes and does not delay."""
+
+    job: Waiting
+    nodes: Nodes
+    ahead: str = ""
+
+
 class Queue:
     """Waiting launches in the order of admission, grouped by kind.
 
@@ -272,27 +281,28 @@ def _replica(
 
 def choose(
     queue: Queue, machines: Sequence[Machine], running: Sequence[Running], now_s: float, most_nodes: float = math.inf
-) -> tuple[Waiting, Nodes] | None:
+) -> Pick | None:
     """The next launch to start and its nodes; None when none fits before something ends."""
     reservation: tuple[float, set[str]] | None = None
-    best: tuple[Waiting, Nodes] | None = None
+    best: Pick | None = None
+    ahead = ""
     for kind in queue.kinds():
         job = kind[0]
         nodes = fit(job.need, machines, running, job.avoid, most_nodes)
         if nodes is None:
             if reservation is None:
-                reservation = _reserve(job.need, machines, running, most_nodes)
+                reservation, ahead = _reserve(job.need, machines, running, most_nodes), job.key
             continue
         if reservation is None:
-            return job, nodes
+            return Pick(job, nodes)
         until_s, kept = reservation
         if not _clear_of(nodes, kept, machines) or len(held(running).union(kept, *nodes)) > most_nodes:
             in_time = (one for one in kind if now_s + one.estimate_s <= until_s)
             if (short := next(in_time, None)) is None:
                 continue
             job = short
-        if best is None or job.order < best[0].order:
-            best = job, nodes
+        if best is None or job.order < best.job.order:
+            best = Pick(job, nodes, ahead)
     return best
 
 

@@ -20,6 +20,7 @@ from orchestrator.results.store import Store
 from orchestrator.runner.admission import Cost
 from orchestrator.runner.breakers import Breakers
 from orchestrator.runner.clock import Clock
+from orchestrator.runner.last_events import commit_events
 from orchestrator.runner.state import SweepState, cost_of, used_up
 from orchestrator.runner.watched import WatchedCluster
 
@@ -110,7 +111,7 @@ class SweepContext:
     @contextmanager
     def patient(self) -> Iterator[None]:
         """Inside the block calls that the storage refuses are retried for ``storage_timeout_s``, engines stay up; and
-        figures of attempts are stored every FIGURES_EVERY_S."""
+        figures of attempts are stored every FIGURES_EVERY_S. Afterwards the events are stored that no launch took."""
         with self.store.computed.held_back(FIGURES_EVERY_S, self.clock.now_s):
             for one in self._disks:
                 one.limit_s = self.storage_timeout_s
@@ -119,6 +120,8 @@ class SweepContext:
             finally:
                 for one in self._disks:
                     one.limit_s = 0.0
+                with suppress(ResultsError):  # they were printed
+                    commit_events(self.store, self.take_events())
 
     def may_start(self) -> bool:
         """Whether launches may start: not while the storage refuses, nor while all launches fail in the same way.

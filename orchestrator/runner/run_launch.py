@@ -54,7 +54,7 @@ class LaunchRun:
         nodes, label = list(self._on), self._deployment.label
         where = f" on {', '.join(nodes)}" if nodes else ""
         text = f"launch {launch_id}{where}, {counted(self._todo.left, 'measurement')} to do"
-        data = {"nodes": nodes, "left": self._todo.left}
+        data = {"nodes": nodes, "left": self._todo.left, **self._todo.why}
         self._context.tell(Event("launch", text, label, launch_id, data=data))
         failure: Failure | None = None
         occupied = False

@@ -78,6 +78,8 @@ class Todo:
         self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
         self.told_occupied = False  # the user knows that others hold the hosts it waits for
         self.waited = False  # it gave way to deployments that it races against
+        self.why: dict[str, object] = {}  # of its last admission
+        self._overtaken = False
         self._plan, self._committed, self._starts, self._race = plan, committed, starts, race
         loads = plan.loads_of(deployment.id)
         self._searches = [_Search(load, plan.strategy(load, deployment.id, race)) for load in loads]
@@ -93,6 +95,15 @@ class Todo:
         self.skipped = sum(one.status == "ok" for one in known)
         self.refused = len(known) - self.skipped
         self._go_on()
+
+    def admit(self, ahead: Todo | None) -> None:
+        """Note why it was admitted. ``ahead``: the one that it overtakes and does not delay."""
+        self.why = {"why": "backfill" if ahead else "reserved" if self._overtaken else "first"}
+        self.why |= {"ahead": ahead.deployment.label} if ahead else {}
+        self.why |= {"avoided": sorted(self.avoid)} if self.avoid else {}
+        self._overtaken = False
+        if ahead:
+            ahead._overtaken = True
 
     def next(self) -> tuple[Point, Measurement] | None:
         """What to measure next: of all that the strategies ask for, the lowest start, then the lowest repeat."""

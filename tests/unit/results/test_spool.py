@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from orchestrator.errors import NoRoom, ResultsError
 from orchestrator.results.columns import AT_ONCE, Column
 from orchestrator.results.patience import Patience
 from orchestrator.results.schemas import TOKEN_EVENTS
-from orchestrator.results.spool import Spool, check_room, nameless_file, opened
+from orchestrator.results.spool import Spool, _received, check_room, nameless_file, opened
 from tests.unit.results.builders import events, part_of, request, requests
 
 
@@ -134,7 +133,7 @@ def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]
 def test_rows_from_another_host_stay_in_memory_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     part = part_of("token_events", events({0: [20]}))
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
-    received = pickle.loads(pickle.dumps(part))
+    received = _received("token_events", part.rows, part.open().read())
     assert received.read().equals(part.read())
 
 

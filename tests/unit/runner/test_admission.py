@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine
 from orchestrator.plan.order import BEGUN, RISKY
-from orchestrator.runner.admission import Cost, Need, Queue, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.admission import Cost, Need, Pick, Queue, Running, Waiting, choose, fit, worth_adding
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 
@@ -116,7 +116,7 @@ def test_a_small_launch_overtakes_only_where_it_does_not_delay_the_gang() -> Non
     assert choose(Queue([gang, long]), GPU8, running, now_s=0.0) is None
     picked = choose(Queue([gang, long, short]), GPU8, running, now_s=0.0)
     assert picked is not None
-    assert picked[0].key == "short"
+    assert (picked.job.key, picked.ahead) == ("short", "gang")
 
 
 def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
@@ -124,7 +124,7 @@ def test_what_can_never_fit_these_nodes_holds_nobody_up() -> None:
     small = Waiting("small", gpu_need(1), 1)
     picked = choose(Queue([never, small]), GPU8, (), now_s=0.0)
     assert picked is not None
-    assert picked[0].key == "small"
+    assert (picked.job.key, picked.ahead) == ("small", "")
 
 
 replicas = st.builds(lambda gpus, nodes: (Bundle(gpus, float(gpus)),) * nodes, st.integers(0, 8), st.integers(1, 3))
@@ -151,7 +151,7 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
             now = first.end_s
             running.remove(first)
             continue
-        job, nodes = picked
+        job, nodes, _ = picked
         del queue[job.key]
         started.add(job.key)
         running.append(Running(job.need, nodes, now + job.estimate_s))
@@ -167,8 +167,8 @@ def test_admission_never_overbooks_and_starts_everything_that_fits_an_empty_clus
 
 def test_a_node_where_it_failed_is_taken_only_when_there_is_no_other() -> None:
     job = Waiting("again", gpu_need(8), 10, avoid=frozenset({"n0"}))
-    assert choose(Queue([job]), GPU8, [], 0.0) == (job, (("n1",),))
-    assert choose(Queue([job]), GPU8[:1], [], 0.0) == (job, (("n0",),))
+    assert choose(Queue([job]), GPU8, [], 0.0) == Pick(job, (("n1",),))
+    assert choose(Queue([job]), GPU8[:1], [], 0.0) == Pick(job, (("n0",),))
 
 
 LOTS = Cost(float("inf"), float("inf"))

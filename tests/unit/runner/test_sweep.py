@@ -815,6 +815,31 @@ def test_events_of_a_sweep_are_stored_with_its_launches(store: Store) -> None:
     assert kinds == ["sweep", "launch", "retry", "measured"]
 
 
+def test_why_a_launch_was_admitted_is_stored(store: Store) -> None:
+    sweep(world_of([node("a"), node("b")], fails={"ready": [PORT, None]}), plan_of(), store)
+    told = [json.loads(one["data_json"]) for one in store.read("events").to_pylist() if one["kind"] == "launch"]
+    assert [(one["nodes"], one["why"], one.get("avoided")) for one in told] == [
+        (["a"], "first", None),
+        (["b"], "first", ["a"]),
+    ]
+
+
+def test_events_after_the_last_launch_are_stored_when_the_sweep_ends(store: Store) -> None:
+    world = world_of(fails={"stop": [RuntimeError("a rank hangs")]})
+    sweep(world, plan_of(), store, interrupt_s=40.0)  # the launch is committed before its engine is stopped
+    told = [one.kind for one in world.told if isinstance(one, Event)]
+    assert told[-1] == "stop_failed"
+    assert [one["kind"] for one in store.read("events").to_pylist()] == told
+    assert [one.kind for one in store.manifests()].count("sweep") == 1
+
+
+def test_a_sweep_with_nothing_to_do_stores_nothing(store: Store) -> None:
+    sweep(world_of(), plan_of(), store)
+    before = store.manifests()
+    sweep(world_of(), plan_of(), again := Store.open(store.uri, "x"))
+    assert again.manifests() == before
+
+
 @pytest.mark.parametrize("step_s", [-7200, 7200])
 def test_a_wall_clock_that_is_set_meanwhile_costs_no_point_and_no_figure(
     step_s: int, store: Store, monkeypatch: pytest.MonkeyPatch

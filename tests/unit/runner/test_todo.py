@@ -54,6 +54,20 @@ def test_measurements_count_apart(todo: Todo) -> None:
     assert (todo.tries("m1"), todo.tries("m2"), todo.tries("m3")) == (2, 1, 0)
 
 
+def test_why_it_was_admitted() -> None:
+    plan = plan_of("{tensor_parallel_size: 8}, {tensor_parallel_size: 4}")
+    head, other = (Todo(plan, one, {}) for one in plan.deployments)
+    head.admit(None)
+    assert head.why == {"why": "first"}
+    other.avoid = frozenset({"b", "a"})
+    other.admit(head)
+    assert other.why == {"why": "backfill", "ahead": head.deployment.label, "avoided": ["a", "b"]}
+    head.admit(None)
+    assert head.why == {"why": "reserved"}
+    head.admit(None)
+    assert head.why == {"why": "first"}
+
+
 def test_a_launch_is_estimated_by_its_start_and_what_is_left(todo: Todo) -> None:
     before = todo.estimate_s()
     todo.close(OK)

@@ -1,0 +1,33 @@
+"""Stores the events of a sweep that came after its last launch was committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from orchestrator import __version__
+from orchestrator.results.events import Event
+from orchestrator.results.ids import new_ulid
+from orchestrator.results.manifest import Manifest
+from orchestrator.results.records import EventRow
+from orchestrator.results.schemas import table_of
+from orchestrator.results.store import Store
+
+
+def commit_events(store: Store, events: Sequence[Event]) -> None:
+    """Write them and a manifest of the sweep's end; nothing where a sweep had nothing to do."""
+    if all(one.kind == "sweep" for one in events):
+        return
+    sweep_id = new_ulid()
+    rows = table_of([one.row() for one in events], EventRow)
+    part = store.write_part("events", rows, measurement_id=sweep_id, attempt_id=sweep_id, writer="driver")
+    manifest = Manifest(
+        kind="sweep",
+        measurement_id=sweep_id,
+        attempt_id=sweep_id,
+        status="ok",
+        created_unix_ns=time.time_ns(),
+        files=(part,),
+        client_version=__version__,
+    )
+    store.commit(manifest)
