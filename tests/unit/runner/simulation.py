@@ -119,7 +119,8 @@ def node(name: str, gpus: int = 8, cpus: float = 96.0, **labels: str) -> Machine
 class World:
     """A cluster, its agents and clients. ``fails``: step -> what its next calls raise or say, None for nothing.
 
-    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop. ``log`` has what was asked.
+    Steps: place, start, ready, metrics, prepare, first (requests), load, clients, stop (GPUs whose memory is still in
+    use). ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
     refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
     full (the clients' disk is, from the end of the point for FULL_S).
@@ -303,9 +304,9 @@ class FakeAgent:
 
     def stop(self) -> Stopped:
         self._reach()
-        self.world.step("stop")
+        dirty = self.world.step("stop")
         self.world.clock.sleep(1.0)
-        return Stopped(0, b"the log")
+        return Stopped(0, b"the log", dirty or ())
 
 
 @dataclass

@@ -278,6 +278,17 @@ def test_a_node_that_failed_two_launches_rests_and_is_tried_again_after_a_stated
     assert "rests for 120 s: 2 launches on it failed" in told(world, "node_rests")[0]
 
 
+def test_a_node_rests_whose_gpu_memory_is_not_free_after_a_launch(store: Store) -> None:
+    world = world_of([node("a")], fails={"stop": [("GPU-1",), None]})
+    report = sweep(world, plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert told(world, "gpu_dirty") == ["memory is still in use on GPU-1"]
+    (rests,) = told(world, "node_rests")
+    assert "a rests for 120 s: memory is still in use on GPU-1" in rests
+    first, second = sorted(launches(store), key=lambda row: row.started_unix_ns)
+    assert second.started_unix_ns - first.started_unix_ns >= (82 + 120) * 10**9  # held for 82 s
+
+
 def test_each_further_failure_makes_it_rest_twice_as_long(store: Store) -> None:
     world = world_of([node("a")], fails={"ready": [PORT] * 4})
     assert sweep(world, plan_of(), store).counts.failed == 1
