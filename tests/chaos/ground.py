@@ -15,12 +15,14 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from orchestrator.cluster.ray_actors import RayClientHost, RayEngineHost
+from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, living
 from orchestrator.engines.ownership import node_path
 from tests.harness import ROOT, environment, wait_for
 
@@ -143,6 +145,17 @@ class Ground:
         wait_for(lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))), limit_s, f"Ray: {self.used()}")
         held = [path.name for path in node_path("locks").glob("*.lock") if path.stem in launches and is_locked(path)]
         assert not held, "locks are held"
+        assert not [one for one in living() if one.launch in launches], "leases are held"
+        assert not self.listening(), "somebody listens where engines do"
+
+    def listening(self) -> list[tuple[int, int]]:
+        """Pids and ports of its processes, Ray's own included, that listen on ports of engines."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                ports = [one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+                found += [(process.pid, port) for port in ports if FIRST_PORT <= port <= LAST_PORT]
+        return found
 
     def folders(self, launches: Collection[str]) -> list[Path]:
         """Work folders of these launches, wherever they lie."""

@@ -14,7 +14,7 @@ from orchestrator.results.root import open_results
 from tests.chaos.ground import QUICK, Ground, kill
 from tests.chaos.rounds import EXPERIMENT, Strike, check, fight, picture, prepared, sweep, undisturbed
 from tests.chaos.s3 import KEYS, FaultyS3
-from tests.harness import MODEL, ROOT, manifests, orchestrator, start, wait_for
+from tests.harness import MODEL, ROOT, manifests, orchestrator, rows, start, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -76,7 +76,8 @@ def test_two_sweeps_at_once_and_one_driver_dies(ground: Ground, tmp_path: Path) 
     assert pictures[0] == pictures[1]
     assert set(pictures[1]["ok"].values()) == {1}
     assert {one["status"] for one in manifests(second.parent / "results")} == {"ok"}
-    ground.assert_nothing_left([])
+    launches = [row["launch_id"] for one in (first, second) for row in rows(one.parent / "results", "launches")]
+    ground.assert_nothing_left(launches)
 
 
 def test_the_storage_is_away_for_ten_minutes(ground: Ground, tmp_path: Path) -> None:
