@@ -57,9 +57,17 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
         ip("netns", "del", NAME)
 
 
-def loaded_while(server: subprocess.Popen[bytes], begin: Callable[[], object], end: Callable[[], object]) -> Any:
-    """What four streams at a time for 7 s found, with something between the first second and the fourth."""
-    argv = ["--concurrency", "4", "--duration", "7s", "--warmup", "0s", "--input-tokens", "16", "--output-tokens", "99"]
+CLOSED, OPEN = ("--concurrency", "4"), ("--rate", "20")
+
+
+def loaded_while(
+    server: subprocess.Popen[bytes],
+    begin: Callable[[], object],
+    end: Callable[[], object],
+    level: tuple[str, str] = CLOSED,
+) -> Any:
+    """What a load for 7 s found, with something between the first second and the fourth."""
+    argv = [*level, "--duration", "7s", "--warmup", "0s", "--input-tokens", "16", "--output-tokens", "99"]
     load = subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "load", URL, "--model", "x", *argv, "--format", "json"],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE,
@@ -74,6 +82,9 @@ def loaded_while(server: subprocess.Popen[bytes], begin: Callable[[], object], e
     return json.loads(said)
 
 
+CUT = [partial(ip, "-n", NAME, "link", "set", "eth0", how) for how in ("down", "up")]
+
+
 def test_a_cut_network_is_told_from_an_engine_that_stands_still(server: subprocess.Popen[bytes]) -> None:
     still = loaded_while(
         server, partial(server.send_signal, signal.SIGSTOP), partial(server.send_signal, signal.SIGCONT)
@@ -81,11 +92,14 @@ def test_a_cut_network_is_told_from_an_engine_that_stands_still(server: subproce
     assert still["e2e_ms"]["max"] > 2900, "it stood still"
     assert still["evidence"]["network_silent_max_s"] < 2.0, "its kernel answered"
     assert still["validity"] != "network_bound"
-    cut = loaded_while(
-        server,
-        partial(ip, "-n", NAME, "link", "set", "eth0", "down"),
-        partial(ip, "-n", NAME, "link", "set", "eth0", "up"),
-    )
+    cut = loaded_while(server, *CUT)
     assert cut["validity"] == "network_bound", cut["evidence"]
     assert cut["evidence"]["network_silent_max_s"] > 2.5
     assert "not even from its kernel" in cut["validity_reasons"][0]
+
+
+def test_what_was_sent_into_a_cut_network_is_counted_as_sent_again(server: subprocess.Popen[bytes]) -> None:
+    cut = loaded_while(server, *CUT, level=OPEN)  # a closed loop waits for answers and has nothing to send
+    assert cut["evidence"]["tcp_retransmits"] > 0
+    assert cut["evidence"]["network_silent_max_s"] > 2.5
+    assert cut["validity"] == "network_bound", cut["evidence"]
