@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.calls import in_thread
-from orchestrator.engines.leases import living
+from orchestrator.engines.leases import Lease, living
 from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
@@ -72,6 +72,7 @@ class ClientHost(LoadClient):
             spool.ROOM.limit_s = math.inf
         self._all_cores = os.sched_getaffinity(0)
         self._cores = self._all_cores
+        self._lease: Lease | None = None
         self._point: LoadPoint | None = None
         self._writer = ""
 
@@ -86,11 +87,18 @@ class ClientHost(LoadClient):
     def reach_problem(self, store: Store) -> str | None:
         return reach_problem(store)
 
-    def held_by_others(self, sweep: str) -> bool:
-        """Whether another sweep holds this host exclusively."""
-        with suppress(PlacementError):
-            return any(one.exclusive and one.sweep != sweep for one in living())
+    def lease(self, sweep: str) -> bool:
+        """Lease a share of this host for a launch of this sweep; returns whether another sweep has it for itself."""
+        self._lease = self._lease or Lease("client")
+        with suppress(PlacementError, OSError):
+            return self._lease.share(sweep)
         return False
+
+    def rest(self) -> bool:
+        """The launch needs it no more. It returns true, as only living clients do."""
+        if self._lease is not None:
+            self._lease.release()
+        return True
 
     def prepare(self, point: LoadPoint, index: int = 0, count: int = 1) -> int:
         """As a LoadClient does. It will keep off cores that any engine leases, where others remain.
@@ -98,6 +106,8 @@ class ClientHost(LoadClient):
         Raises NoRoom.
         """
         spool.check_room()
+        if self._lease is not None:
+            self._lease.touch()
         with suppress(PlacementError):
             taken = {core for one in living() for core in one.cores}
             self._cores = (self._all_cores - taken) or self._all_cores

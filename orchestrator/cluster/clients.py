@@ -219,15 +219,16 @@ class ClientPool:
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
-        """``count`` clients (see ``Cluster.clients``); hosts that another sweep holds exclusively are the last choice.
+        """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
+        for itself are the last choice.
 
         Raises PlacementError.
         """
         held: dict[str, int] = {}
         while True:
             members = self._borrow(count, {**avoid, **held})
-            calls = {one.node_id: one.handle.begin("held_by_others", self._tag) for one in members}
-            others = {node for node, call in calls.items() if node not in held and _told(call, "held_by_others")}
+            calls = [(one.node_id, one.handle.begin("lease", self._tag)) for one in members]
+            others = {node for node, call in calls if _told(call, "lease")} - held.keys()
             if not others:
                 return Clients(self, members, self._store)
             for member in members:
@@ -272,7 +273,7 @@ class ClientPool:
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
         """Keep clients that still answer for the next launch; kill the others, and all of them unless ``reusable``."""
         for member in members:
-            alive = reusable and _told(member.handle.begin("wall_ns"), "wall_ns", REUSE_LIMIT_S) is not None
+            alive = reusable and _told(member.handle.begin("rest"), "rest", REUSE_LIMIT_S) is not None
             if not alive:
                 member.handle.kill()
             with self._lock:

@@ -233,8 +233,9 @@ class EngineHost:
         ``ours``: pids of this sweep's driver and clients on this host.
         """
         now = living()
-        launches = {one.launch for one in now if one.sweep == self._sweep}
-        some_left = any(one.sweep == self._sweep and one.launch not in launches for one in self._held)
+        ours_then = {one.launch for one in self._held if one.sweep == self._sweep and not one.client}
+        launches = {one.launch for one in now if one.sweep == self._sweep and not one.client}
+        some_left = bool(ours_then - launches)
         in_docker = self._server is not None and is_docker(self._server.settings)
         assert self._before
         known = {*processes_of(launches, in_docker), *ours, os.getpid()}

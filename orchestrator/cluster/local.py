@@ -155,6 +155,7 @@ class ClientThread:
     def kill(self) -> None:
         """A thread cannot be killed, so the client is told to stop sending."""
         self._host.abort(rows=False)
+        self._host.rest()
 
 
 def _checked(host: ClientHost, method: str, *args: object) -> Any:

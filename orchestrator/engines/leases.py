@@ -1,4 +1,4 @@
-"""Leases: which launches use a host, its CPU cores and its ports, visible to every driver and user on the host.
+"""Leases: which launches and load clients use a host, its CPU cores and its ports; every driver and user there sees it.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A lease is a small
 file that its holder keeps locked (flock), so it ends however the holder dies. The files are directly in /tmp, where
@@ -36,7 +36,7 @@ _MAKE = os.O_CREAT | os.O_EXCL  # in /tmp the kernel forbids O_CREAT on others' 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one agent uses. ``sweep``: the same for all launches of one experiment and results root."""
+    """What one agent or load client uses. ``sweep``: the same for all launches of one experiment and results root."""
 
     launch: str
     sweep: str = ""
@@ -44,13 +44,20 @@ class Holding:
     cores: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
     user: int = 0  # owner of the file
+    client: bool = False  # a load client of the sweep, or of a `load` (which has no sweep)
 
     def __str__(self) -> str:
-        return f"launch {self.launch} of user {self.user}"
+        return f"{'a load client' if self.client else f'launch {self.launch}'} of user {self.user}"
+
+    def bars(self, launch: str, sweep: str, exclusive: bool) -> bool:
+        """Whether this keeps a launch off the host. Clients of its own sweep may load from there."""
+        if self.launch == launch or (self.client and self.sweep == sweep):
+            return False
+        return exclusive or self.exclusive
 
 
 class Lease:
-    """The lease of one agent, from its first ``take`` to ``release`` or its death."""
+    """The lease of one agent or client, from its first ``take`` or ``share`` to ``release`` or its death."""
 
     def __init__(self, launch_id: str, folder: Path | None = None) -> None:
         self._folder = folder or lease_folder()
@@ -66,7 +73,7 @@ class Lease:
         with _alone(self._folder):
             holdings = _living(self._folder)
             for other in holdings:
-                if other.launch != self._mine.launch and (exclusive or other.exclusive):
+                if other.bars(self._mine.launch, sweep, exclusive):
                     raise Occupied(f"host {socket.gethostname()} is held by {other}")
             free = _without(cores, holdings)[:count]
             if len(free) < count:
@@ -79,6 +86,16 @@ class Lease:
                 raise Occupied(f"{text}, {len(cores) - len(free)} of them in use; {count} more are needed")
             self._write(replace(self._mine, sweep=sweep, exclusive=exclusive, cores=free))
         return free
+
+    def share(self, sweep: str) -> bool:
+        """As a load client: launches of other sweeps do not get the host for themselves from now on.
+
+        Returns whether one of them has it already. Raises PlacementError.
+        """
+        with _alone(self._folder):
+            held = any(one.exclusive and one.sweep != sweep for one in _living(self._folder))
+            self._write(replace(self._mine, sweep=sweep, client=True))
+        return held
 
     def take_ports(self, count: int, rng: np.random.Generator) -> list[int]:
         """Take ports that nobody listens on and nobody else has taken. Raises PlacementError if there are too few."""
@@ -153,7 +170,7 @@ def _read(file: int, user: int) -> list[Holding]:
         said = json.loads(os.pread(file, LARGEST_BYTES, 0))
         cores, ports = (tuple(int(one) for one in said[name]) for name in ("cores", "ports"))
         launch, sweep = (plain(str(said[name]))[:128] for name in ("launch", "sweep"))
-        return [Holding(launch, sweep, bool(said["exclusive"]), cores, ports, user)]
+        return [Holding(launch, sweep, bool(said["exclusive"]), cores, ports, user, bool(said.get("client")))]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
 

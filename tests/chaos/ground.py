@@ -145,7 +145,7 @@ class Ground:
         wait_for(lambda: not any(map(self.used().get, ("actors", "groups", "cpus"))), limit_s, f"Ray: {self.used()}")
         held = [path.name for path in node_path("locks").glob("*.lock") if path.stem in launches and is_locked(path)]
         assert not held, "locks are held"
-        assert not [one for one in living() if one.launch in launches], "leases are held"
+        assert not [one for one in living() if one.launch in launches or one.client], "leases are held"
         assert not self.listening(), "somebody listens where engines do"
 
     def listening(self) -> list[tuple[int, int]]:

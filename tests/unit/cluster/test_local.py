@@ -26,9 +26,9 @@ from orchestrator.cluster.clients import ClientHandle, ClientPool, ClientRun
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
 from orchestrator.engines import ENGINES
-from orchestrator.engines.leases import Lease
+from orchestrator.engines.leases import Lease, living
 from orchestrator.engines.ownership import FileLock, node_folder
-from orchestrator.errors import PlacementError
+from orchestrator.errors import Occupied, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
@@ -133,6 +133,21 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
     assert found.foreign_cpu_s >= 0
 
 
+def test_no_other_sweep_gets_the_host_of_a_client_that_a_launch_has() -> None:
+    cluster, other = LocalCluster(None, 1, watched=False), Lease("a")
+    clients = cluster.clients(1, {})
+    with pytest.raises(Occupied, match="held by a load client"):
+        other.take("another", exclusive=True)
+    clients.release()
+    other.take("another", exclusive=True)
+    again = cluster.clients(1, {})  # there is no other host
+    assert sorted(one.client for one in living()) == [False, True]
+    other.release()
+    again.release()
+    cluster.close()
+    assert living() == []
+
+
 class Machines:
     """Clients on hosts, some of which other sweeps have for themselves."""
 
@@ -152,7 +167,7 @@ class Sitting:
 
     def begin(self, method: str, *args: object) -> Future[Any]:
         made: Future[Any] = Future()
-        made.set_result({"held_by_others": self._held, "wall_ns": 1, "process": ("here", 1)}[method])
+        made.set_result({"lease": self._held, "rest": True, "process": ("here", 1)}[method])
         return made
 
 

@@ -64,6 +64,29 @@ def test_an_exclusive_launch_is_alone_on_its_host(tmp_path: Path) -> None:
     Lease("c", tmp_path).take("t", exclusive=False)
 
 
+def test_a_load_client_keeps_its_host_from_becoming_anothers_alone(tmp_path: Path) -> None:
+    client, second, other, own = (Lease(name, tmp_path) for name in ("client", "client", "a", "b"))
+    assert client.share("s") is False
+    with pytest.raises(Occupied, match=f"held by a load client of user {os.getuid()}"):
+        other.take("t", exclusive=True)
+    other.take("t", exclusive=False)
+    other.release()
+    own.take("s", exclusive=True)
+    assert second.share("s") is False
+    for lease in (own, second, client):
+        lease.release()
+    other.take("t", exclusive=True)
+
+
+def test_a_load_client_is_told_that_its_host_is_anothers_alone_and_is_seen_there(tmp_path: Path) -> None:
+    Lease("a", tmp_path).take("t", exclusive=True)
+    assert Lease("client", tmp_path).share("s") is True
+    assert sorted((one.launch, one.sweep, one.client) for one in living(tmp_path)) == [
+        ("a", "t", False),
+        ("client", "s", True),
+    ]
+
+
 def test_what_was_refused_holds_nothing(tmp_path: Path) -> None:
     first, second = Lease("a", tmp_path), Lease("b", tmp_path)
     first.take("s", exclusive=True)
