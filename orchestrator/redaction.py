@@ -22,6 +22,7 @@ _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
+_PASSWORD = re.compile(r"://[^/\s@:]*:([^/\s@]+)@")
 # What stays, and a secret behind it. Each begins with letters or signs that a search finds fast.
 _BEHIND = (
     re.compile(r"([Bb]earer +)[^\s\"'<>]+"),
@@ -94,9 +95,10 @@ def plain(text: str) -> str:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """The values of those variables whose name says that they are secret, line by line."""
-    named = (value for name, value in environment.items() if is_secret(name))
-    return [line for value in named for line in value.splitlines() if len(line) >= SHORTEST]
+    """The values of those variables whose name says that they are secret, line by line; and passwords in URLs."""
+    named = [line for name, value in environment.items() if is_secret(name) for line in value.splitlines()]
+    in_urls = [password for value in environment.values() for password in _PASSWORD.findall(value)]
+    return [one for one in (*named, *in_urls) if len(one) >= SHORTEST]
 
 
 def is_secret(name: str) -> bool:

@@ -110,6 +110,12 @@ def test_a_name_says_that_its_value_is_secret(name: str) -> None:
     assert secrets_of({name: "first-line\nsecond-line\nno"}) == ["first-line", "second-line"]
 
 
+def test_passwords_in_urls_of_variables_are_secret_however_they_are_written() -> None:
+    url = "http://user:pass-word-9@proxy:3128"
+    assert secrets_of({"HTTPS_PROXY": url, "URL": "http://host:80/a@b", "S3": "s3://key:x@host"}) == ["pass-word-9"]
+    assert redacted(f"{quote(url, safe='')} {url}", ["pass-word-9"]).count("pass") == 0
+
+
 @pytest.mark.parametrize(
     "name",
     ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD", "MONKEY", "PATH", "SSH_AUTH_SOCK", "AUTHOR", "RAY_AUTH_MODE"]
