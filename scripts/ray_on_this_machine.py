@@ -35,15 +35,19 @@ class RayOnThisMachine:
     """``nodes`` raylets of ``cpus`` logical CPUs each, on ports of their own; nothing else on the machine is touched.
 
     Use as a context manager; ``address`` is what ``--address`` and ``ray.init`` take, ``dashboard`` what
-    ``ray job submit --address`` takes (None without a dashboard).
+    ``ray job submit --address`` takes (None without a dashboard). ``token``: what it asks for; empty: nothing.
     """
 
-    def __init__(self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None) -> None:
+    def __init__(
+        self, nodes: int = 2, cpus: int = 4, gpus: int = 0, dashboard_port: int | None = None, token: str = ""
+    ) -> None:
         self._folder = tempfile.mkdtemp(prefix="orch-ray-")  # short: socket paths below it are limited to 107 bytes
         # RAY_TMPDIR keeps Cluster() from redirecting address="auto" of others; without RAY_AUTH_MODE, whether a cluster
         # asks for a token depends on a file that the last one of this user left; workers that start at Ray's niceness,
         # 15, wait for whatever else runs here
         ours = {"RAY_TMPDIR": self._folder, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
+        if token:
+            ours |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
         self._saved = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
         os.makedirs(f"{self._folder}/ray", exist_ok=True)

@@ -1,4 +1,5 @@
-"""A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m ... NODES CPUS``.
+"""A Ray cluster of a process of its own, so that whoever kills its GCS survives that: ``python -m ... NODES CPUS``. It
+asks for a token if ``RAY_AUTH_MODE`` and ``RAY_AUTH_TOKEN`` say so.
 
 Prints the address, then answers each line of stdin with a line of JSON: ``mend`` (nodes that died are
 replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs).
@@ -7,6 +8,7 @@ replaced), ``used`` (what Ray holds for anybody: actors, placement groups, CPUs)
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from typing import Any
@@ -38,7 +40,7 @@ def used(made: RayOnThisMachine) -> dict[str, Any]:
 
 def main(nodes: int, cpus: int) -> None:
     tempfile.tempdir = "/tmp"  # socket paths below it are limited to 107 bytes; what it starts sees TMPDIR
-    with RayOnThisMachine(nodes, cpus) as made:
+    with RayOnThisMachine(nodes, cpus, token=os.environ.get("RAY_AUTH_TOKEN", "")) as made:
         print(json.dumps(made.address), flush=True)
         for line in sys.stdin:
             answer = mend(made, cpus) if line.strip() == "mend" else used(made)

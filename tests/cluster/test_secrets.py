@@ -1,0 +1,124 @@
+"""Secrets planted wherever a cluster and a sweep get them from are found nowhere, neither in results nor at Ray."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness import MODEL, ROOT, environment, orchestrator, write_experiment
+from tests.integration import test_secrets as here
+
+pytestmark = pytest.mark.cluster
+
+PASSWORD = "pr0xyPassKq7Zw3Yt"
+SECRETS = here.SECRETS | {
+    "AWS_ACCESS_KEY_ID": "AKIAPLANTED0KEY12345",
+    "AWS_SECRET_ACCESS_KEY": "pLaN+ted/SecretQ8rT5yU2iO9pA1sD4fG7hJ0kLz",
+    "AWS_SESSION_TOKEN": "pl4ntedSessionMn6Bv3Cx9Zl2Kj5Hg8Fd1Sa4",
+    "RAY_AUTH_TOKEN": "c0ffee" * 8 + "0123456789abcdef",
+    "HTTPS_PROXY": f"http://planter:{PASSWORD}@proxy.invalid:3128",
+}
+ENVIRONMENT = SECRETS | {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "token"}
+SOUGHT = [PASSWORD if name == "HTTPS_PROXY" else value for name, value in SECRETS.items()]
+EXPERIMENT = """
+version: 1
+name: planted
+model: {{id: {model}, tokenizer: {model}}}
+deployments:
+  - {{engine: vllm, executable: {program}, hardware: cpu}}
+  - {{engine: endpoint, url: "http://127.0.0.1:{port}", api_key_env: PLANTED_KEY, served_model_name: planted}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, requests: 40, warmup: 0s, request_timeout: 20s}}
+isolation: shared
+"""
+IN_A_URL = """
+version: 1
+name: planted
+model: {model}
+deployments: {{engine: endpoint, url: "http://u:{key}@127.0.0.1:9/v1?api_key={key}", served_model_name: planted}}
+workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
+load: {{levels: {{concurrency: [2]}}, requests: 4, warmup: 0s}}
+"""
+
+
+@contextmanager
+def ray() -> Iterator[tuple[str, Path]]:
+    """The address of a cluster of one node, whose processes know all secrets, and its folder."""
+    command = [sys.executable, "-m", "tests.chaos.cluster_process", "1", "4"]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(**ENVIRONMENT), stdin=-1, stdout=-1)
+    try:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())
+        said = " ".join(word for one in psutil.Process(process.pid).children(True) for word in one.cmdline())
+        (folder,) = set(re.findall(r"/tmp/orch-ray-\w+", said))
+        yield address, Path(folder)
+    finally:
+        process.communicate()  # it ends with its input
+
+
+class CommandLines:
+    """Of every process of this machine, looked at again and again."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> CommandLines:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(0.2):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    self.seen.add(path.read_bytes())
+                except OSError:
+                    continue
+
+
+@pytest.mark.skipif(not MODEL.exists(), reason="needs the tiny model: make model")
+def test_secrets_of_a_cluster_and_of_a_sweep_on_it_are_found_nowhere(tmp_path: Path) -> None:
+    program, results, frozen = tmp_path / "program", tmp_path / "results", tmp_path / "plan.json"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{here.ECHOING}" "$@"\n')
+    program.chmod(0o700)
+    in_a_url = write_experiment(tmp_path, IN_A_URL.format(model=MODEL, key=SECRETS["PLANTED_KEY"]), "url.yaml")
+    with here.echoing() as port, ray() as (address, folder), CommandLines() as lines:
+        file = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL, program=program, port=port))
+        where = ("--results", str(results), "--address", address)
+        done = [
+            orchestrator("plan", str(file), "--output", str(frozen), "--format", "json", **ENVIRONMENT),
+            orchestrator("run", str(frozen), *where, **ENVIRONMENT),
+            orchestrator("plan", str(in_a_url), **ENVIRONMENT),
+            orchestrator("results", str(results), "--format", "json"),
+            orchestrator("logs", str(results)),
+        ]
+        left = dict(here.texts(folder))
+    assert [one.returncode for one in done] == [0, 0, 2, 0, 0], [one.stderr[-2000:] for one in done]
+    left |= dict(here.texts(results)) | {str(frozen): frozen.read_bytes()}
+    left |= {f"command line {line[:200]!r}": line for line in lines.seen}
+    left |= {f"output of {one.args[3]}": (one.stdout + one.stderr).encode() for one in done}
+    assert any(name.endswith("raylet.out") for name in left) and any("tests.chaos" in name for name in left)
+    log = next(text for name, text in left.items() if "rank0.log" in name and b"AWS_SECRET_ACCESS_KEY=" in text)
+    assert b"AWS_SECRET_ACCESS_KEY=***" in log
+    leaks = [
+        (name, *found)
+        for name, text in left.items()
+        for secret in SOUGHT
+        for piece in here.pieces(secret)
+        if (found := here.leak(text, piece))
+    ]
+    assert not leaks, leaks[:20]
