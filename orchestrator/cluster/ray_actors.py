@@ -17,7 +17,7 @@ from orchestrator.cluster.calls import CALL_LIMIT_S, answer, crossing
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.engine_host import EngineHost, assigned_gpus
 from orchestrator.cluster.notices import watch
-from orchestrator.cluster.ray_private import drain, head_answers
+from orchestrator.cluster.ray_private import cluster_id, drain
 from orchestrator.load.priority import lower_niceness
 
 LIMITS_S = {"stop": 120.0}  # methods for which CALL_LIMIT_S is too short
@@ -28,8 +28,12 @@ ORPHAN_S = 3.0  # for Ray to end a worker whose raylet died, before we do
 
 
 def _settle_in() -> str:
-    """Make this actor end with its raylet, and drain its node when a cloud takes it back. Returns the node's id."""
+    """Make this actor end with its raylet and when it is cut off, and drain its node when a cloud takes it back.
+
+    Returns the node's id.
+    """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_when_cut_off, daemon=True).start()
     node_id = str(ray.get_runtime_context().get_node_id())
     watch(lambda notice: drain(node_id, notice.left_s, notice.why))
     return node_id
@@ -65,7 +69,6 @@ class RayEngineHost(EngineHost):
         lower_niceness(0)  # Ray starts workers at niceness 15, which its engine would inherit
         node_id, address = _settle_in(), ray.util.get_node_ip_address()
         super().__init__(launch_id, node_id, address, assigned_gpus() if gpus else ())
-        threading.Thread(target=_end_when_cut_off, daemon=True).start()
 
     def describe(self) -> Allocation:
         """What this rank was given; a method, because an actor's attributes cannot be read from outside."""
@@ -73,10 +76,25 @@ class RayEngineHost(EngineHost):
 
 
 def _end_when_cut_off() -> None:
-    """End this agent, and through its guard the engine, when its node has been cut off from the head for a minute."""
+    """End this actor, and through its guard an engine, when its node has been cut off from the head for a minute.
+
+    So has one whose head was restarted: that knows nothing of this cluster, and nobody else would end this actor.
+    """
     address = ray.get_runtime_context().gcs_address
-    wait_for_silence(lambda: head_answers(address, LOOK_LIMIT_S))
+    wait_for_silence(SameHead(lambda: cluster_id(address, LOOK_LIMIT_S)))
     os._exit(1)
+
+
+class SameHead:
+    """Whether the head answers that did at first. ``ask``: for its cluster's id; see ``cluster_id``."""
+
+    def __init__(self, ask: Callable[[], bytes | None]) -> None:
+        self._ask, self._first = ask, b""
+
+    def __call__(self) -> bool:
+        found = self._ask()
+        self._first = self._first or found or b""
+        return found in (self._first, b"")
 
 
 def wait_for_silence(

@@ -49,22 +49,30 @@ def head_answers(address: str, limit_s: float) -> bool:
 
     Fallback: whether anything listens.
     """
+    return cluster_id(address, limit_s) is not None
+
+
+def cluster_id(address: str, limit_s: float) -> bytes | None:
+    """Of the cluster whose head answers there, another one after each start of the head; None if none answers.
+
+    Empty where it does not say. Fallback: empty where anything listens.
+    """
     try:
         import grpc
         from ray._private.grpc_utils import init_grpc_channel
-        from ray.core.generated.gcs_service_pb2 import CheckAliveRequest
+        from ray.core.generated.gcs_service_pb2 import GetClusterIdRequest
         from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
     except ImportError:
-        return _listens(address, limit_s)
+        return b"" if _listens(address, limit_s) else None
     nobody = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.DEADLINE_EXCEEDED)
     channel = init_grpc_channel(address)
     try:
-        NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=limit_s)
+        found: bytes = NodeInfoGcsServiceStub(channel).GetClusterId(GetClusterIdRequest(), timeout=limit_s).cluster_id
+        return found
     except grpc.RpcError as error:
-        return error.code() not in nobody
+        return None if error.code() in nobody else b""
     finally:
         channel.close()
-    return True
 
 
 def _listens(address: str, limit_s: float) -> bool:

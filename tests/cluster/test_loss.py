@@ -91,3 +91,28 @@ def test_a_head_that_is_lost_is_told_within_half_a_minute_and_one_that_comes_bac
     assert done.returncode == 0, done.stderr
     ok = [one["measurement_id"] for one in manifests(tmp_path / "results") if one["status"] == "ok"]
     assert len(ok) == len(set(ok)) == 4
+
+
+@pytest.mark.long
+def test_a_head_that_was_restarted_ends_the_run_within_seconds_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    """It knows nothing of the cluster, and Ray itself ends the drivers of the one before."""
+    longer = EXPERIMENT.replace("[1, 2, 3]", "[1, 2, 3, 4]").replace("2s", "8s")
+    experiment, log = write_experiment(tmp_path, longer.format(model=MODEL)), tmp_path / "log"
+    argv = ("run", str(experiment), "--results", str(tmp_path / "results"), "--address")
+    with RayOnThisMachine(nodes=1) as cluster:
+        driver = start(*argv, cluster.address, log=log)
+        try:
+            wait_for(lambda: manifests(tmp_path / "results"), 180, "no point was measured")
+            head = cluster.cluster.head_node
+            head.kill_gcs_server(False)
+            head.start_gcs_server()
+            assert driver.wait(30) == 1, log.read_text()
+            assert "WrongClusterID" in log.read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+        assert_nothing_left(120)
+    done = orchestrator(*argv, "local")
+    assert done.returncode == 0, done.stderr
+    ok = [one["measurement_id"] for one in manifests(tmp_path / "results") if one["status"] == "ok"]
+    assert len(ok) == len(set(ok)) == 4

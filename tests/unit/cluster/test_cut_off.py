@@ -10,6 +10,7 @@ from orchestrator.cluster.ray_actors import (
     LOOK_EVERY_S,
     ORPHAN_S,
     SILENT_LIMIT_S,
+    SameHead,
     wait_for_orphanage,
     wait_for_silence,
 )
@@ -35,6 +36,22 @@ def test_it_is_cut_off_when_nobody_answered_for_a_minute(answers: tuple[bool, ..
 
     wait_for_silence(answer, lambda: now, sleep)
     assert now == ended_s
+
+
+@pytest.mark.parametrize(
+    ("ids", "answers"),
+    [
+        ((b"a", None, b"a", b"b", b"a"), (True, False, True, False, True)),
+        ((None, b"a", b"b"), (False, True, False)),
+        ((b"", b"a", b"", b"b"), (True, True, True, False)),  # it does not always say
+    ],
+)
+def test_a_head_that_was_restarted_is_not_the_one_that_answered(
+    ids: tuple[bytes | None, ...], answers: tuple[bool, ...]
+) -> None:
+    said = iter(ids)
+    look = SameHead(lambda: next(said))
+    assert tuple(look() for _ in ids) == answers
 
 
 def test_an_agent_whose_raylet_died_ends_a_little_later_and_not_before() -> None:
