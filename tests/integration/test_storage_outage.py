@@ -85,7 +85,7 @@ def test_a_bucket_that_goes_away_in_the_middle_costs_nothing(
     with sweep(uri(port, name), tmp_path) as said:
         mode(fault)
         began_s = time.monotonic()
-        wait_for(lambda: "the storage refuses" in said() or "the storage does not answer" in said(), 90, "no word")
+        wait_for(lambda: "the storage refuses" in said() or "the storage has not answered" in said(), 90, "no word")
         time.sleep(max(0.0, away_s - (time.monotonic() - began_s)))
         mode("third_503")
     assert "the storage answers again" in (tmp_path / "log").read_text()
