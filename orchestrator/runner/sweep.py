@@ -282,10 +282,10 @@ class Sweep:
         most = self._context.most_nodes
         if len(running) >= MOST_LAUNCHES or (found := choose(self._waiting, machines, running, now_s, most)) is None:
             return None
-        job, nodes, ahead = found
+        job, nodes, passed = found
         self._waiting.remove(job)
         todo = self._launched[job.key] = self._queue.pop(job.key)
-        todo.admit(self._queue.get(ahead))
+        todo.admit(self._queue.get(passed))
         self._roomy.add(job.need)
         self._context.breakers.admitted(job.key)
         self._state.admitted(job.key, Running(job.need, nodes, now_s + job.estimate_s))

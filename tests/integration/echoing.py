@@ -20,8 +20,10 @@ from urllib.parse import quote
 
 FIRST = 30  # completions that are good: the fixed prompts among them
 PADDING = [*range(24, 60, 4), *range(164, 200, 6), *range(464, 500, 6), *range(1970, 2000, 6)]
-NAMES = ("HF_TOKEN", "VLLM_API_KEY", "PLANTED_PASSWORD", "RAY_AUTH_TOKEN", "HTTPS_PROXY")
-NAMES += ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+NAMES = (
+    *("HF_TOKEN", "VLLM_API_KEY", "PLANTED_PASSWORD", "RAY_AUTH_TOKEN", "HTTPS_PROXY"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
 counter = itertools.count()
 
 
