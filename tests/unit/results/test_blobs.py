@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from orchestrator.results import blobs
+from orchestrator.results import patience as patience_module
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Patience, Retry
@@ -74,7 +74,7 @@ def test_an_object_is_written_where_every_third_call_is_refused() -> None:
 
 
 def test_calls_that_are_not_answered_count_as_refused_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs, "SILENT_S", 0.01)
+    monkeypatch.setattr(patience_module, "SILENT_S", 0.01)
     said, told = list[str](), threading.Event()
 
     def tell(text: str) -> None:
