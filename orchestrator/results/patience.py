@@ -1,7 +1,5 @@
 """What is done about calls that a storage or disk refuses: they are tried again, for a time that the run may extend."""
 
-from __future__ import annotations
-
 import errno
 import math
 import random

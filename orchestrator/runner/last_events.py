@@ -1,7 +1,5 @@
 """Stores the events of a sweep that came after its last launch was committed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What a point does while a client's disk for temporary files is full: it waits, and that is told."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
