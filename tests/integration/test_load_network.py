@@ -30,7 +30,7 @@ def ip(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["ip", *argv], capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[subprocess.Popen[bytes]]:
     """An emulator on a host of its own."""
     if os.getuid() != 0 or shutil.which("ip") is None:
