@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from orchestrator.engines.networks import UCX
+from orchestrator.engines.networks import GLOO, UCX, for_gloo
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 
 Kind = Literal["value", "switch", "bare", "json", "off"]
@@ -283,6 +283,8 @@ def environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dic
         env[name] = "" if hardware.is_cpu else ",".join(node.devices)
     if settings.nnodes > 1 and not hardware.is_cpu:  # so that its log names the network
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT"}
+    if settings.nnodes > 1 and GLOO not in {*settings.env, *os.environ}:
+        env |= for_gloo(node.host)
     if node.role:
         env |= UCX
     env |= _temporary(settings, node)

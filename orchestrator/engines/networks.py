@@ -1,8 +1,14 @@
-"""What an engine's log says of the network between its nodes, and of the one between prefill and decode replicas."""
+"""The network between an engine's nodes, and the one between prefill and decode replicas: what engines are told of it,
+and what their logs say of it."""
 
+import ipaddress
 import re
+import socket
+
+import psutil
 
 NOT_SAID = "not said"
+GLOO = "GLOO_SOCKET_IFNAME"
 # init.cc of NCCL and RCCL, under NCCL_DEBUG=INFO
 NCCL = re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (\w+)")
 # UCX prints a table of the ways that it chose for NIXL's transfers, before the first one: the last is for long ones
@@ -15,6 +21,22 @@ MOONCAKE = re.compile(
     r"installTransport, type=(\w+)|[Uu]sing (?:[\w-]+ )?(\w+) transport\b|Installing (\w+) transport"
     r"|(Tcp)Transport: listen on port"
 )
+
+
+def for_gloo(address: str) -> dict[str, str]:
+    """The variable that names the interface of this node's ``address``, where Gloo would not find it.
+
+    Gloo listens at the address of the host's name. Where that is loopback, as Debian's /etc/hosts has it, ranks on
+    other hosts cannot connect.
+    """
+    try:
+        found = socket.gethostbyname(socket.gethostname())
+    except OSError:  # Gloo then takes loopback
+        found = "127.0.0.1"
+    if not ipaddress.ip_address(found).is_loopback or address.startswith("127."):
+        return {}
+    names = [name for name, given in psutil.net_if_addrs().items() if any(one.address == address for one in given)]
+    return {GLOO: names[0]} if names else {}
 
 
 def between_nodes(log: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
+
+import psutil
 import pytest
 
-from orchestrator.engines.networks import NOT_SAID, doubt, of_kv_caches
+from orchestrator.engines.networks import GLOO, NOT_SAID, doubt, for_gloo, of_kv_caches
 
 AT = "I1123 18:16:57.678692  5222 transfer_engine_impl.cpp"
 # Mooncake 0.3.13 on a machine without InfiniBand, asked for RDMA, and with MC_FORCE_TCP=1 (the last line)
@@ -84,3 +88,27 @@ def test_mooncake_names_its_transport_when_it_starts(log: str, said: str) -> Non
 )
 def test_tcp_and_what_has_no_name_is_told(network: str, on_cpu: bool, told: str) -> None:
     assert doubt(network, on_cpu) == told
+
+
+@pytest.mark.parametrize(
+    ("name_is", "address", "told"),
+    [
+        ("127.0.1.1", "10.0.0.7", {GLOO: "eth1"}),
+        ("", "10.0.0.7", {GLOO: "eth1"}),
+        ("10.0.0.7", "10.0.0.7", {}),
+        ("127.0.1.1", "127.0.0.1", {}),
+        ("127.0.1.1", "10.9.9.9", {}),
+    ],
+)
+def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
+    name_is: str, address: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(_: str) -> str:
+        if not name_is:
+            raise socket.gaierror
+        return name_is
+
+    there = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth1": [SimpleNamespace(address="10.0.0.7")]}
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: there)
+    assert for_gloo(address) == told
