@@ -244,7 +244,6 @@ def sky(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], str]:
     return ask
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(sky: Callable[[Any], str]) -> None:
     task = load("sky")
