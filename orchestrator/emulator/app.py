@@ -78,6 +78,7 @@ class Generation:
 
 # vLLM's (v1/engine/__init__.py: FinishReason); requests that their clients gave up are in none of them, there as here.
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
 @dataclass(slots=True)
@@ -247,9 +248,12 @@ class App:
         """In vLLM's names, so that they are read as vLLM's are."""
         batches, lags = [pacer.batch for pacer in self.pacers], [pacer.lag for pacer in self.pacers]
         counters, capacity = self.counters, self.serving.replica.limits.kv_tokens * len(batches)
+        waiting = sum(len(batch.waiting) for batch in batches)
         values: dict[str, float | Mapping[str, float]] = {
             "vllm:num_requests_running": sum(len(batch.decoding) + len(batch.prefilling) for batch in batches),
-            "vllm:num_requests_waiting": sum(len(batch.waiting) for batch in batches),
+            "vllm:num_requests_waiting": waiting,
+            "vllm:num_requests_waiting_by_reason": {'reason="capacity"': waiting, 'reason="deferred"': 0},
+            "vllm:engine_sleep_state": {f'sleep_state="{state}"': float(state == "awake") for state in SLEEP_STATES},
             "vllm:kv_cache_usage_perc": sum(batch.kv_used for batch in batches) / capacity,
             "vllm:num_preemptions_total": sum(batch.preemptions for batch in batches),
             "vllm:request_success_total": {

@@ -190,6 +190,8 @@ def test_many_streams_at_once_each_get_their_own_tokens(tmp_path: Path) -> None:
         asked = {re.sub("_(bucket|sum|count)$", "", name) for name in dashboards()}
         assert len(asked) > 12
         assert asked <= families
+        assert families >= {"engine_sleep_state", "num_requests_waiting_by_reason"}  # of vLLM's own dashboards
+        assert 'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 1.0' in text
 
 
 def dashboards() -> set[str]:
