@@ -29,6 +29,7 @@ from silicon import ENGINES, Point, read
 from orchestrator.emulator import profile
 from orchestrator.emulator.profile import Constants
 from orchestrator.emulator.tables import NoRow
+from orchestrator.plan.predict import Error
 
 Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
@@ -179,6 +180,12 @@ def errors(points: list[Point], found: Found) -> Floats:
     return np.asarray(np.median(np.abs(ratios - 1), axis=0))
 
 
+def within(points: list[Point], found: Found) -> Floats:
+    """Shares of points whose TTFT and TPOT lie within the interval that `plan --predict` makes of these errors."""
+    ratios = np.array([found[point] for point in points]) / np.array([point.measured for point in points])
+    return np.asarray(np.mean(np.abs(np.log(ratios)) <= np.log(Error(*errors(points, found), "").factors), axis=0))
+
+
 def choices(points: list[Point], found: Found, known: Known) -> list[str]:
     """Of "most tokens/s per GPU with TPOT within a limit", picked by prediction with the known error of its constants
     as margin: the limit, in how many sweeps the pick breaks it, and its loss against the best that holds it; last of
@@ -216,14 +223,15 @@ def table(points: list[Point], found: Found) -> Known:
         "B200, nothing fitted": lambda one: one.unfitted,
     }
     known: Known = {}
-    print(f"{'':34} {'points':>6} {'TPOT':>7} {'TTFT':>7}")
+    print(f"{'':34} {'points':>6} {'TPOT':>7} {'TTFT':>7} {'within the interval':>20}")
     for name, belongs in of.items():
         for engine in ("", *ENGINES):
             group = [one for one in points if belongs(one) and one.engine.startswith(engine)]
             if not group:
                 continue
             ttft, tpot = errors(group, found)
-            print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%}")
+            of_ttft, of_tpot = within(group, found)
+            print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%} {of_tpot:13.1%} {of_ttft:6.1%}")
             known[engine, group[0].unfitted, fold_of(group[0])] = np.array([ttft, tpot])
     for configuration in sorted({(one.system, one.configuration) for one in points}):
         group = [one for one in points if (one.system, one.configuration) == configuration]
