@@ -103,11 +103,17 @@ class Need:
         return [Footprint(one.bundles, labels) for one in asked]
 
     def may_be_on(self, kind: NodeType) -> bool:
-        """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as they are known."""
+        """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as they are known.
+
+        Labels that Ray gives nodes itself when they start stand in no type.
+        """
         asked = [bundle for one in self.nodes_worth_adding(()) for bundle in one.bundles]
         gpus, cpus = max(one.gpus for one in asked), max(one.cpus for one in asked)
-        known = kind.labels is None or all(kind.labels.get(key) == value for key, value in self.labels)
-        return kind.gpus >= gpus and kind.cpus >= cpus and known
+        large = kind.gpus >= gpus and kind.cpus >= cpus
+        if kind.labels is None or not large:
+            return large
+        said = [(key, value) for key, value in self.labels if key in kind.labels or not key.startswith("ray.io/")]
+        return all(kind.labels.get(key) == value for key, value in said)
 
     def unclear(self, types: Sequence[NodeType]) -> str:
         """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not, or nobody knows.

@@ -49,6 +49,11 @@ def _label(text: str) -> str:
     return text
 
 
+def _label_value(text: str) -> str:
+    """An empty one is allowed, there as here."""
+    return text and _label(text)
+
+
 def _label_key(text: str) -> str:
     prefix, _, name = text.rpartition("/")
     if len(prefix) > 253 or ("/" in text and not all(map(_LABEL.fullmatch, prefix.split(".")))):
@@ -67,7 +72,7 @@ Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and rep
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
 ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)]
-Labels = dict[Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label)]]
+Labels = dict[Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:+/@-]{0,99}$")]  # a value in an engine's own vocabulary
 Runtime = Literal["docker", "podman", "apptainer"]
 Role = Literal["prefill", "decode"]

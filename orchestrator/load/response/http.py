@@ -136,7 +136,10 @@ _CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\
 
 
 def unwrap_chunks(reads: Sequence[bytes]) -> Body:
-    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk is kept."""
+    """The same for a chunked body, or its rest from the start of a chunk. An incomplete last chunk is kept.
+
+    Stricter than RFC 9112 in what no engine sends: extensions of a chunk have no spaces.
+    """
     found, more = _Pieces(), False
     parser = httptools.HttpResponseParser(found)
     parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)

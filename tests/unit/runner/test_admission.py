@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import BEGUN, RISKY
 from orchestrator.runner.admission import Cost, Need, Pick, Queue, Running, Waiting, choose, fit, worth_adding
 
@@ -233,3 +234,20 @@ def test_a_router_needs_no_node_beside_those_of_its_replicas() -> None:
     machines = [Machine("head", "a", cpus=8.0), Machine("gpu", "b", gpus=8, cpus=8.0)]
     need = Need((*[(Bundle(4, 4.0),)] * 2, (Bundle(0, 0.0),)))
     assert fit(need, machines, (), most_nodes=1) == (("gpu",),) * 3
+
+
+@pytest.mark.parametrize(
+    ("label", "told", "may"),
+    [
+        (("ray.io/accelerator-type", "H100"), {}, True),  # Ray labels the node itself when it starts
+        (("ray.io/accelerator-type", "H100"), {"ray.io/accelerator-type": "A100"}, False),
+        (("pool", "a"), {}, False),
+        (("pool", "a"), None, True),
+        (("pool", "a"), {"pool": "a"}, True),
+    ],
+)
+def test_a_type_of_node_may_hold_what_its_known_labels_do_not_deny(
+    label: tuple[str, str], told: dict[str, str] | None, may: bool
+) -> None:
+    assert gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 8, 96.0, 4, told)) == may
+    assert not gpu_need(8, labels=(label,)).may_be_on(NodeType("h", 4, 96.0, 4, told))
