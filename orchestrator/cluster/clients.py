@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
@@ -57,6 +58,7 @@ class ClientRun:
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
         self._asked: dict[str, dict[int, Future[Any]]] = {}  # method -> client -> the answer it still owes
+        self._no_room: dict[int, tuple[str, ...]] = {}  # client -> what it said last
 
     def wait(self, wait_s: float) -> bool:
         """Wait up to ``wait_s``; true once every client has reported. Raises ClientLost."""
@@ -89,26 +91,28 @@ class ClientRun:
             return
 
     def progress(self) -> Progress:
-        """The sum over the clients that answer promptly."""
+        """The sum over the clients that answer promptly. Another one has no room if it had none when it answered."""
         parts = self._ask("progress")
-        found = sum(parts, Progress())
+        found = sum(parts.values(), Progress())
+        self._no_room |= {index: part.no_room for index, part in parts.items()}
         # unless all answer, nobody knows whether a replica is silent: a missing client may have heard from it
-        return found if len(parts) == len(self._handles) else replace(found, silences=())
+        silences = found.silences if len(parts) == len(self._handles) else ()
+        return replace(found, silences=silences, no_room=tuple(chain.from_iterable(self._no_room.values())))
 
     def so_far(self) -> list[SoFar]:
         """What happened in a watched point since the last call; a client that answers late is included next time."""
-        return [found for found in self._ask("so_far") if found is not None]
+        return [found for found in self._ask("so_far").values() if found is not None]
 
-    def _ask(self, method: str) -> list[Any]:
-        """The answers that come in time. A client that still owes one is not asked again: unread questions would pile
-        up in the pipe of a stopped process until sending another one blocks."""
+    def _ask(self, method: str) -> dict[int, Any]:
+        """The answers that come in time, by client. One that still owes an answer is not asked again: unread questions
+        would pile up in the pipe of a stopped process until sending another one blocks."""
         asked = self._asked.setdefault(method, {})
         for index, handle in enumerate(self._handles):
             if index not in asked:
                 asked[index] = handle.begin(method)
         wait(asked.values(), PROGRESS_LIMIT_S)
-        calls = [asked.pop(index) for index, call in list(asked.items()) if call.done()]
-        return [call.result() for call in calls if call.exception() is None]
+        calls = {index: asked.pop(index) for index, call in list(asked.items()) if call.done()}
+        return {index: call.result() for index, call in calls.items() if call.exception() is None}
 
     def finish(self, at_s: float, drain: bool) -> None:
         """End the point on all clients ``at_s`` seconds after its start, as if that had been its planned length.

@@ -27,7 +27,7 @@ from orchestrator.spec.load import Lengths, Level, counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun, Clients
-    from orchestrator.results.lazy_rows import LazyRows, Rows
+    from orchestrator.results.lazy_rows import Rows
     from orchestrator.results.spool import Part
     from orchestrator.search.base import Watch
     from orchestrator.telemetry.engine_metrics import Sample
@@ -101,7 +101,7 @@ class Loaded:
         return sorted(replies, key=lambda one: one.request_index)
 
     @property
-    def token_events(self) -> LazyRows | None:
+    def token_events(self) -> Rows | None:
         """The token gaps, in the order in which stored ones are read; None where some are only in the store."""
         from orchestrator.results.lazy_rows import LazyRows
 
@@ -332,9 +332,8 @@ class Measurer:
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
         """Watch until every client reported. The failure that ended it early, and whether the user or errors did."""
-        length_s = point.ends_s or 0.0
-        limit_s = length_s or point.request_timeout_s * max(1, point.requests or 1)
-        limit_s, aborted = limit_s + point.drain_s + 2 * SETTLE_S, False
+        length_s, waited, aborted = point.ends_s or 0.0, no_room.Waited(self.tell), False
+        limit_s = point.drain_s + 2 * SETTLE_S + (length_s or point.request_timeout_s * max(1, point.requests or 1))
         while True:
             try:
                 over = run.wait(0.5 if early_end else 1.0)
@@ -347,7 +346,8 @@ class Measurer:
             if over:
                 return None, False
             elapsed_s, progress = self.clock.now_s() - started_s, run.progress()
-            late_s = elapsed_s - limit_s - no_room.waited_s(progress)
+            sent = elapsed_s >= length_s if length_s else progress.scheduled >= (point.requests or 0)
+            late_s = elapsed_s - limit_s - waited.look(progress, elapsed_s, sent)
             if (failure := self.taken_back(max(0.0, length_s - elapsed_s) + COMMIT_S)) is not None:
                 return self._died(failure, "preempted"), False
             in_time = not length_s or elapsed_s + self.lead_s < length_s
@@ -358,7 +358,7 @@ class Measurer:
                 return None, True
             if self.replicas.launched and (failure := _stalled(progress, point)):
                 return self._died(failure), False
-            if late_s > SETTLE_S:
+            if late_s > SETTLE_S or waited.in_vain:
                 return _client_lost(ClientLost(range(len(self.clients.addresses)), no_room.says(progress))), False
             if late_s > 0.0 and not aborted:
                 run.abort()

@@ -3,11 +3,15 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from orchestrator.errors import NoRoom
 from orchestrator.load.point import Progress
+from orchestrator.results.events import Event, Listener
 from orchestrator.results.patience import LONGEST_PAUSE_S
 from orchestrator.results.spool import ROOM
+
+LOAD_S = 60.0  # after a point's last request, where ROOM sets no limit
 
 
 @contextmanager
@@ -19,12 +23,38 @@ def waiting() -> Iterator[None]:
         ROOM.ended(passed=not ROOM.given_up)
 
 
-def waited_s(progress: Progress) -> float:
-    """For how long the rows of this thread's clients have waited for room, at most as long as they may."""
-    if not progress.no_room:
-        ROOM.ended(passed=True)
-        return 0.0
-    return min(_refused(says(progress)), ROOM.limit_s)
+@dataclass(slots=True)
+class Waited:
+    """How the rows of one point's clients wait for room.
+
+    ``in_vain``: ROOM sets no limit, and LOAD_S have passed since the last request. ``tell``: hears of the wait then.
+    """
+
+    tell: Listener
+    in_vain: bool = False
+    _seconds: float = 0.0
+    _before_s: float = 0.0  # until there was room for the last time
+    _loaded_s: float = 0.0  # when there was load, or room, for the last time
+
+    def look(self, progress: Progress, elapsed_s: float, sent: bool) -> float:
+        """For how long they have waited in all, each time at most as long as they may.
+
+        ``elapsed_s``: since the point began. ``sent``: no more requests will be due.
+        """
+        if progress.no_room:
+            self._tell(says(progress))
+            self._seconds = self._before_s + min(_refused(says(progress)), ROOM.limit_s)
+        else:
+            ROOM.ended(passed=True)
+            self._before_s = self._seconds
+        if progress.in_flight or not sent or not progress.no_room:
+            self._loaded_s = elapsed_s
+        self.in_vain = not ROOM.limit_s and elapsed_s - self._loaded_s >= LOAD_S
+        return self._seconds
+
+    def _tell(self, text: str) -> None:
+        if not ROOM.limit_s and threading.get_ident() not in ROOM.refusing:
+            self.tell(Event("storage", f"{text}; they are kept until {LOAD_S:g} s after the last request"))
 
 
 def says(progress: Progress) -> str:

@@ -243,13 +243,13 @@ class Counting:
 
     def __init__(self, answers: bool) -> None:
         self.report: Future[str] = Future()
-        self.asked, self._answers = 0, answers
+        self.asked, self.answers, self.progress = 0, answers, Progress()
 
     def begin(self, method: str, *args: object) -> Future[Any]:
         made: Future[Any] = Future()
         self.asked += 1
-        if self._answers:
-            made.set_result(Progress())
+        if self.answers:
+            made.set_result(self.progress)
             if self.asked == 3:
                 self.report.set_result("rows")
         return made
@@ -274,6 +274,16 @@ def test_a_client_that_owes_an_answer_is_not_asked_again(monkeypatch: pytest.Mon
     for _ in range(5):
         run.progress()
     assert [one.asked for one in clients] == [5, 1]
+
+
+def test_a_client_that_does_not_answer_has_no_more_room_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.cluster.clients.PROGRESS_LIMIT_S", 0.01)
+    clients = [Counting(True), Counting(True)]
+    run = ClientRun(clients, [one.report for one in clients])
+    clients[0].progress = Progress(no_room=("/tmp of x",))
+    assert run.progress().no_room == ("/tmp of x",)
+    clients[0].answers = False
+    assert [run.progress().no_room for _ in range(3)] == [("/tmp of x",)] * 3
 
 
 def reported(client: ClientProcess) -> ClientReport:

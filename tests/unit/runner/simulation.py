@@ -40,7 +40,7 @@ from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.results.builders import events, failed_request, part_of, request, requests
 
-FULL_S = 700.0
+FULL_S, LATER_S = 700.0, 30.0
 
 
 class VirtualClock(Clock):
@@ -123,7 +123,7 @@ class World:
     use). ``log`` has what was asked.
     A load says None (all well), a Failure (the engine dies under it), ClientLost, or a word: slow (the client was),
     refused, redirected, broken, uncounted, drains (30 s longer), dying (it answers with errors, and ends 3 s later),
-    full (the clients' disk is, from the end of the point for FULL_S).
+    full (it ends FULL_S late, because the clients' disk is full until LATER_S before that).
     """
 
     clock: VirtualClock
@@ -358,7 +358,8 @@ class FakeRun:
         return self.world.clock.now_s() >= self._end_s
 
     def progress(self) -> Progress:
-        return Progress(no_room=("/tmp of x",) if self.outcome == "full" else ())
+        full = self.outcome == "full" and self.world.clock.now_s() < self._end_s - LATER_S
+        return Progress(scheduled=self.count, no_room=("/tmp of x",) if full else ())
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows
