@@ -139,7 +139,7 @@ class Retry:
                 except OSError as error:
                     text = f"{what} failed ({count}): {error}"
                     self._refused(attempt, text, error, patience)
-                pause_s = min(LONGEST_PAUSE_S, self.first_s * 2 ** (attempt - 1)) * self.rng.uniform(0.5, 1.0)
+                pause_s = min(LONGEST_PAUSE_S, self.first_s * 2 ** min(attempt - 1, 8)) * self.rng.uniform(0.5, 1.0)
                 if patience.wait is None:
                     self.sleep(pause_s)
                 elif patience.wait(pause_s):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +73,18 @@ def test_an_object_is_written_where_every_third_call_is_refused() -> None:
     blobs.filesystem = bucket = EveryThirdRefused()
     blobs.put("part", b"rows")
     assert list(bucket.objects.values()) == [b"rows"]
+
+
+def test_a_call_is_tried_again_however_often_it_was_refused() -> None:
+    pauses = list[float]()
+
+    def call() -> None:
+        if len(pauses) < 1_100:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    Retry(local=True).run("writing it", call, Patience(limit_s=math.inf, wait=lambda s: bool(pauses.append(s))))
+    assert len(pauses) == 1_100
+    assert max(pauses) <= patience_module.LONGEST_PAUSE_S
 
 
 def test_calls_that_are_not_answered_count_as_refused_until_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
