@@ -20,6 +20,7 @@ from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
 from orchestrator.results import spool
+from orchestrator.results.ids import new_ulid
 
 if TYPE_CHECKING:
     from orchestrator.results.spool import Part
@@ -89,7 +90,7 @@ class ClientHost(LoadClient):
 
     def lease(self, sweep: str) -> bool:
         """Lease a share of this host for a launch of this sweep; returns whether another sweep has it for itself."""
-        self._lease = self._lease or Lease("client")
+        self._lease = self._lease or Lease(f"client-{new_ulid()}")
         with suppress(PlacementError, OSError):
             return self._lease.share(sweep)
         return False

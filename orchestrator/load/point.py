@@ -113,7 +113,7 @@ class HostLoad:
     host: str
     foreign_cpu_s: float
     foreign_cpu_share: float  # of the CPU time of all cores
-    foreign_launches: int  # launches of other sweeps, as their leases show
+    foreign_launches: int  # launches and load clients of other sweeps, as their leases show
 
 
 @dataclass(frozen=True, slots=True)

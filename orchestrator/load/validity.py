@@ -75,7 +75,7 @@ NOTES: Limits = (
         MAX_LOST,
         "throughput is {0:.0%} too low: the window has the end of the run, with less in flight",
     ),
-    ("foreign_launches", 0, "{0:.0f} launches of other sweeps were on its hosts"),
+    ("foreign_launches", 0, "{0:.0f} launches or load clients of other sweeps were on its hosts"),
 )
 
 

@@ -123,13 +123,17 @@ def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:
 def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path: Path) -> None:
     agent.lease("mine", exclusive=False, cores=0)
     agent.begin_host()
-    mine, other = Lease("a"), Lease("b")
+    mine, other, clients = Lease("a"), Lease("b"), [ClientHost(), ClientHost()]
     mine.take("mine", exclusive=False)
     other.take("another", exclusive=False)
+    for client in clients:
+        client.lease("another")
     found = agent.end_host([os.getpid()])
+    for client in clients:
+        client.rest()
     mine.release()
     other.release()
-    assert (found.host, found.foreign_launches) == (socket.gethostname(), 1)
+    assert (found.host, found.foreign_launches) == (socket.gethostname(), 3)
     assert found.foreign_cpu_s >= 0
 
 
