@@ -4,7 +4,6 @@ The files have no names, so nothing is left of them when the process ends, howev
 files go (``TMPDIR``). While that disk is full, rows stay in memory and whoever wants them waits, as long as ROOM says.
 """
 
-import errno
 import io
 import os
 import socket
@@ -28,6 +27,7 @@ SMALL_ROWS, SMALL_BYTES = 4_096, 1 << 18  # encoded: as rows about four times as
 ROOM = Patience("disk for temporary files")  # of this process; who only loads waits as long as its driver lets it
 SINK_BYTES = 64 << 10  # written at a time: each write takes the GIL for as long as it takes to copy so much
 LEAST_BYTES = 1 << 20  # free before a point begins
+FOLDERS = (os.environ.get("TMPDIR") or "/tmp", "/tmp", "/var/tmp")  # noqa: S108 - where Python looks for one, too
 MOST_WAITING_BYTES = 1 << 30  # in memory while there is no room
 
 
@@ -121,9 +121,9 @@ class Spool:
         return parts
 
     def close(self) -> None:
-        """End writing. The space of a file is freed once no part uses it."""
+        """End writing; rows that still wait for room are not waited for. The space of a file is freed once no part uses
+        it."""
         self._todo.put(None)
-        self._thread.join()
 
     def _work(self) -> None:
         try:
@@ -196,23 +196,33 @@ def nameless_file() -> pa.NativeFile:
 
 
 def check_room() -> None:
-    """Raises NoRoom where no point should begin, because there is no room for rows."""
-    with room():
-        try:
-            with _found(), tempfile.TemporaryFile() as file:
-                file.write(bytes(LEAST_BYTES))
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise NoRoom(f"{_folder()} of {socket.gethostname()}: {error}") from error
-            raise
+    """Raises NoRoom where no point should begin, because there is no room for rows. Whatever else is wrong with the
+    folder, the run will say."""
+    try:
+        with _found(), tempfile.TemporaryFile() as file:
+            file.write(bytes(LEAST_BYTES))
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise NoRoom(f"{_folder()} of {socket.gethostname()}: {error}") from error
 
 
 def _patiently(call: Callable[[], None]) -> None:
     with room():
         if ROOM.limit_s:
-            Retry(local=True).run(f"keeping rows in {_folder()}", call, ROOM)
+            Retry(local=True).run(f"keeping rows in {_folder()}", lambda: _only_full(call), ROOM)
         else:
             call()
+
+
+def _only_full(call: Callable[[], None]) -> None:
+    """Call it; errors that more room would not help against are ResultsErrors at once."""
+    try:
+        call()
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        with room():
+            raise
 
 
 @contextmanager
@@ -220,8 +230,21 @@ def _found() -> Iterator[None]:
     """Where every folder for temporary files is full, Python says that there is none."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise error if tempfile.tempdir else OSError(errno.ENOSPC, str(error)) from error
+    except FileNotFoundError:
+        if not tempfile.tempdir:
+            for folder in FOLDERS:
+                _write_to(folder)
+        raise
+
+
+def _write_to(folder: str) -> None:
+    """Raises OSError where that finds no room."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
 
 
 def _folder() -> str:

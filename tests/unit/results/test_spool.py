@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -120,7 +121,7 @@ def test_only_so_many_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills:
         assert waiting.wait(60)
         with pytest.raises(ResultsError, match="no room .* MiB of rows wait"):
             spool.write("requests", many)
-        stopped.set()
+    stopped.set()  # nobody waits for the writing thread
 
 
 def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
@@ -143,10 +144,39 @@ def test_that_there_is_no_room_for_a_point_is_known_before_it(monkeypatch: pytes
         patch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115
         with pytest.raises(NoRoom, match="No space left"):
             check_room()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_no_usable_folder_means_no_room_only_where_one_is_full(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = tempfile.TemporaryFile
+
+    def refused(dir: str | None = None) -> Any:
+        if dir is not None:
+            raise OSError(code, os.strerror(code))
+        return make()
+
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
-    with pytest.raises(NoRoom, match="No usable temporary directory"):
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    if code == errno.EROFS:
         check_room()
+        with pytest.raises(ResultsError, match="No usable temporary directory"):
+            nameless_file()
+    else:
+        with pytest.raises(NoRoom, match="No space left"):
+            check_room()
+
+
+def test_what_no_room_would_help_against_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits(monkeypatch, lambda _: pytest.fail("it waits"))
+
+    def faulty() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", faulty)
+    check_room()
+    with pytest.raises(ResultsError, match=r"cannot be kept in .*Input/output error"):
+        nameless_file()
 
 
 def test_whatever_goes_wrong_in_the_writing_thread_no_row_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
