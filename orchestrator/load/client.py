@@ -52,6 +52,9 @@ class LoadClient:
         """
         raise_open_files_limit()
         self._aborted.clear()
+        unused, self._driver = self._driver, None
+        if unused is not None:
+            unused.close()
         assignment = Assignment.of(point, index, count)
         endpoints = [resolve(parse_url(target.url), target.verify_tls) for target in point.targets]
         writer = RequestWriter(assignment, [endpoint.origin for endpoint in endpoints])
@@ -183,9 +186,13 @@ class Driver:
             requests, token_events = self._rows.parts()
             return ClientResult((requests, token_events), stats, tuple(self._replies))
         finally:
+            self.close()
             self._rows.close()
-            self._transport.close()
-            self._poller.close()
+
+    def close(self) -> None:
+        """Closes what a run that is over, or will never begin, waits with."""
+        self._transport.close()
+        self._poller.close()
 
     # -- the loop
 

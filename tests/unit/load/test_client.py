@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def test_who_has_enough_waits_for_no_row_of_what_was_to_come() -> None:
     result, client = ended(rows=False)
     assert (result.requests.num_rows, result.token_events.num_rows) == (0, 0)
     assert client.progress().failed == 0
+
+
+def test_who_prepares_again_and_again_holds_no_more_files() -> None:
+    client = LoadClient(priority="normal")
+    client.prepare(point(requests=1, duration_s=None))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        client.prepare(point(requests=1, duration_s=None))
+    assert len(os.listdir("/proc/self/fd")) == before
+    client.abort()
+    client.run(time.monotonic_ns())
 
 
 @contextmanager
