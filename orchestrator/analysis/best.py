@@ -28,6 +28,8 @@ from orchestrator.analysis.claim import Claim
 from orchestrator.analysis.intervals import exceeds, starts_to_decide
 from orchestrator.analysis.measured import Point
 from orchestrator.analysis.metrics import BROKEN, BUFFERED
+from orchestrator.analysis.next_level import SAME, STEPS
+from orchestrator.analysis.racing import SETTLED
 from orchestrator.analysis.slo import format_slo
 from orchestrator.several import listed
 from orchestrator.spec.load import Per, Slo, load_text
@@ -126,7 +128,10 @@ def _comparison(
     ranking = sorted(found, key=lambda one: (-one.rank, one.point.deployment.label))
     spoilt = {} if ranking else _spoilt(points)
     unsettled = tuple(_unsettled([one for one in contenders if one.label not in spoilt], may_start))
-    certain, why, decide = _certainty(unsettled, ranking) if ranking else _nothing(unsettled, contenders, points, slo)
+    beaten = any(claim.status == "outraced" for one in claimed.values() for claim in one.values())
+    certain, why, decide = (
+        _certainty(unsettled, ranking, beaten) if ranking else _nothing(unsettled, contenders, points, slo)
+    )
     kinds = {point.deployment.hardware for point in points} | {one.group.hardware for one in missing}
     return Comparison(
         experiment=group.experiment,
@@ -163,14 +168,19 @@ def _unit(points: Sequence[Point], per: Per) -> str:
     return "output tokens/s" if per == "deployment" else f"output tokens/s per {'core' if cpu else 'GPU'}"
 
 
-def _certainty(unsettled: Sequence[Doubt], ranking: Sequence[Candidate]) -> tuple[bool, str, tuple[str, ...]]:
-    """Whether the first is certain to be the best, why in one sentence, and which measurements would settle it."""
+def _certainty(
+    unsettled: Sequence[Doubt], ranking: Sequence[Candidate], beaten: bool
+) -> tuple[bool, str, tuple[str, ...]]:
+    """Whether the first is certain to be the best, why in one sentence, and which measurements would settle it.
+    ``beaten``: some were outraced, of which nothing may be claimed."""
     doubts = [*unsettled, *_weak(ranking)]
     if doubts:
         why = "; ".join(doubt for doubt, _ in doubts)
         return False, f"not certain: {why}", tuple(text for _, text in doubts if text)
-    if len(ranking) == 1:
+    if len(ranking) == 1 and not beaten:
         return True, "certain: the only deployment that holds the limits", ()
+    if all(one.bounds for one in ranking):
+        return True, "certain: every other was shown to fail at what is claimed of the first, or below", ()
     return True, "certain: it is ahead of every other by more than starts differ", ()
 
 
@@ -227,10 +237,18 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
     if short := below if first.capacity is None else []:  # a claimed capacity was confirmed by a test of its own
         doubt = f"the winner's {test_text(short[0]).removeprefix('the ')} could be below the target"
         yield doubt, f"measure {first.name} again: more repeats, or longer"
-    if more := [_label(one) for one in others if one.throughput.estimate > first.throughput.estimate]:
+    yield from _order(first, others, bool(single))
+
+
+def _order(first: Candidate, others: Sequence[Candidate], single: bool) -> Iterator[Doubt]:
+    """Doubts about which one holds most. Request rates that were searched are compared by their bounds: the throughput
+    at a rate is what was sent. ``single``: some have one start."""
+    if more := [_label(one) for one in others if _claims_more(one, first)]:
         doubt = f"more is claimed of {listed(more)}, but the probes of {_label(first)} expect it to hold more"
         yield doubt, f"search {listed([_label(first), *more])} on, with a smaller precision"
-    told = [one for one in others if one.throughput.starts > 1 and one.throughput.estimate <= first.throughput.estimate]
+    less = [one for one in others if not _claims_more(one, first)]
+    yield from _overlapping(first, [one for one in less if one.capacity and one.capacity.status in SETTLED])
+    told = [one for one in less if one.throughput.starts > 1 and not (first.bounds and one.bounds)]
     near = [] if single else [one for one in told if not exceeds(first.throughput, one.throughput)]
     if near:
         labels = [_label(one) for one in near]
@@ -238,6 +256,32 @@ def _weak(ranking: Sequence[Candidate]) -> Iterator[Doubt]:
         many = f"about {starts} starts each of" if starts else "many more starts of"
         doubt = f"{listed(labels)} {_are(labels)} behind by less than starts differ"
         yield doubt, f"{many} {first.name} and {near[0].name}"
+
+
+def _overlapping(first: Candidate, settled: Sequence[Candidate]) -> Iterator[Doubt]:
+    """Whose search ended without showing that they fail at what is claimed of the first. Of searches that are not
+    settled that is said already."""
+    if first.bounds is None:
+        return
+    claim, narrow = first.bounds[0], 2 ** (1 / STEPS)
+    over = [(_label(one), one.bounds) for one in settled if one.bounds and one.bounds[1] > claim * SAME]
+    if not over:
+        return
+    doubt = f"bounds overlap: {listed([label for label, _ in over])} could hold up to"
+    doubt = f"{doubt} {max(high for _, (_, high) in over) / claim - 1:.1%} more than is claimed of {_label(first)}"
+    both = [(_label(first), first.bounds), *over]
+    wide = [label for label, (low, high) in both if high > low * narrow * SAME]
+    if wide:
+        yield doubt, f"search {listed(wide)} on, with a smaller precision"
+    else:
+        yield f"{doubt}, and no search tells more: levels are {narrow - 1:.1%} apart", None
+
+
+def _claims_more(one: Candidate, first: Candidate) -> bool:
+    """Whether more is claimed of ``one``, although the other is first."""
+    if one.bounds and first.bounds:
+        return one.bounds[0] > first.bounds[0] * SAME
+    return one.throughput.estimate > first.throughput.estimate
 
 
 def _nothing(

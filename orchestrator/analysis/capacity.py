@@ -59,7 +59,7 @@ class Missing:
 class Candidate:
     """The best level of one deployment. ``censored``: no higher level was seen to fail, so it may hold more.
     ``capacity``: what a search claims of it. ``rank``: what it is ranked by: ``throughput``, of a search at the load
-    that it is expected to hold (``analysis/racing.py``)."""
+    that it is expected to hold (``analysis/racing.py``). ``divisor``: what the comparison divides loads by."""
 
     point: Point
     attainment: Interval
@@ -68,6 +68,16 @@ class Candidate:
     notes: tuple[str, ...]
     rank: float
     capacity: Claim | None = None
+    divisor: float = 1.0
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The request rate that a search claims, and the lowest that fails, divided; None: there was none, or in
+        closed loop, where more in flight is not more throughput."""
+        claim = self.capacity
+        if claim is None or claim.claim is None or self.point.head.control != "request_rate":
+            return None
+        return claim.claim / self.divisor, claim.high / self.divisor
 
     @property
     def name(self) -> str:
@@ -313,7 +323,7 @@ def _candidate(
         notes.append(f"in {behind} of {len(top.repeats)} repeats the engine fell behind ({BACKLOG})")
     throughput = rate.scaled(1 / divisor)
     rank = throughput.estimate * (level or head.level) / head.level
-    return Candidate(top, share, throughput, censored, tuple(notes), rank, claim)
+    return Candidate(top, share, throughput, censored, tuple(notes), rank, claim, divisor)
 
 
 def per_of(asked: Per | None, deployments: Sequence[DeploymentRow]) -> Per:

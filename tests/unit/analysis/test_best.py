@@ -769,6 +769,58 @@ def test_the_one_start_of_who_was_outraced_with_a_claim_is_no_doubt(sweep: Sweep
     assert (answer["certain"], answer["decide"]) == (True, []), answer["why"]
 
 
+def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -> None:
+    """A search that claims ``top``, measured on both starts, and was shown to fail at ``high``."""
+    sweep.deployment(name, **given)
+    for repeat in range(8):
+        sweep.level(name, top, repeat=repeat, start=repeat // 4)
+    sweep.level(name, high, 0.5, start=0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "gpus", "said", "decide"),
+    [
+        ((19.4, 20.3), 1, "1.5% more than is claimed of label-d0", "search label-d0, label-d1 on, with a smaller"),
+        ((38.8, 40.6), 2, "1.5% more than is claimed of label-d0", "search label-d0, label-d1 on, with a smaller"),
+        ((19.4, 19.9), 1, None, None),
+        ((38.8, 39.8), 2, None, None),
+    ],
+)
+def test_searched_rates_are_told_apart_by_their_bounds_and_not_by_the_rates_that_were_sent(
+    bounds: tuple[float, float], gpus: int, said: str | None, decide: str | None, sweep: Sweep
+) -> None:
+    two_starts(sweep, "d0", 20, 20.8)
+    two_starts(sweep, "d1", *bounds, devices=gpus)
+    answer = searched(sweep)
+    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
+    assert {(one["starts"], one["capacity"]["status"]) for one in answer["ranking"]} == {(2, "converged")}
+    assert answer["certain"] is (said is None), answer["why"]
+    if said is None or decide is None:
+        assert answer["why"] == "certain: every other was shown to fail at what is claimed of the first, or below"
+        assert answer["decide"] == []
+    else:
+        assert answer["why"] == f"not certain: bounds overlap: label-d1 could hold up to {said}"
+        (text,) = answer["decide"]
+        assert text.startswith(decide)
+
+
+def test_bounds_that_are_as_narrow_as_levels_lie_ask_for_no_search(sweep: Sweep) -> None:
+    for name in ("d0", "d1"):
+        two_starts(sweep, name, 20, 20.29)
+    answer = searched(sweep)
+    assert answer["why"].endswith("of label-d0, and no search tells more: levels are 1.5% apart")
+    assert (answer["certain"], answer["decide"]) == (False, [])
+
+
+def test_who_was_beaten_before_anything_was_claimed_of_it_may_hold_the_limits_at_less(sweep: Sweep) -> None:
+    two_starts(sweep, "d0", 36, 37.8)
+    sweep.deployment("d1")
+    sweep.level("d1", 30, 0.5)
+    answer = searched(sweep)
+    assert len(answer["ranking"]) == 1
+    assert answer["why"] == "certain: every other was shown to fail at what is claimed of the first, or below"
+
+
 def test_a_probe_that_ended_early_since_it_failed_tells_nothing_of_other_limits(sweep: Sweep) -> None:
     sweep.deployment("d0")
     for repeat in range(6):
