@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.analysis.measured import Point
+from orchestrator.analysis.metrics import BACKLOG
 from orchestrator.report.documents import Document
 from orchestrator.report.text import Cell, Column, figure, say
 from orchestrator.spec.load import load_text
@@ -44,13 +45,21 @@ def beside(point: Point) -> Beside | None:
     }
     ratio = {name: got / said if got and (said := predicted[name]) else None for name, got in measured.items()}
     within = found["error"]["within"]
-    slower = {name: one for name in ("ttft_ms", "tpot_ms") if (one := ratio[name]) and one > within[name[:4]]}
     share = ratio["output_throughput"]
-    # at a request rate the throughput follows from what is sent, so it tells nothing of the engine
-    decides = point.head.control == "concurrency" or predicted["tpot_ms"] is None
-    if share and decides and 1 / share > within["tpot"]:
-        slower["output_throughput"] = 1 / share
-    return Beside(predicted, ratio, slower, within)
+    times = ratio | {"output_throughput": 1 / share if share else None}
+    limits = {name: within["ttft" if name == "ttft_ms" else "tpot"] for name in _telling(point, predicted)}
+    worse = {name: one for name, limit in limits.items() if (one := times[name]) and one > limit}
+    return Beside(predicted, ratio, worse, within)
+
+
+def _telling(point: Point, predicted: Values) -> tuple[str, ...]:
+    """The figures that tell something of the engine."""
+    if point.validity == BACKLOG:  # latencies grow with the run; what ended early left its open answers out
+        early = any(one.point.ended_early for one in point.used)
+        return () if early else ("output_throughput",)
+    if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
+        return ("ttft_ms", "tpot_ms")  # it keeps up, as predicted, and the throughput follows from what is sent
+    return tuple(FIGURES)
 
 
 def _at(point: Point, levels: Iterable[Mapping[str, Any]]) -> Values | None:
@@ -102,19 +111,21 @@ def _cell(one: Beside | None) -> Cell:
 
 
 def beside_text(points: Iterable[Point]) -> Iterator[str]:
-    """A line for each deployment that is worse than its prediction's known error explains: its worst valid point."""
+    """A line for each deployment that is worse than its prediction's known error explains: its worst point of those
+    that are valid, or at which the engine fell behind."""
     worst: dict[str, tuple[float, str]] = {}
     for point in points:
-        one = beside(point) if point.validity == "valid" else None  # of the others it is known what is wrong
+        # of the others it is known what is wrong
+        one = beside(point) if point.validity in ("valid", BACKLOG) else None
         if one is None:
             continue
         for name, times in one.worse.items():
             limit = one.within["ttft" if name == "ttft_ms" else "tpot"]
             at, said = load_text(point.head.control, point.head.level), figure(one.predicted[name])
             amount = f"{1 / times:.2f} of" if name == "output_throughput" else f"{times:.2f} times"
-            text = (
-                f"{FIGURES[name]} is {amount} the predicted {said} at {at}, where 9 in 10 are within {limit:.2f} times"
-            )
+            behind = " and it fell behind" if point.validity == BACKLOG else ""
+            text = f"{FIGURES[name]} is {amount} the predicted {said} at {at}{behind}, where 9 in 10 are within"
+            text = f"{text} {limit:.2f} times"
             label = point.deployment.label + (" (emulated)" if point.emulated else "")
             worst[label] = max(worst.get(label, (0.0, "")), (times / limit, text))
     for label, (_, text) in worst.items():

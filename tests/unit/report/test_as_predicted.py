@@ -78,6 +78,32 @@ def test_what_is_better_not_valid_or_as_much_as_was_sent_is_no_reason_to_look() 
     assert list(beside_text([better, sent, disturbed, short])) == []
 
 
+BEHIND = {"control": "request_rate", "ttft": 9000.0, "validity": "engine_bound_backlog"}
+
+
+def used(ended_early: str | None) -> tuple[Any, ...]:
+    return (SimpleNamespace(point=SimpleNamespace(ended_early=ended_early)),)
+
+
+@pytest.mark.parametrize(("level", "predicted"), [(6.0, 600), (9.0, 800)])
+def test_a_deployment_that_falls_behind_far_below_what_it_was_predicted_to_do_is_named(
+    level: float, predicted: int
+) -> None:
+    point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
+    (line,) = beside_text([point])
+    amount = 200 / predicted
+    assert f"output tokens/s is {amount:.2f} of the predicted {predicted} at {level:g} req/s and it fell behind" in line
+    assert beside_fields(point)["worse_than_predicted"] is True
+
+
+def test_falling_behind_by_as_little_as_the_known_error_or_in_a_probe_that_ended_early_is_no_reason_to_look() -> None:
+    little = a_point(level=6.0, rate=500.0, used=used(None), **BEHIND)  # however long it took with a queue that grew
+    early = a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)
+    between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)  # nobody knows what it should do there
+    assert list(beside_text([little, early, between])) == []
+    assert not any(beside_fields(one)["worse_than_predicted"] for one in (little, early, between))
+
+
 def test_where_nothing_was_predicted_there_is_no_column() -> None:
     bare = a_point(deployment=SimpleNamespace(predicted_json=None, label="x"))
     unknown = a_point(deployment=SimpleNamespace(predicted_json='{"not_predicted": "why"}', label="x"))
