@@ -1,6 +1,7 @@
 """Capacities that searches found: lines below the points in ``orchestrator results``, or documents."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator.analysis.best import ranked_in
@@ -13,10 +14,18 @@ from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
 from orchestrator.search.base import claim_document
 from orchestrator.several import grouped
-from orchestrator.spec.load import Per, Slo, load_text
+from orchestrator.spec.load import Per, Slo, load_text, load_unit
 
 _Key = tuple[str, str]  # deployment id, workload
 _Claims = dict[str, Claim]  # by control
+
+
+class _Bounds(NamedTuple):
+    """What is claimed, and between what it lies, of loads or of loads over something. ``high`` may be infinite."""
+
+    claim: float | None
+    low: float
+    high: float
 
 
 class _Found(NamedTuple):
@@ -27,10 +36,12 @@ class _Found(NamedTuple):
     control: str
     claim: Claim
 
-    def per(self, per: Per) -> float | None:
-        """The claim per GPU or per dollar; None without a claim, or where the deployment has no such unit."""
-        by = divided(self.probe.deployment, per, self.control)
-        return None if by is None or self.claim.claim is None else self.claim.claim / by
+    def per(self, per: Per) -> _Bounds | None:
+        """Per GPU or per dollar; None where the deployment has no such unit."""
+        by, claim = divided(self.probe.deployment, per, self.control), self.claim
+        if by is None:
+            return None
+        return _Bounds(None if claim.claim is None else claim.claim / by, claim.low / by, claim.high / by)
 
 
 def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[_Found]:
@@ -72,8 +83,8 @@ def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Se
             "emulated": one.probe.emulated,
             "slo": {"name": one.slo.name, "limits": format_slo(one.slo)},
             **claim_document(one.claim),
-            "claim_per_gpu": one.per("gpu"),
-            "claim_per_usd": one.per("usd"),
+            **_bounds_document("gpu", one.per("gpu")),
+            **_bounds_document("usd", one.per("usd")),
             "levels": [
                 fields_of(level, "level", "probes", "verdict", "confirmed", "share", "requests")
                 for level in one.claim.levels
@@ -81,14 +92,30 @@ def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Se
         }
 
 
+def _bounds_document(unit: str, one: _Bounds | None) -> Document:
+    """As ``claim_document``, of one unit; all null where the deployment has none of it."""
+    claim, low, high = one or (None, None, None)
+    finite = high if high is not None and math.isfinite(high) else None
+    return {f"claim_per_{unit}": claim, f"low_per_{unit}": low, f"high_per_{unit}": finite}
+
+
 def _said(one: _Found) -> str:
     control, claim = one.control, one.claim
-    if claim.claim is None:
-        return f"no load was shown to hold it; {claim_text(control, claim)} ({claim.status})"
-    each = []
-    if (per_gpu := one.per("gpu")) is not None:
+    bounds = claim_text(control, claim)
+    each = [f"no load was shown to hold it; {bounds} ({claim.status})"]
+    if claim.claim is not None:
+        each = [f"{load_text(control, claim.claim)} ({bounds}; {claim.status})"]
+    if per_gpu := one.per("gpu"):
         unit = "core" if one.probe.deployment.accelerator == "cpu" else "GPU"
-        each.append(f"{load_text(control, float(f'{per_gpu:.3g}'))} per {unit}")
-    if (per_usd := one.per("usd")) is not None:
-        each.append(f"{figure(per_usd)} requests/USD")
-    return ", ".join([f"{load_text(control, claim.claim)} ({claim_text(control, claim)}; {claim.status})", *each])
+        each += _bounds_text(per_gpu, lambda load: f"{load:.3g}", f"{load_unit(control)} per {unit}")
+    if per_usd := one.per("usd"):
+        each += _bounds_text(per_usd, lambda load: figure(load) if load else "0", "requests/USD")
+    return ", ".join(each)
+
+
+def _bounds_text(one: _Bounds, written: Callable[[float], str], unit: str) -> Iterator[str]:
+    """``10 req/s per GPU (10 to 10.8)``; without a claim the bounds alone; nothing where nothing is known."""
+    if not one.low and math.isinf(one.high):
+        return
+    bounds = f"at least {written(one.low)}" if math.isinf(one.high) else f"{written(one.low)} to {written(one.high)}"
+    yield f"{bounds} {unit}" if one.claim is None else f"{written(one.claim)} {unit} ({bounds})"

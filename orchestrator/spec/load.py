@@ -77,7 +77,12 @@ def format_duration(seconds: float) -> str:
 
 def load_text(control: str, level: float) -> str:
     """``8 req/s`` or ``8 in flight``."""
-    return f"{level:g} {'req/s' if control == 'request_rate' else 'in flight'}"
+    return f"{level:g} {load_unit(control)}"
+
+
+def load_unit(control: str) -> str:
+    """What a level counts."""
+    return "req/s" if control == "request_rate" else "in flight"
 
 
 def _duration(value: object, info: ValidationInfo) -> object:

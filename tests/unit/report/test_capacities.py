@@ -1,0 +1,69 @@
+"""Capacities that were searched: per GPU and per dollar with their bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.make import make_plan
+from orchestrator.report.capacities import capacities_text, capacity_documents
+from orchestrator.report.stored import Experiment
+from orchestrator.results.store import Store
+from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.load import Level
+from tests.unit.report.test_stored import FILE, VALUES, commit
+
+SEARCH = "search: capacity, control: {control}"
+SEARCHED = ((8, 100, 24), (8.32, 300, 3))  # levels, TTFT in ms, repeats
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "exp")
+
+
+def searched(store: Store, control: Any = "request_rate", levels: Any = SEARCHED) -> None:
+    """The first of two deployments is searched, on two cores."""
+    text = FILE.format(**VALUES).replace("levels: {concurrency: [2]}", SEARCH.format(control=control))
+    plan = make_plan(parse_experiment(text.replace("cpu, vary", "cpu, tensor_parallel_size: 2, vary")))
+    store.write_plan(plan.to_json())
+    for value, ttft_ms, times in levels:
+        point = plan.point(plan.deployments[0].id, plan.loads[0], Level(control=control, value=value))
+        for repeat in range(times):
+            commit(store, plan, point, repeat, ttft_ms, tokens=8)
+
+
+def shown(store: Store) -> tuple[dict[str, Any], str]:
+    """The document and the line under the first of the limits."""
+    experiment = Experiment(store, {"cpu": 1.8})
+    slos = experiment.slos
+    points = experiment.points(*slos).current
+    document = next(capacity_documents(experiment, points, slos))
+    return json.loads(json.dumps(document)), next(capacities_text(experiment, points, slos))
+
+
+def test_a_capacity_and_its_bounds_are_divided_by_gpus_and_by_dollars(store: Store) -> None:
+    searched(store)
+    document, line = shown(store)
+    names = [f"{name}_per_{unit}" for unit in ("gpu", "usd") for name in ("claim", "low", "high")]
+    # two cores, 1.80 USD an hour each: a dollar buys 1000 s
+    assert [document[name] for name in names] == pytest.approx([4, 4, 4.16, 8000, 8000, 8320])
+    assert "8 req/s (between 8 and 8.32 req/s; cliff), 4 req/s per core (4 to 4.16), " in line
+    assert line.endswith("8,000 requests/USD (8,000 to 8,320)")
+
+
+def test_bounds_are_shown_where_nothing_is_claimed_and_none_where_nothing_failed(store: Store) -> None:
+    searched(store, levels=((8, 300, 3),))
+    document, line = shown(store)
+    assert [document[f"{name}_per_usd"] for name in ("claim", "low", "high")] == [None, 0, 8000]
+    assert "no load was shown to hold it; between 0 and 8 req/s (budget), 0 to 4 req/s per core, 0 to 8,000" in line
+
+
+def test_without_a_level_that_failed_there_is_no_upper_bound(store: Store) -> None:
+    searched(store, levels=((8, 100, 24),))
+    document, line = shown(store)
+    assert [document[f"{name}_per_gpu"] for name in ("claim", "low", "high")] == [4, 4, None]
+    assert "4 req/s per core (at least 4), 8,000 requests/USD (at least 8,000)" in line
