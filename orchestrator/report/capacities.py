@@ -1,8 +1,9 @@
 """Capacities that searches found: lines below the points in ``orchestrator results``, or documents."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.analysis.best import ranked_in
 from orchestrator.analysis.capacity import claim_text, claims, divided, per_of, raced
@@ -29,12 +30,14 @@ class _Bounds(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The capacity of one deployment under one SLO."""
+    """The capacity of one deployment under one SLO. ``predicted``: as the plan has it under the same limits; None where
+    it predicts nothing."""
 
     probe: Point  # any of its points: they share deployment and workload
     slo: Slo
     control: str
     claim: Claim
+    predicted: Mapping[str, Any] | None
 
     def per(self, per: Per) -> _Bounds | None:
         """Per GPU or per dollar; None where the deployment has no such unit."""
@@ -42,6 +45,21 @@ class _Found(NamedTuple):
         if by is None:
             return None
         return _Bounds(None if claim.claim is None else claim.claim / by, claim.low / by, claim.high / by)
+
+    @property
+    def over_predicted(self) -> float | None:
+        """The claim over the predicted capacity; None where one of them is missing, or 0."""
+        level = self.predicted["level"] if self.predicted else None
+        return self.claim.claim / level if level and self.claim.claim is not None else None
+
+    @property
+    def worse(self) -> bool | None:
+        """Whether it was shown to fail below the interval of the prediction; None: not known. Requests in flight do not
+        follow from that interval, which is of the throughput."""
+        if self.predicted is None or self.control != "request_rate":
+            return None
+        best, (lowest, _) = self.predicted["output_throughput_per_gpu"], self.predicted["interval_per_gpu"]
+        return bool(best) and self.claim.high < self.predicted["level"] * lowest / best
 
 
 def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[_Found]:
@@ -53,7 +71,18 @@ def _found(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo])
         if not experiment.full_grid:
             found = _raced({key: searches[key][0] for key in found}, found, experiment.objective)
         for key, claimed in found.items():
-            yield from (_Found(searches[key][0], slo, control, claim) for control, claim in claimed.items())
+            probe = searches[key][0]
+            for control, claim in claimed.items():
+                yield _Found(probe, slo, control, claim, _predicted(experiment, probe, slo, control))
+
+
+def _predicted(experiment: Experiment, probe: Point, slo: Slo, control: str) -> Mapping[str, Any] | None:
+    """What the plan predicts under the same limits, whatever they are called."""
+    foretold = json.loads(probe.deployment.predicted_json or "{}").get("capacity", {})
+    names = [one.name for one in experiment.slos if format_slo(one) == format_slo(slo)]
+    known = (foretold[name].get(probe.head.workload) for name in names if name in foretold)
+    found: Mapping[str, Any] | None = next(known, None)
+    return found if found and found["control"] == control else None
 
 
 def _raced(of: Mapping[_Key, Point], found: Mapping[_Key, _Claims], per: Per | None) -> dict[_Key, _Claims]:
@@ -70,11 +99,11 @@ def capacities_text(experiment: Experiment, points: Sequence[Point], slos: Seque
     for one in _found(experiment, points, slos):
         badge = " (emulated)" if one.probe.emulated else ""
         name = f"capacity of {one.probe.deployment.label}{badge}, {one.probe.head.workload}, under {one.slo.name}"
-        yield say(f"{name}: {_said(one)}", None if one.claim.claim else "yellow")
+        yield say(f"{name}: {_said(one)}", None if one.claim.claim and not one.worse else "yellow")
 
 
 def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Sequence[Slo]) -> Iterator[Document]:
-    """The claim, as in ``best``, and what the probes of each level showed."""
+    """The claim, as in ``best``, what the plan predicts, and what the probes of each level showed."""
     for one in _found(experiment, points, slos):
         yield {
             "row": "capacity",
@@ -85,6 +114,9 @@ def capacity_documents(experiment: Experiment, points: Sequence[Point], slos: Se
             **claim_document(one.claim),
             **_bounds_document("gpu", one.per("gpu")),
             **_bounds_document("usd", one.per("usd")),
+            "predicted": one.predicted,
+            "measured_over_predicted": one.over_predicted,
+            "worse_than_predicted": one.worse,
             "levels": [
                 fields_of(level, "level", "probes", "verdict", "confirmed", "share", "requests")
                 for level in one.claim.levels
@@ -110,7 +142,7 @@ def _said(one: _Found) -> str:
         each += _bounds_text(per_gpu, lambda load: f"{load:.3g}", f"{load_unit(control)} per {unit}")
     if per_usd := one.per("usd"):
         each += _bounds_text(per_usd, lambda load: figure(load) if load else "0", "requests/USD")
-    return ", ".join(each)
+    return ", ".join([*each, *_beside(one)])
 
 
 def _bounds_text(one: _Bounds, written: Callable[[float], str], unit: str) -> Iterator[str]:
@@ -119,3 +151,12 @@ def _bounds_text(one: _Bounds, written: Callable[[float], str], unit: str) -> It
         return
     bounds = f"at least {written(one.low)}" if math.isinf(one.high) else f"{written(one.low)} to {written(one.high)}"
     yield f"{bounds} {unit}" if one.claim is None else f"{written(one.claim)} {unit} ({bounds})"
+
+
+def _beside(one: _Found) -> Iterator[str]:
+    """What was predicted, and how much of it is claimed."""
+    if one.predicted is not None:
+        level = one.predicted["level"]
+        yield f"predicted {load_text(one.control, float(f'{level:.3g}'))}" if level else "predicted that none holds"
+    if one.over_predicted is not None:
+        yield f"measured/predicted {one.over_predicted:.2f}"
