@@ -142,7 +142,9 @@ def test_a_label_whose_key_no_node_can_have_is_refused(key: str) -> None:
     assert "no node has a label" in problem(hardware={"h": {"accelerator": "H100-80GB", "labels": {key: "spot"}}})
 
 
-@pytest.mark.parametrize("label", [("market", "spot"), ("market", ""), ("ray.io/accelerator-type", "A100"), ("a.b-c/d_e", "9.x_y-Z")])
+@pytest.mark.parametrize(
+    "label", [("market", "spot"), ("market", ""), ("ray.io/accelerator-type", "A100"), ("a.b-c/d_e", "9.x_y-Z")]
+)
 def test_a_label_that_a_node_can_have_is_taken(label: tuple[str, str]) -> None:
     assert parsed(hardware={"h": {"accelerator": "H100-80GB", "labels": dict([label])}}).combinations
 
