@@ -27,6 +27,7 @@ from orchestrator.runner.watched import WatchedCluster
 if TYPE_CHECKING:
     from orchestrator.runner.todo import Todo
 
+NOTHING = Cost()
 FIGURES_EVERY_S = 30.0  # whoever reads the results sooner computes what is not stored yet
 
 
@@ -55,7 +56,7 @@ class SweepContext:
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()
         self.tag = sweep_tag(self.store)
-        self._lock = threading.Lock()
+        self._lock, self._admits = threading.Lock(), threading.Lock()
         self._unwritten: list[Event] = []
         self._waited: set[str] = set()  # labels of deployments whose wait for nodes was reported
         self.cluster = cast(Cluster, WatchedCluster(self.cluster, self.tell))
@@ -88,25 +89,30 @@ class SweepContext:
         with self._lock:
             self._unwritten[:0] = events
 
-    def over_budget(self, next_s: float = 0.0, launch: Deployment | None = None) -> str | None:
-        """Which part of the budget is used up, or will be after a next point of ``next_s``, should that overrun as
-        much as the worst one did; None if none is.
-
-        ``launch``: the deployment that would have to be started for that point.
+    def over_budget(self, deployment: Deployment, next_s: float, others: Cost = NOTHING) -> str | None:
+        """Which part of the budget is used up, or would be if a deployment ran for ``next_s`` and that overran as much
+        as the worst point did; None if none. ``others``: what launches are expected to use until what they do now ends.
         """
         if self.plan.budget is None:
             return None
-        for ahead_s, said in (
-            (0.0, "is used up"),
-            (next_s + self.state.overrun_s, "would be exceeded by the next point"),
-        ):
-            now_s = self.clock.now_s() + ahead_s
-            # for a new launch count what others used until now: they may end sooner, and ask for themselves
-            spent = self.state.spent(now_s if launch is None else self.clock.now_s())
-            spent += cost_of(launch, ahead_s) if launch is not None else Cost()
-            if over := used_up(self.plan.budget, spent, now_s - self.began_s):
-                return f"{over} {said}"
+        now_s = self.clock.now_s()
+        spent, wall_s = self.state.spent(now_s), now_s - self.began_s
+        if over := used_up(self.plan.budget, spent, wall_s):
+            return f"{over} is used up"
+        ahead_s = next_s + self.state.overrun_s
+        if over := used_up(self.plan.budget, spent + others + cost_of(deployment, ahead_s), wall_s + ahead_s):
+            return f"{over} would be exceeded by the next point"
         return None
+
+    def admit(self, deployment: Deployment, next_s: float) -> str | None:
+        """As ``over_budget``, but what other launches do now counts up to its estimated end. If it says None, so does
+        this: its ``next_s`` begin now, or when its launch holds its devices."""
+        with self._admits:  # of two that ask at once the second sees what the first one got
+            now_s = self.clock.now_s()
+            over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
+            if over is None:
+                self.state.set_aside(deployment, next_s + self.state.overrun_s, now_s)
+            return over
 
     @contextmanager
     def patient(self) -> Iterator[None]:

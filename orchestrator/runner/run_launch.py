@@ -123,7 +123,7 @@ class LaunchRun:
             if self._context.gives_way(self._todo):
                 self._tell("gives_way", "it ends so that others are probed first; it goes on unless they hold more")
                 return None
-            if over := self._context.over_budget(expected_s(found[0])):
+            if over := self._context.admit(self._deployment, expected_s(found[0])):
                 left_out(self._context, self._todo, over)
                 return None
             if (failure := self._context.taken_back(self._on, math.inf)) is not None:

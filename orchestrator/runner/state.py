@@ -39,6 +39,7 @@ class SweepState:
         self._running: dict[str, Running] = {}  # by deployment id
         self._held: dict[str, tuple[float, Deployment]] = {}  # deployment id -> since when it holds its GPUs
         self._spent = Cost()
+        self._aside: dict[str, tuple[Deployment, float, float]] = {}  # see set_aside; the last: since when
         self._resting: dict[str, tuple[float, float]] = {}  # address -> since and until when it is not tried
         self._spans_unix_ns: list[tuple[int, int]] = []
         self._expected_s = self._took_s = 0.0
@@ -57,6 +58,7 @@ class SweepState:
     def ended(self, deployment_id: str) -> None:
         with self._lock:
             del self._running[deployment_id]
+            self._aside.pop(deployment_id, None)
 
     def end_s(self, deployment_id: str) -> float:
         """When the deployment's launch is expected to end."""
@@ -81,11 +83,14 @@ class SweepState:
         """The deployment holds its devices from now on."""
         with self._lock:
             self._held[deployment.id] = (now_s, deployment)
+            if deployment.id in self._aside:
+                self._aside[deployment.id] = (deployment, self._aside[deployment.id][1], now_s)
 
     def released(self, deployment: Deployment, now_s: float) -> float | None:
         """The deployment gave back its devices; for how long it held them, None if it had none."""
         with self._lock:
             since, _ = self._held.pop(deployment.id, (None, None))
+            self._aside.pop(deployment.id, None)
             if since is None:
                 return None
             self._spent += cost_of(deployment, now_s - since)
@@ -96,6 +101,19 @@ class SweepState:
         with self._lock:
             under_way = [cost_of(deployment, now_s - since) for since, deployment in self._held.values()]
             return sum(under_way, self._spent)
+
+    def set_aside(self, deployment: Deployment, seconds: float, now_s: float) -> None:
+        """What a launch does now will end in so many seconds, or if it holds no devices yet, so long after it does."""
+        with self._lock:
+            since_s = now_s if deployment.id in self._held else math.inf
+            self._aside[deployment.id] = (deployment, seconds, since_s)
+
+    def aside(self, now_s: float, but: str) -> Cost:
+        """GPU time and money that launches will still use until what they do now ends as estimated, without that of
+        the deployment ``but``."""
+        with self._lock:
+            others = [one for name, one in self._aside.items() if name != but]
+        return sum((cost_of(one, min(s, max(0.0, since_s + s - now_s))) for one, s, since_s in others), Cost())
 
     def rest(self, address: str, now_s: float) -> float:
         """Other sweeps hold this host: do not try it for a while, each time twice as long. Returns for how long."""

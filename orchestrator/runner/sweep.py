@@ -21,7 +21,7 @@ from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
-from orchestrator.runner.todo import Todo, died_at, expected_s, race_of, refused, shortlist_of
+from orchestrator.runner.todo import Todo, died_at, race_of, refused, shortlist_of
 from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
@@ -57,6 +57,7 @@ class Sweep:
         self._promise = promises(context.plan)
         self._starts: dict[str, float] = {}  # start times by which the queue was ordered
         self._seen: object = None  # the nodes when admission was last decided; None: decide again
+        self._short = False  # whether the next launch has to wait for how much of the budget the running ones leave
         self._roomy: set[Need] = set()  # needs that some nodes could hold once: a lost node may come back
         self._homeless: dict[Need, float] = {}  # need that no nodes can hold -> since when
         self._told: set[str] = set()
@@ -192,9 +193,7 @@ class Sweep:
         """Drop deployments whose next measurement, with the start it needs, the budget no longer pays for."""
         before = len(self._queue)
         for name, todo in list(self._queue.items()) if self._context.plan.budget is not None else ():
-            found = todo.next()
-            next_s = todo.start_estimate_s + expected_s(found[0]) if found is not None else 0.0
-            if over := self._context.over_budget(next_s, todo.deployment):
+            if over := self._context.over_budget(todo.deployment, todo.first_s()):
                 left_out(self._context, todo, over)
                 del self._queue[name]
         if len(self._queue) < before:
@@ -213,7 +212,7 @@ class Sweep:
         facts = machines, usable, free, growth.may
         if (*facts, self._context.may_start()) != self._seen:
             asked, could_start = self._start_and_ask(usable, free, growth.may)
-            self._seen = *facts, could_start
+            self._seen, self._short = None if self._short else (*facts, could_start), False
             self._look_for_homeless(asked, machines)
             self._tell_once(*(need.unclear(growth.types) for need in asked or ()))
         if self._homeless:
@@ -278,13 +277,16 @@ class Sweep:
     def _pick(self, machines: list[Machine], ahead: int) -> tuple[Todo, Nodes] | None:
         """The next launch and its nodes, taken from the queue and counted as running."""
         self._choose(ahead)
-        running, now_s = self._state.running(), self._clock.now_s()
-        most = self._context.most_nodes
+        running, now_s, most = self._state.running(), self._clock.now_s(), self._context.most_nodes
         if len(running) >= MOST_LAUNCHES or (found := choose(self._waiting, machines, running, now_s, most)) is None:
             return None
         job, nodes, passed = found
+        todo = self._queue[job.key]
+        self._short = self._context.admit(todo.deployment, todo.first_s()) is not None
+        if self._short:
+            return None
         self._waiting.remove(job)
-        todo = self._launched[job.key] = self._queue.pop(job.key)
+        self._launched[job.key] = self._queue.pop(job.key)
         todo.admit(self._queue.get(passed))
         self._roomy.add(job.need)
         self._context.breakers.admitted(job.key)
@@ -300,9 +302,8 @@ class Sweep:
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
-        more = MOST_LAUNCHES - len(running)
         queue = Queue() if context.breakers.paused() else self._waiting
-        jobs = worth_adding(queue, machines, running, left, context.most_nodes, more)
+        jobs = worth_adding(queue, machines, running, left, context.most_nodes, MOST_LAUNCHES - len(running))
         context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], held(running))
         return {job.need for job in jobs}
 

@@ -202,6 +202,11 @@ class Todo:
         """Seconds the next launch will take, start included, as far as is known now."""
         return self.start_estimate_s + sum(expected_s(point) for point, one in self._left if one.start == self.start)
 
+    def first_s(self) -> float:
+        """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is left."""
+        found = self.next()
+        return self.start_estimate_s + expected_s(found[0]) if found is not None else 0.0
+
     def rest_s(self, slowness: float = 1.0, more_starts: int = 0) -> float:
         """Seconds for all that is left, the next launch's start not included. ``slowness``: see ``SweepState``."""
         starts = self._later_starts + more_starts

@@ -48,6 +48,21 @@ def test_gpus_cost_from_their_placement_to_their_release_and_cores_cost_nothing(
     assert state.released(gpus, 900.0) is None
 
 
+def test_what_others_do_now_is_set_aside_until_its_estimated_end() -> None:
+    state, first, second = SweepState(), *(deployment("H100-80GB", name, tensor_parallel_size=2) for name in "ab")
+    state.admitted(first.id, Running(Need(), (), 0.0))
+    state.set_aside(first, 100.0, 10.0)
+    assert state.aside(50.0, second.id).gpu_s == 200.0, "it waits for its GPUs"
+    state.placed(first, 60.0)
+    assert state.aside(100.0, second.id).gpu_s == 120.0
+    assert state.spent(100.0).gpu_s == 80.0
+    assert state.aside(100.0, first.id) == state.aside(500.0, second.id) == Cost()
+    state.set_aside(first, 70.0, 110.0)
+    assert state.aside(110.0, second.id).gpu_s == 140.0
+    state.released(first, 120.0)
+    assert state.aside(120.0, second.id) == Cost()
+
+
 def test_clients_keep_off_nodes_of_engines_most_of_all_off_those_of_other_launches() -> None:
     state, need = SweepState(), Need(())
     state.admitted("mine", Running(need, (("a", "b"),), 0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from orchestrator.results.store import Manifest, Store
 from orchestrator.runner import launch
 from orchestrator.runner import sweep as sweep_module
 from orchestrator.runner.admission import choose
+from orchestrator.runner.state import SweepState, used_up
 from orchestrator.runner.sweep import RETURN_S, ROOM_S
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.experiment import Budget, parse_experiment
 from tests.unit.runner.simulation import (
     EXPERIMENT,
     FakeAgent,
@@ -306,14 +308,48 @@ TWO = "{tensor_parallel_size: 4}, {tensor_parallel_size: 4, max_num_seqs: 8}"
 
 @pytest.mark.parametrize(
     ("budget", "measured"),
-    [("{gpu_hours: 0.05}", 0), ("{gpu_hours: 0.15}", 1), ("{wall: 160s}", 2), ("{gpu_hours: 9}", 4)],
+    [
+        *(("{gpu_hours: 0.05}", 0), ("{gpu_hours: 0.15}", 1), ("{wall: 160s}", 2), ("{gpu_hours: 9}", 4)),
+        *(("{usd: 0.5}", 0), ("{usd: 0.62}", 2), ("{usd: 32}", 4)),  # 0.001 for a second of a GPU
+    ],
 )
 def test_a_budget_ends_the_sweep_and_what_is_left_out_is_no_failure(budget: str, measured: int, store: Store) -> None:
-    world = world_of()  # one node, exclusive: one after the other
-    report = sweep(world, plan_of(TWO, levels="1, 2", more=f"budget: {budget}"), store)
+    world, plan = world_of(), plan_of(TWO, levels="1, 2", more=f"budget: {budget}")
+    state = SweepState()
+    report = sweep(world, plan, store, state=state)  # one node, exclusive: one after the other
+    assert used_up(plan.budget or Budget(), state.spent(world.clock.now_s()), world.clock.now_s()) is None
     assert (report.counts.measured, report.counts.left_out, report.counts.failed) == (measured, 4 - measured, 0)
     assert len(outcomes(store)) == measured
     assert (measured == 4) != any("budget" in one.text for one in world.told if isinstance(one, Event))
+
+
+@pytest.mark.parametrize("budget", ["gpu_hours: 0.3415", "usd: 1.23"])
+def test_a_launch_waits_for_what_the_points_of_others_leave_of_the_budget(budget: str, store: Store) -> None:
+    """From second 82 to 152 all 8 GPUs of a node run a point that the budget pays for (1,224 GPU seconds by then). The
+    node that comes meanwhile would start an engine on 4 GPUs with what is not used yet."""
+    world, state = world_of(), SweepState()
+    world.clock.at(90.0, lambda: world.nodes.append(node("b")))
+    plan = plan_of("{tensor_parallel_size: 8}, {tensor_parallel_size: 4}", "1, 2", f"budget: {{{budget}}}")
+    report = sweep(world, plan, store, state=state)
+    assert used_up(plan.budget or Budget(), state.spent(world.clock.now_s()), 0.0) is None
+    assert (report.counts.measured, report.counts.left_out, steps(world)["start"]) == (2, 2, 1)
+
+
+def test_of_launches_that_could_start_at_once_only_those_do_that_the_budget_pays_for(store: Store) -> None:
+    """It pays for the start and one point of one; together they would use it up with nothing measured."""
+    world, state = world_of([node("a"), node("b")]), SweepState()
+    report = sweep(world, plan_of(TWO, levels="1, 2", more="budget: {gpu_hours: 0.15}"), store, state=state)
+    assert (report.counts.measured, steps(world)["start"]) == (1, 1)
+    assert state.spent(world.clock.now_s()).gpu_s <= 0.15 * 3600
+
+
+@pytest.mark.parametrize("usd", [0.5 + 0.25 * at for at in range(12)])
+def test_no_budget_is_exceeded_side_by_side_whenever_nodes_come(usd: float, store: Store) -> None:
+    world, state = world_of(), SweepState()
+    for name, at_s in (("b", 30.0), ("c", 90.0), ("d", 125.0)):
+        world.clock.at(at_s, partial(world.nodes.append, node(name)))
+    sweep(world, plan_of(EIGHT, levels="1, 2", more=f"budget: {{usd: {usd}}}"), store, state=state)
+    assert state.spent(world.clock.now_s()).usd <= usd
 
 
 def test_no_engine_is_started_whose_start_the_budget_does_not_pay_for(store: Store) -> None:
