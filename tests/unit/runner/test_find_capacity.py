@@ -108,8 +108,12 @@ class QueueRun(FakeRun):
 
     def reports(self) -> dict[int, ClientReport]:
         due = [one for one in self._served if one[0] < self.end_s]
-        stats = ClientStats(0, 1.0, 0.1, 0.1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0)
-        return {0: ClientReport(stats, (), part_of("requests", requests(*self._rows(due))), None)}
+        rows, found = self._rows(due), dict[int, ClientReport]()
+        for client in range(self.count):
+            stats = ClientStats(client, 1.0, 0.1, 0.1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0)
+            mine = requests(*(row for row in rows if row["request_index"] % self.count == client))
+            found[client] = ClientReport(stats, (), part_of("requests", mine), None)
+        return found
 
     def _rows(self, served: list[tuple[float, float]]) -> list[dict[str, Any]]:
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
@@ -376,6 +380,33 @@ def test_a_probe_that_fails_when_its_search_ends_is_left_out_and_is_no_failure(
     assert (len(found.probes), found.failure, found.interrupted) == (1, None, by_user)
     assert [one.status for one in search.store.commits()] == ["ok"]
     assert "left out: Too young." in told[-1].text
+
+
+class SlowClientsRun(QueueRun):
+    """Above 10 requests/s every client is late, however many there are."""
+
+    def reports(self) -> dict[int, ClientReport]:
+        late_ms = 50.0 if self.point.level.value > 10 else 0.0
+        found = super().reports()
+        return {index: replace(one, stats=replace(one.stats, loop_lag_p99_ms=late_ms)) for index, one in found.items()}
+
+
+def test_client_bound_where_all_clients_of_the_cluster_are_too_slow_for_what_the_engine_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {True: FakeRun, False: SlowClientsRun}
+    monkeypatch.setattr(simulation, "FakeRun", lambda *args: kinds[args[1].keep_replies](*args))
+    world, store = world_of(client_limit=4), Store.open(str(tmp_path), "x")
+    sweep(world, searching(), store)
+    found = last_claims(world)["fast"]
+    assert found["status"] == "client_bound"
+    assert 8 <= found["claim"] <= 10
+    assert found["high"] is None
+    assert world.crowds == [1, 2, 4], "more clients are tried first"
+    rows = store.read("points", include_failed=True).to_pylist()
+    assert {row["validity"] for row in rows if row["level"] > 10} == {"client_bound"}
+    (stored,) = capacity_documents(of := Experiment(store), of.points(*of.slos).current, of.slos)
+    assert stored["status"] == "client_bound"
 
 
 class DeadlyRun(QueueRun):

@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.search.claims import Spent, search
-from benchmarks.search.servers import TARGET, Server, batches, curve, exponential_slots, slots
+from benchmarks.search.servers import (
+    SERVERS,
+    TARGET,
+    Server,
+    batches,
+    curve,
+    exponential_capacity,
+    exponential_slots,
+    slots,
+)
 from orchestrator.analysis.claim import Probed, at_levels, claim_of, known_of, probed, shown_by
 from orchestrator.analysis.next_level import EFFORTS, FIRST_EFFORT, Fit
 from orchestrator.analysis.probe import FEWEST_TO_FAIL, evidence
@@ -47,17 +56,22 @@ def attempt(level: float, ttft_s: list[float], validity: str = "valid", status: 
 
 
 MM1 = Server("M/M/1", exponential_slots(1, 0.05, 0.5), 0.5, (5.0, 20.0))
+MM8 = next(one for one in SERVERS if one.exact)
 CLOSED_FORM = 20 - math.log(20) / 0.5  # sojourn times of an M/M/1 queue are exponential: exp(-(mu - lambda) t)
 
 
 def test_simulated_servers_have_the_capacity_that_theory_gives() -> None:
     assert MM1.capacity == pytest.approx(CLOSED_FORM, rel=0.02)
+    assert exponential_capacity(1, 0.05, 0.5, 5.0) == pytest.approx(CLOSED_FORM)
+    assert replace(MM8, exact=None).capacity == pytest.approx(MM8.exact, rel=0.02)
 
 
 @pytest.mark.parametrize(
     "server",
     [
         MM1,
+        MM8,
+        Server("M/D/1", slots(1, 0.05, 0.2), 0.2, (4.0, 20.0)),
         Server("M/D/8", slots(8, 0.4, 0.5), 0.5, (4.0, 20.0)),
         Server("batches", batches(16, 0.2, 0.02, 1.0), 1.0, (5.0, 40.0)),
         Server("closed", curve(40.0, 6.0, 1), 0.5, (10.0, 120.0), closed=True),
@@ -294,6 +308,19 @@ def test_non_monotonic_where_a_level_holds_above_one_that_fails() -> None:
     assert (claim.status, claim.low, claim.high) == ("non_monotonic", 4, 8)
 
 
+def test_non_monotonic_where_the_server_hiccups_once_and_holds_more_whenever_else_it_is_asked() -> None:
+    """All answers of the first probe are late, and the levels above are probed for other limits."""
+    strategy, asked = Capacity(replace(QUESTION, precision=0.3)), list[Level]()
+    while (level := strategy.ask()) is not None:
+        late = attempt(level.value, [3.0] * 1500)
+        strategy.tell(level, answered(level, len(asked), (40.0, 80.0)) if asked else late)
+        asked.append(level)
+    fast, loose = strategy.claims().values()
+    assert (fast.status, fast.high, loose.status) == ("non_monotonic", asked[0].value, "converged")
+    assert fast.claim is not None
+    assert fast.claim < fast.high < max(one.level for one in fast.levels if one.verdict == "holds")
+
+
 def test_budget_where_it_ended_before_it_knew() -> None:
     levels = at_levels([Probed(4.0, flags(0.99)), Probed(4.0, flags(0.991)), Probed(16.0, flags(0.5))], [TARGET])
     claim = claim_of(levels, TARGET)
@@ -418,11 +445,11 @@ def test_stored_attempts_are_judged_by_any_limits() -> None:
     assert [probed(attempt(4.0, [0.1], capped_share=one), 4.0, SLO).shows for one in (0.005, 0.5)] == ["all", "misses"]
 
 
-def answered(level: Level, repeat: int) -> AttemptData:
-    """Two tiers: one ends at 12 requests/s, the other at 40."""
+def answered(level: Level, repeat: int, ends: tuple[float, float] = (12.0, 40.0)) -> AttemptData:
+    """Two tiers, each with the requests/s at which it ends."""
     rng = np.random.default_rng([round(level.value * 1e4), repeat])
     drawn = rng.random(1500)
-    met, loosely = (1 - 0.05 * (level.value / edge) ** 6 for edge in (12, 40))
+    met, loosely = (1 - 0.05 * (level.value / edge) ** 6 for edge in ends)
     return attempt(level.value, np.where(drawn < met, 0.3, np.where(drawn < loosely, 3.0, 9.0)).tolist())
 
 
@@ -453,6 +480,26 @@ def test_tiers_share_probes() -> None:
 @cache
 def uninterrupted() -> list[tuple[Level, int]]:
     return whole(Capacity(QUESTION), [])
+
+
+def test_a_search_killed_at_any_probe_asks_next_what_it_would_have_asked() -> None:
+    asked, goes_on = uninterrupted(), Capacity(QUESTION)
+    for killed_at, (level, repeat) in enumerate(asked):
+        strategy = Capacity(QUESTION)
+        for one in asked[:killed_at]:
+            strategy.tell(one[0], answered(*one))
+        assert strategy.ask() == goes_on.ask() == level
+        assert strategy.claims() == goes_on.claims()
+        goes_on.tell(level, answered(level, repeat))
+
+
+@pytest.mark.parametrize("guess", [None, 3.0, 40.0])
+def test_a_search_killed_at_any_probe_makes_the_same_ones_after_it_and_repeats_none(guess: float | None) -> None:
+    question = replace(QUESTION, first_guess=guess, precision=0.3)
+    probes = whole(Capacity(question), [])
+    assert len(set(probes)) == len(probes) > 10
+    for killed_at in range(len(probes) + 1):
+        assert whole(Capacity(question), probes[:killed_at]) == probes
 
 
 @settings(max_examples=10, deadline=None)
