@@ -264,6 +264,19 @@ def test_the_steps_of_every_rank_replica_and_start_vary_by_themselves_and_again_
     assert seconds[6:] == seconds[:2]
 
 
+def test_every_data_parallel_rank_has_a_prefix_cache_of_its_own() -> None:
+    """Requests that wait are dealt to the ranks in turn."""
+    options, loop = replace(OPTIONS, settings=settings(data_parallel_size=2)), asyncio.new_event_loop()
+    app = App(replace(SERVING, options=options), loop, lambda text, level: None)
+    asked = HttpRequest("POST", "/v1/completions", {}, body(prompt=list(range(320)), max_tokens=1000))
+    for _ in range(6):
+        app.handle(asked, Heard())
+    hits = {pacer: [one.answer.cached_tokens for one, at in app.active.items() if at is pacer] for pacer in app.pacers}
+    app.close()
+    loop.close()
+    assert list(hits.values()) == [[0, 304, 304]] * 2, "the last block is computed for its last token"
+
+
 def test_a_chat_stream_begins_with_a_role_that_is_no_token() -> None:
     role, *tokens, _ = stream(CHAT)
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
