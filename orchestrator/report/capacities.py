@@ -15,7 +15,7 @@ from orchestrator.report.stored import Experiment
 from orchestrator.report.text import figure, say
 from orchestrator.search.base import claim_document
 from orchestrator.several import grouped
-from orchestrator.spec.load import Per, Slo, load_text, load_unit
+from orchestrator.spec.load import UNITS, Per, Slo, load_text
 
 _Key = tuple[str, str]  # deployment id, workload
 _Claims = dict[str, Claim]  # by control
@@ -139,7 +139,7 @@ def _said(one: _Found) -> str:
         each = [f"{load_text(control, claim.claim)} ({bounds}; {claim.status})"]
     if per_gpu := one.per("gpu"):
         unit = "core" if one.probe.deployment.accelerator == "cpu" else "GPU"
-        each += _bounds_text(per_gpu, lambda load: f"{load:.3g}", f"{load_unit(control)} per {unit}")
+        each += _bounds_text(per_gpu, lambda load: f"{load:.3g}", f"{UNITS[control]} per {unit}")
     if per_usd := one.per("usd"):
         each += _bounds_text(per_usd, lambda load: figure(load) if load else "0", "requests/USD")
     return ", ".join([*each, *_beside(one)])

@@ -31,12 +31,12 @@ MOST_REQUESTS = 5_000_000  # of one point: clients hold when each is due, answer
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
 PROBE_S = 600.0  # the same for a probe of a capacity search: most end long before
-MOST_IN_FLIGHT = 100_000
-MOST_CLIENTS = 1000
+MOST_IN_FLIGHT, MOST_CLIENTS = 100_000, 1000
 MOST_TURNS = 1_000  # of a session: lengths are drawn for a thousand sessions at once
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Control = Literal["request_rate", "concurrency"]
+UNITS = {"request_rate": "req/s", "concurrency": "in flight"}  # of levels, by control
 Per = Literal["gpu", "usd", "deployment"]  # what throughput and capacities are divided by
 
 
@@ -77,12 +77,7 @@ def format_duration(seconds: float) -> str:
 
 def load_text(control: str, level: float) -> str:
     """``8 req/s`` or ``8 in flight``."""
-    return f"{level:g} {load_unit(control)}"
-
-
-def load_unit(control: str) -> str:
-    """What a level counts."""
-    return "req/s" if control == "request_rate" else "in flight"
+    return f"{level:g} {UNITS[control]}"
 
 
 def _duration(value: object, info: ValidationInfo) -> object:

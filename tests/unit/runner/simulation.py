@@ -359,7 +359,7 @@ class FakeRun:
 
     def progress(self) -> Progress:
         full = self.outcome == "full" and self.world.clock.now_s() < self._end_s - LATER_S
-        return Progress(scheduled=self.count, no_room=("/tmp of x",) if full else ())
+        return Progress(scheduled=self.count, sent=self.count, no_room=("/tmp of x",) if full else ())
 
     def abort(self, rows: bool = True) -> None:
         self.only_ended = not rows
