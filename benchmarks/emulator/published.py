@@ -29,7 +29,6 @@ from silicon import ENGINES, Point, read
 from orchestrator.emulator import profile
 from orchestrator.emulator.profile import Constants
 from orchestrator.emulator.tables import NoRow
-from orchestrator.plan.predict import Error
 
 Floats = NDArray[np.float64]
 SHIPPED = Path(profile.__file__).with_name("constants.json")
@@ -139,7 +138,9 @@ def measured(points: list[Point]) -> str:
 
 
 Found = dict[Point, tuple[float, float]]
-Known = dict[tuple[str, bool, int], Floats]  # error of TTFT and TPOT, by engine, whether on B200, and half fitted
+Known = dict[
+    tuple[str, bool, int], Floats
+]  # error of TTFT and TPOT, and both factors, by engine, whether on B200, and half fitted
 # --- scoring ---------------------------------------------------------------------------------------------------------
 
 
@@ -180,10 +181,10 @@ def errors(points: list[Point], found: Found) -> Floats:
     return np.asarray(np.median(np.abs(ratios - 1), axis=0))
 
 
-def within(points: list[Point], found: Found) -> Floats:
-    """Shares of points whose TTFT and TPOT lie within the interval that `plan --predict` makes of these errors."""
+def factors(points: list[Point], found: Found) -> Floats:
+    """Of TTFT and TPOT: the factor of the prediction within which 90 % of what was measured lies."""
     ratios = np.array([found[point] for point in points]) / np.array([point.measured for point in points])
-    return np.asarray(np.mean(np.abs(np.log(ratios)) <= np.log(Error(*errors(points, found), "").factors), axis=0))
+    return np.asarray(np.exp(np.quantile(np.abs(np.log(ratios)), 0.9, axis=0)))
 
 
 def choices(points: list[Point], found: Found, known: Known) -> list[str]:
@@ -223,16 +224,16 @@ def table(points: list[Point], found: Found) -> Known:
         "B200, nothing fitted": lambda one: one.unfitted,
     }
     known: Known = {}
-    print(f"{'':34} {'points':>6} {'TPOT':>7} {'TTFT':>7} {'within the interval':>20}")
+    print(f"{'':34} {'points':>6} {'TPOT':>7} {'TTFT':>7} {'90 % within factors of':>24}")
     for name, belongs in of.items():
         for engine in ("", *ENGINES):
             group = [one for one in points if belongs(one) and one.engine.startswith(engine)]
             if not group:
                 continue
             ttft, tpot = errors(group, found)
-            of_ttft, of_tpot = within(group, found)
-            print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%} {of_tpot:13.1%} {of_ttft:6.1%}")
-            known[engine, group[0].unfitted, fold_of(group[0])] = np.array([ttft, tpot])
+            of_ttft, of_tpot = factors(group, found)
+            print(f"{name + ' ' + engine:34} {len(group):6} {tpot:7.1%} {ttft:7.1%} {of_tpot:16.2f} {of_ttft:7.2f}")
+            known[engine, group[0].unfitted, fold_of(group[0])] = np.array([ttft, tpot, of_ttft, of_tpot])
     for configuration in sorted({(one.system, one.configuration) for one in points}):
         group = [one for one in points if (one.system, one.configuration) == configuration]
         ttft, tpot = errors(group, found)
@@ -263,9 +264,8 @@ def write(kind: str, folds: dict[str, dict[str, Any]], points: list[Point], know
         }
         for row, unfitted in zip(rows.values(), (False, True), strict=True):
             row["date"] = f"measured {row['date']}"
-            row["error"] = dict(
-                zip(("ttft", "tpot"), known[engine, unfitted, FIRST_FITTED].round(3).tolist(), strict=True)
-            )
+            error = known[engine, unfitted, FIRST_FITTED].round(3).tolist()
+            row["error"] = dict(zip(("ttft", "tpot", "ttft_within", "tpot_within"), error, strict=True))
         shipped[kind][engine]["hopper"]["constants"] |= fold["constants"]  # jitter stays: tails.py
         for architecture, row in rows.items():
             shipped[kind][engine][architecture] |= row

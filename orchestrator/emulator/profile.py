@@ -52,8 +52,8 @@ class Constants(Strict):
 class Typical:
     """The constants of one engine on one GPU architecture, where they come from and of what time (``date``), and how
     far they were from measurements they were not fitted to: ``error`` has the median of |predicted / measured - 1| of
-    ``ttft`` and ``tpot`` on this architecture, None where nobody looked. ``fitted_on``: the architecture that they were
-    fitted on, another one where they are inherited."""
+    ``ttft`` and ``tpot`` on this architecture, and the factors within which 90 % lay (``ttft_within``), None where
+    nobody looked. ``fitted_on``: the architecture that they were fitted on, another one where they are inherited."""
 
     engine: str
     architecture: str

@@ -5,7 +5,7 @@ not predicted, and the reason is said. Predictions order a sweep and seed its se
 """
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,17 +45,25 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Median of |predicted / measured - 1|, and of what. ``factors``: 90 % of what is measured lies within a factor of
-    the prediction, if logarithms of errors are normal."""
+    """Median of |predicted / measured - 1|, and of what. ``counted``: factors of TTFT and TPOT within which 90 % of
+    measured points lay; None: nobody counted."""
 
     ttft: float
     tpot: float
     source: str
+    counted: tuple[float, float] | None = None
 
     @property
     def factors(self) -> tuple[float, float]:
-        """Of TTFT, and of all else."""
-        return (1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND
+        """Of TTFT, and of all else: 90 % of what is measured lies within a factor of the prediction. Where nobody
+        counted, as if logarithms of errors were normal, which have thinner tails than those of published points."""
+        return self.counted or ((1 + self.ttft) ** TO_BAND, (1 + self.tpot) ** TO_BAND)
+
+    def document(self) -> dict[str, Any]:
+        """As in a plan."""
+        within = dict(zip(("ttft", "tpot"), self.factors, strict=True))
+        counted = self.counted is not None
+        return {"ttft": self.ttft, "tpot": self.tpot, "source": self.source, "within": within, "counted": counted}
 
 
 OF_THE_FORMULA = Error(0.3, 0.05, "emulators on this machine")  # more than tests/unit/emulator/test_steady.py finds
@@ -119,7 +127,7 @@ class _Predictor:
             "capacity": {
                 slo.name: {name: capacities[at] for name, (_, capacities) in found} for at, slo in enumerate(self._slos)
             },
-            "error": {**asdict(known.error), "within": dict(zip(("ttft", "tpot"), known.error.factors, strict=True))},
+            "error": known.error.document(),
         }
 
     def _known(self, one: Deployment, tables: bool) -> _Known:
@@ -180,7 +188,8 @@ class _Predictor:
         source = f"{source}, by tables of kernels" if tables else source
         if settings.world_size != settings.tensor_parallel_size or settings.tensor_parallel_size > 8:
             source, wider = f"{source}, none of them parallel like this one: twice their error", 2.0
-        error = Error(wider * known.error["ttft"], wider * known.error["tpot"], source)
+        ttft, tpot = ((known.error[name], known.error[f"{name}_within"] ** wider) for name in ("ttft", "tpot"))
+        error = Error(wider * ttft[0], wider * tpot[0], source, (ttft[1], tpot[1]))
         return Profile(constants=Constants(tables=True) if tables else Constants()), facts, found, error
 
     def _demand_of(self, name: str, caching: bool) -> Demand:

@@ -22,7 +22,8 @@ def predictions_text(plan: Plan) -> Iterator[str]:
         str(found): found for one in plan.deployments if (found := (one.predicted or {}).get("error"))
     }.values():
         off = f"median error of predictions: {error['ttft']:.0%} (TTFT), {error['tpot']:.0%} (TPOT)"
-        yield f"{off}, on {error['source']}; intervals hold 9 in 10"
+        held = "hold 9 in 10" if error.get("counted") else "would hold 9 in 10 if logarithms of errors were normal"
+        yield f"{off}, on {error['source']}; intervals {held}"
     for key, said in (("no_row", "predicted by the formula, no tables"), ("not_predicted", "not predicted")):
         found = ((why, one.label) for one in plan.deployments if (why := (one.predicted or {}).get(key)))
         for why, labels in grouped(found).items():

@@ -10,6 +10,8 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
+from orchestrator.catalog.accelerators import find
+from orchestrator.emulator.profile import typical
 from orchestrator.errors import ProblemsError
 from orchestrator.plan import predict
 from orchestrator.plan.model import Deployment, Plan
@@ -277,6 +279,16 @@ def test_nine_in_ten_lie_within_the_factor_where_half_lie_within_the_median() ->
     """Of a normal distribution of logarithms: 0.674 deviations hold half of it, 1.645 hold 90 %."""
     ttft, tpot = Error(0.5, 0.1, "").factors
     assert tpot == pytest.approx(1.1 ** (1.645 / 0.674)) and ttft == pytest.approx(1.5 ** (1.645 / 0.674))
+    assert Error(0.5, 0.1, "", (7.0, 1.2)).factors == (7.0, 1.2)  # somebody counted
+
+
+def test_nine_in_ten_published_points_lie_within_the_stated_factors() -> None:
+    """They have fatter tails than a normal distribution of their median has."""
+    found = foretells(foretold().deployments[0])["error"]
+    h100 = find("H100-80GB")
+    assert h100 and (stated := typical("vllm", h100).error)
+    assert found["within"] == {"ttft": stated["ttft_within"], "tpot": stated["tpot_within"]}
+    assert found["within"]["tpot"] > (1 + stated["tpot"]) ** (1.645 / 0.674)
 
 
 def test_levels_of_a_search_are_a_ladder_up_to_all_it_can_do() -> None:
