@@ -128,7 +128,7 @@ def test_predictions_are_a_table_and_in_the_json_the_best_first_and_stay_in_a_wr
     assert per_gpu[0] > per_gpu[1] > 0
     assert {one["status"] for one in others} == {"impossible", "excluded"}
     assert [level["level"] for level in first["predicted"]["levels"]] == [1.0, 2.0]
-    assert set(first["predicted"]["error"]) == {"ttft", "tpot", "source", "within"}
+    assert set(first["predicted"]["error"]) == {"ttft", "tpot", "source", "within", "counted"}
     assert as_json(out)["deployments"] == found["deployments"]
 
 
