@@ -32,6 +32,7 @@ from orchestrator.errors import Occupied, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
+from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings
 from tests.unit.results.builders import events, part_of, request, requests
@@ -339,6 +340,7 @@ def test_an_answer_that_cannot_be_sent_says_why(monkeypatch: pytest.MonkeyPatch)
     """In a thread of this process: what a client's own process lacks cannot be patched there."""
     ours, theirs = Pipe()
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(ROOM, "limit_s", 0.0)  # a client's own process waits for room as long as it has to
     monkeypatch.setattr(ClientHost, "wall_ns", lambda _: threading.Lock())
     threading.Thread(target=_serve, args=(theirs,), daemon=True).start()
     ours.send((3, "wall_ns", ()))
