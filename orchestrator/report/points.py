@@ -165,9 +165,9 @@ def slo_text(slo: Slo) -> str:
 
 
 def _profile(points: Sequence[Point]) -> Iterator[str]:
-    """Latency and throughput of prefill and decode: of a single request, except for the last column."""
+    """Latency and throughput of prefill and decode: of a single request, except for the last columns."""
     titles = ["load", "TTFT ms\np50, p99", "prefill\ntokens/s", "TPOT ms\np50, p99", "decode\ntokens/s"]
-    columns = [Column("deployment", fold=True), *map(Column, [*titles, "all output\ntokens/s"])]
+    columns = [Column("deployment", fold=True), *map(Column, [*titles, "all input\ntokens/s", "all output\ntokens/s"])]
     yield from table(columns, [_profile_cells(one) for one in points])
 
 
@@ -176,7 +176,8 @@ def _profile_cells(point: Point) -> list[str]:
     ttft, tpot = (p50_p99(one, ok) for one in (found.ttft_from_sent_ms, found.tpot_ms))
     prefill, decode = (figure(one.p50 if one else None) for one in (found.prefill_throughput, found.decode_throughput))
     load = load_text(point.head.control, point.head.level)
-    return [_label(point), load, ttft, prefill, tpot, decode, plus_minus(point.output_token_throughput())]
+    output = plus_minus(point.output_token_throughput())
+    return [_label(point), load, ttft, prefill, tpot, decode, figure(found.input_token_throughput), output]
 
 
 def _label(point: Point) -> str:

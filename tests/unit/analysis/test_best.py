@@ -667,7 +667,7 @@ def test_the_knee_of_a_curve_is_marked_and_a_profile_shows_prefill_and_decode_ap
     (row,) = [line for line in points_text(points) if "knee" in line]
     assert "knee" in row
     profile = "\n".join(points_text(points, profile=True))
-    assert all(title in profile for title in ("prefill", "decode", "all output"))
+    assert all(title in profile for title in ("prefill", "decode", "all input", "all output"))
     assert "attainment" not in profile
 
 
