@@ -1,8 +1,8 @@
 """Notices that this machine will be taken back, from AWS, Google, Azure or a file. No Ray in here.
 
 Ray itself watches none of them. Kubernetes only signals its own process: a ``preStop`` hook there writes the remaining
-seconds into the file that ORCHESTRATOR_NOTICE_FILE names. Slurm takes all nodes of a job at once, so that its signal
-stops the run (clusters/slurm.sbatch).
+seconds into the file that ORCHESTRATOR_NOTICE_FILE names. Slurm signals the job's script, which has all nodes drained
+(clusters/slurm.sbatch).
 """
 
 import json
@@ -91,9 +91,10 @@ CLOUDS: Mapping[str, Callable[[str], Notice | None]] = {"Amazon": aws, "Google":
 
 
 def file(path: Path) -> Notice | None:
-    """The seconds that a hook wrote to the file; an empty file means PREEMPTED_S."""
+    """The seconds that a hook wrote to the file, from when it was written; an empty file means PREEMPTED_S."""
     with suppress(FileNotFoundError):
-        return Notice(float(path.read_text().strip() or PREEMPTED_S), f"{path} says so")
+        left_s = float(path.read_text().strip() or PREEMPTED_S) - max(0.0, time.time() - path.stat().st_mtime)
+        return Notice(max(0.0, left_s), f"{path} says so")
     return None
 
 

@@ -20,7 +20,8 @@ import yaml
 
 from orchestrator.cluster.base import NodeType
 
-LEAVING = b"orchestrator/leaving/"  # keys that mark draining nodes where Ray cannot or will not drain them
+LEAVING = b"orchestrator/leaving/"  # keys that mark draining nodes where Ray cannot, will not or must not drain them
+HEAD = "node:__internal_head__"  # a resource that only the head has
 STATUS_KEY = "__autoscaling_status"
 ERROR_KEY = "__autoscaling_error"
 UNNAMED = "node_"  # prefix of the type names that Ray makes up for nodes without one
@@ -139,7 +140,8 @@ def on_loopback() -> Iterator[None]:
 def drain(node_id: str, left_s: float, why: str) -> None:
     """Let Ray drain this node: nothing new starts there, and ``draining`` says when it will be gone.
 
-    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that only we read.
+    May be called on any node. Fallback, also when Ray refuses: a mark in Ray's key-value store that only we read. The
+    head gets that mark, too: Ray ends a raylet that drains once it is idle, and the cluster would end with its head's.
     """
     import ray
     from ray.exceptions import RayError
@@ -151,7 +153,8 @@ def drain(node_id: str, left_s: float, why: str) -> None:
 
         client = GcsClient(address=ray.get_runtime_context().gcs_address)
         reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        accepted, _ = client.drain_node(node_id, reason, why, deadline_ms)
+        is_head = any(one["NodeID"] == node_id and HEAD in one["Resources"] for one in ray.nodes())
+        accepted = not is_head and client.drain_node(node_id, reason, why, deadline_ms)[0]
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, RayError):
         accepted = False
     if not accepted:

@@ -18,9 +18,14 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from orchestrator.catalog.accelerators import find, may_be
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
+from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, NodeType
 from orchestrator.plan.order import place
 from orchestrator.several import listed
+from orchestrator.spec.load import counted
+
+ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
+NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
+SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
@@ -133,6 +138,23 @@ class Need:
         if not self.gpus:
             return max(map(len, self.replicas), default=0)
         return sum(len(one.bundles) for one in self._whole_nodes(machines))
+
+    def patience(
+        self, machines: Sequence[Machine], growth: Growth, roomy: bool, most_nodes: float, timeout_s: float
+    ) -> tuple[float, str]:
+        """How many seconds to wait for nodes that can hold it, and why there are none after that.
+
+        ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
+        """
+        if (nodes := self.least_nodes(machines)) > most_nodes:
+            return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
+        if not growth.may:
+            return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
+        says = f" ({growth})" if str(growth) else ""
+        if growth.impossible.intersection(self.nodes_worth_adding(machines)):
+            return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
+        limit_s = timeout_s * SET_UP if growth.coming else timeout_s
+        return limit_s, f"none was added within {limit_s:g} s{says}"
 
     def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
         """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits."""

@@ -27,9 +27,6 @@ from orchestrator.spec.load import counted
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
 QUEUE_S = 10.0  # how often the time for what waits is estimated: that of 1,000 deployments takes a millisecond
-ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
-NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
-SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
 OFF = 0.1  # the queue is ordered again when start times differ from the estimates by this share
 
 
@@ -60,8 +57,7 @@ class Sweep:
         self._short = False  # whether the next launch has to wait for how much of the budget the running ones leave
         self._roomy: set[Need] = set()  # needs that some nodes could hold once: a lost node may come back
         self._homeless: dict[Need, float] = {}  # need that no nodes can hold -> since when
-        self._told: set[str] = set()
-        self._launched: dict[str, Todo] = {}
+        self._told, self._launched = set[str](), dict[str, Todo]()
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
         self._race, self._raced = race_of(context.plan), 0
@@ -95,8 +91,7 @@ class Sweep:
             complete(context.store)
             self._doing("ended")
         wall_s = self._clock.now_s() - began_s
-        overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
-        return SweepReport(counts, wall_s, overhead, left)
+        return SweepReport(counts, wall_s, self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9))), left)
 
     def _doing(self, what: str) -> None:
         self._context.tell(Phase("sweep", what))
@@ -204,7 +199,11 @@ class Sweep:
 
         As long as nothing changed nothing more can start, and only the last of these three is looked at.
         """
-        machines, growth = self._context.cluster.machines(), self._context.cluster.growth()
+        cluster = self._context.cluster
+        machines, growth = cluster.machines(), cluster.growth()
+        if not (machines or growth.may) and any(cluster.leaving().values()):
+            self._wait_for_the_end()
+            return
         usable = self._context.breakers.usable(machines)
         if self._starts_are_off():
             self._order()
@@ -217,6 +216,12 @@ class Sweep:
             self._tell_once(*(need.unclear(growth.types) for need in asked or ()))
         if self._homeless:
             self._give_up_without_room(machines, growth)
+
+    def _wait_for_the_end(self) -> None:
+        """All nodes are being taken back: end the sweep in order once what runs has ended, and give up nothing."""
+        if self._queue and not self._launched:
+            self._context.tell(Event("taken_back", "all nodes are being taken back: run it on others to continue"))
+            self._context.stop.set()
 
     def _start_and_ask(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
         """Start what fits. Returns the needs that nodes were asked for, None if none can be added, and whether launches
@@ -242,8 +247,8 @@ class Sweep:
 
     def _starts_are_off(self) -> bool:
         """Whether some engine's starts now take longer or shorter than when the queue was ordered."""
-        before = ((factor, self._starts.get(name, 1.0)) for name, factor in self._state.start_factors())
-        return any(abs(factor - known) > OFF * known for factor, known in before)
+        factors, known = self._state.start_factors(), self._starts
+        return any(abs(factor - known.get(name, 1.0)) > OFF * known.get(name, 1.0) for name, factor in factors)
 
     def _need(self, todo: Todo) -> Need:
         return need_of(todo.deployment, self._context.plan.isolation == "exclusive_node")
@@ -351,35 +356,22 @@ class Sweep:
     def _give_up_without_room(self, machines: list[Machine], growth: Growth) -> None:
         """Give up deployments that have waited for nodes long enough."""
         self._tell_once(str(growth))
-        now_s = self._clock.now_s()
+        context, now_s = self._context, self._clock.now_s()
         for index, (need, since_s) in enumerate(list(self._homeless.items())):
-            limit_s, why = self._limit(need, machines, growth)
-            what = str(need)
+            what, limits = str(need), (context.most_nodes, context.placement_timeout_s)
+            limit_s, why = need.patience(machines, growth, need in self._roomy, *limits)
             jobs = [job for kind in self._waiting.kinds() if kind[0].need == need for job in kind]
             if not index:  # one is enough for the live view
                 set_up = ", ".join(f"{number} x {kind} being set up" for kind, number in growth.coming.items())
                 says = f"{what}; {set_up}" if set_up else what
                 label = self._queue[jobs[0].key].deployment.label
-                self._context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
+                context.tell(Phase(label, "wait for nodes", says, now_s - since_s, limit_s))
             if now_s - since_s >= limit_s:
                 del self._homeless[need]
                 text = f"No room: the cluster's {counted(len(machines), 'node')} cannot hold {what}, and {why}."
                 for job in jobs:
                     self._waiting.remove(job)
                     self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))
-
-    def _limit(self, need: Need, machines: list[Machine], growth: Growth) -> tuple[float, str]:
-        """How long to wait for nodes that can hold a launch, and why there are none after that."""
-        most, timeout_s = self._context.most_nodes, self._context.placement_timeout_s
-        if (nodes := need.least_nodes(machines)) > most:
-            return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most:g}"
-        if not growth.may:
-            return RETURN_S if need in self._roomy else ROOM_S, "it has no autoscaler"
-        says = f" ({growth})" if str(growth) else ""
-        if growth.impossible.intersection(need.nodes_worth_adding(machines)):
-            return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
-        limit_s = timeout_s * SET_UP if growth.coming else timeout_s
-        return limit_s, f"none was added within {limit_s:g} s{says}"
 
     def _tell_once(self, *texts: str) -> None:
         for text in filter(None, texts):

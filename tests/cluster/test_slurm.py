@@ -22,6 +22,7 @@ from tests.harness import (
     environment,
     free_port,
     manifests,
+    rows,
     wait_for,
     write_experiment,
 )
@@ -65,7 +66,7 @@ deployments:
   hardware: cpu
   vary: [{{cases: [{{tensor_parallel_size: 1}}, {{tensor_parallel_size: 2, nnodes: 2}}]}}]
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
-load: {{levels: {{concurrency: [2]}}, duration: DURATION, warmup: 0s}}
+load: {{levels: {{concurrency: LEVELS}}, duration: DURATION, warmup: 0s}}
 """
 
 
@@ -151,8 +152,9 @@ def slurm() -> Iterator[Slurm]:
                     daemon.wait()
 
 
-def submit(slurm: Slurm, duration: str, results: Path) -> str:
-    experiment = write_experiment(slurm.folder, SWEEP.replace("DURATION", duration))
+def submit(slurm: Slurm, duration: str, levels: list[int], results: Path) -> str:
+    text = SWEEP.replace("DURATION", duration).replace("LEVELS", str(levels))
+    experiment = write_experiment(slurm.folder, text)
     done = slurm.ask("sbatch", "--parsable", str(SBATCH), str(experiment), str(results))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -170,7 +172,7 @@ def test_slurm_takes_the_file_and_refuses_broken_ones(slurm: Slurm) -> None:
 
 def test_a_job_over_two_slurm_nodes_measures_a_sweep(slurm: Slurm) -> None:
     results = slurm.folder / "results"
-    job = submit(slurm, "1s", results)
+    job = submit(slurm, "1s", [2], results)
     slurm.wait(job, "COMPLETED", 240)
     assert len({one["measurement_id"] for one in manifests(results) if one["status"] == "ok"}) == 2
     assert_rows_equal_schedule(results)
@@ -180,12 +182,16 @@ def test_a_job_over_two_slurm_nodes_measures_a_sweep(slurm: Slurm) -> None:
 @pytest.mark.timeout(500)
 def test_a_job_that_is_told_of_its_end_goes_back_to_the_queue_and_continues(slurm: Slurm) -> None:
     results = slurm.folder / "cut"
-    job = submit(slurm, "10s", results)
+    job = submit(slurm, "10s", [2, 3, 4], results)
     wait_for(lambda: manifests(results), 120, f"the first measurement: {slurm.logs()}")
     time.sleep(2)
     slurm.ask("scancel", "--signal=TERM", "--batch", job)
     slurm.wait(job, "PENDING", 60)
+    before = [one["status"] for one in manifests(results)]
+    assert before == ["ok"] * 2, "the point under way was not left to end"
     slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # a job that was queued again waits two minutes
     slurm.wait(job, "COMPLETED", 200)
     ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
-    assert len(ok) == len(set(ok)) == 2
+    assert len(ok) == len(set(ok)) == 6
+    assert "all nodes are being taken back" in (slurm.folder / f"sweep-{job}.log").read_text(), slurm.logs()
+    assert "preempted" in {row["failure_kind"] for row in rows(results, "launches")}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -119,7 +121,15 @@ def test_a_hook_writes_the_seconds_that_are_left(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     assert file(path) is None
     path.write_text("90\n")
-    assert file(path) == Notice(90.0, f"{path} says so")
+    read = file(path)
+    assert read and 80 < read.left_s <= 90 and read.why == f"{path} says so"
+    written = time.time() - 60
+    os.utime(path, (written, written))
+    later = file(path)
+    assert later and 20 < later.left_s <= 30
+    path.write_text("1")
+    os.utime(path, (written, written))
+    assert file(path) == Notice(0.0, f"{path} says so")
 
 
 @pytest.mark.parametrize(

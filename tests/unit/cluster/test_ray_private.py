@@ -210,9 +210,9 @@ def test_an_autoscaler_that_cannot_be_asked_says_nothing(monkeypatch: pytest.Mon
     assert ray_private.autoscaler_report("h:1") is None
 
 
-@pytest.mark.parametrize("ray_drains", [True, False, None])
-def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
-    monkeypatch: pytest.MonkeyPatch, ray_drains: bool | None
+@pytest.mark.parametrize(("ray_drains", "head"), [(True, "n0"), (False, "n0"), (None, "n0"), (True, "n1")])
+def test_a_node_that_ray_does_not_or_must_not_drain_is_marked_by_ourselves(
+    monkeypatch: pytest.MonkeyPatch, ray_drains: bool | None, head: str
 ) -> None:
     import ray
     from ray._private.state import state
@@ -231,6 +231,9 @@ def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
 
     monkeypatch.setattr("ray._raylet.GcsClient", Client)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="head:1"))
+    nodes = [{"NodeID": f"n{at}", "Resources": {"CPU": 1.0}} for at in range(2)]
+    nodes[int(head[1:])]["Resources"] = {"node:__internal_head__": 1.0}
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(type(state), "get_draining_nodes", lambda self: drained)
     monkeypatch.setattr(internal_kv, "_internal_kv_put", marks.__setitem__)
     monkeypatch.setattr(internal_kv, "_internal_kv_get", marks.get)
@@ -239,7 +242,7 @@ def test_a_node_that_ray_does_not_drain_is_marked_by_ourselves(
     )
     ray_private.drain("n1", 60.0, "spot")
     assert list(ray_private.draining()) == ["n1"]
-    assert bool(marks) != bool(ray_drains)
+    assert bool(marks) == (head == "n1" or not ray_drains)
     assert 55e3 < ray_private.draining()["n1"] - time.time() * 1e3 <= 60e3
 
 

@@ -227,12 +227,23 @@ def test_nodes_that_are_taken_back_one_after_the_other_do_not_use_up_the_tries(s
     assert len(launches(store)) == 7
 
 
-def test_a_cluster_that_is_taken_back_whole_is_given_up(store: Store) -> None:
-    world = world_of([node("a")])
-    world.clock.at(5.0, lambda: world.gone_s.update(a=math.inf))
+def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_ended(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(20.0, lambda: world.gone_s.update(a=140.0, b=140.0))  # the first points end at 82
+    report = sweep(world, plan_of("{max_num_seqs: 1}, {max_num_seqs: 2}, {max_num_seqs: 3}", levels="1, 2"), store)
+    assert outcomes(store) == [("ok", None)] * 2
+    assert (report.counts.failed, report.left) == (0, 4)
+    assert told(world, "taken_back") == ["all nodes are being taken back: run it on others to continue"]
+    assert {row.failure_kind for row in launches(store)} == {"preempted"}
+
+
+def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(store: Store) -> None:
+    world = world_of([node("a"), node("b")])
+    world.clock.at(5.0, lambda: world.gone_s.update(a=10.0))
+    world.clock.at(40.0, lambda: world.lose("b"))
+    world.clock.at(70.0, lambda: world.nodes.append(node("c")))
     report = sweep(world, plan_of(), store)
-    assert report.counts.failed == 1
-    assert "No room" in str(points(store)[0].reason)
+    assert (report.counts.measured, report.left, told(world, "taken_back")) == (1, 0, [])
 
 
 def test_what_was_placed_on_a_lost_node_is_given_back_before_any_other_rank_is_stopped(store: Store) -> None:
