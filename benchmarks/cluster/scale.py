@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import Store
 from orchestrator.runner.context import SweepContext
+from orchestrator.runner.memory import share_one_heap
 from orchestrator.runner.sweep import Sweep
 from tests.unit.runner.simulation import FakeAgent, FakeClients, FakeRun, Placed, VirtualClock, World, node, plan_of
 
@@ -82,6 +83,7 @@ def main() -> int:
     parser.add_argument("--deployments", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=1000)
     given = parser.parse_args()
+    share_one_heap()  # as ``run`` does
     shapes = ("tensor_parallel_size: 1", "tensor_parallel_size: 4", "tensor_parallel_size: 8",
               "tensor_parallel_size: 8, pipeline_parallel_size: 4")  # fmt: skip
     cases = (f"{{{shapes[at % 4]}, max_num_seqs: {at + 1}}}" for at in range(given.deployments))

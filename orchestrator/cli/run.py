@@ -92,8 +92,10 @@ def run(
     EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
     """
     from orchestrator.load.rows import leave_pandas_out
+    from orchestrator.runner.memory import share_one_heap
 
     leave_pandas_out()
+    share_one_heap()  # before there are threads
     from orchestrator.plan.cost import Estimate
     from orchestrator.results.store import Store
 

@@ -31,7 +31,7 @@ def for_gloo(address: str) -> dict[str, str]:
     """
     try:
         found = socket.gethostbyname(socket.gethostname())
-    except OSError:  # Gloo then takes loopback
+    except (OSError, UnicodeError):  # no address, or no name that DNS could have: Gloo then takes loopback
         found = "127.0.0.1"
     if not ipaddress.ip_address(found).is_loopback or address.startswith("127."):
         return {}

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
@@ -121,8 +121,10 @@ class Spool:
         return parts
 
     def close(self) -> None:
-        """End writing; rows that still wait for room are not waited for. The space of a file is freed once no part uses
-        it."""
+        """End writing; rows that still wait for room are dropped. The space of a file is freed once no part uses it."""
+        with suppress(Empty):
+            while True:
+                self._todo.get_nowait()
         self._todo.put(None)
 
     def _work(self) -> None:

@@ -59,7 +59,8 @@ class SweepContext:
         self._lock, self._admits = threading.Lock(), threading.Lock()
         self._unwritten: list[Event] = []
         self._waited: set[str] = set()  # labels of deployments whose wait for nodes was reported
-        self.cluster = cast(Cluster, WatchedCluster(self.cluster, self.tell))
+        self.watched = WatchedCluster(self.cluster, self.tell)
+        self.cluster = cast(Cluster, self.watched)
         self.breakers = Breakers(self.clock.now_s, self.tell)
         self._storage, self._disks = self.store.patience, (self.store.patience, ROOM)
         for one in self._disks:

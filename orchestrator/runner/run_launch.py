@@ -123,8 +123,12 @@ class LaunchRun:
             if self._context.gives_way(self._todo):
                 self._tell("gives_way", "it ends so that others are probed first; it goes on unless they hold more")
                 return None
-            if over := self._context.admit(self._deployment, expected_s(found[0])):
-                left_out(self._context, self._todo, over)
+            next_s = expected_s(found[0])
+            if self._context.admit(self._deployment, next_s) is not None:
+                if over := self._context.over_budget(self._deployment, next_s):
+                    left_out(self._context, self._todo, over)
+                else:
+                    self._tell("gives_way", "it ends: others may use up the budget; it goes on if they leave enough")
                 return None
             if (failure := self._context.taken_back(self._on, math.inf)) is not None:
                 return failure  # begin no point on a draining node

@@ -19,7 +19,6 @@ from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, 
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
-from orchestrator.runner.memory import share_one_heap
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
 from orchestrator.runner.todo import Todo, died_at, race_of, refused, shortlist_of
@@ -71,7 +70,6 @@ class Sweep:
     def run(self) -> SweepReport:
         """Measure everything that has no ok commit yet."""
         context, began_ns, began_s = self._context, self._clock.unix_ns(), self._clock.now_s()
-        share_one_heap()
         self._doing("read what is measured already")
         self._fill_queue()
         self._doing("store the plan")
@@ -201,9 +199,8 @@ class Sweep:
 
         As long as nothing changed nothing more can start, and only the last of these three is looked at.
         """
-        cluster = self._context.cluster
-        machines, growth = cluster.machines(), cluster.growth()
-        if not (machines or growth.may) and any(cluster.leaving().values()):
+        machines, growth = self._context.cluster.machines(), self._context.cluster.growth()
+        if not (machines or growth.may) and self._context.watched.taken_back():
             self._wait_for_the_end()
             return
         usable = self._context.breakers.usable(machines)

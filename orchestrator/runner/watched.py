@@ -18,6 +18,7 @@ class WatchedCluster:
         self._cluster, self._tell = cluster, tell
         self._lock = threading.Lock()
         self._machines: list[Machine] | None = None
+        self._last = frozenset[str]()  # the nodes of the last look that found any
         self._wanted = Counter[str]()
 
     def __getattr__(self, name: str) -> Any:
@@ -27,6 +28,7 @@ class WatchedCluster:
         machines = self._cluster.machines()
         with self._lock:
             last, self._machines = self._machines, list(machines)
+            self._last = frozenset(one.node_id for one in machines) or self._last
         if last is None or last == machines:
             return machines
         before, now = ({one.node_id: one.address for one in some} for some in (last, machines))
@@ -35,6 +37,11 @@ class WatchedCluster:
             said = (f"{len(nodes)} {how}: {_named(nodes, before | now)}" for how, nodes in changes.items() if nodes)
             self._tell(Event("nodes_changed", f"nodes {'; '.join(said)}; {len(now)} in all", data=changes))
         return machines
+
+    def taken_back(self) -> bool:
+        """Whether no node is left, and those that were there last are being taken back."""
+        left, leaving = self.machines(), self._cluster.leaving()
+        return not left and bool(self._last) and self._last <= leaving.keys()
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         self._cluster.desire(footprints, taken)

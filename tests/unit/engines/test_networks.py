@@ -94,18 +94,19 @@ def test_tcp_and_what_has_no_name_is_told(network: str, on_cpu: bool, told: str)
     ("name_is", "address", "told"),
     [
         ("127.0.1.1", "10.0.0.7", {GLOO: "eth1"}),
-        ("", "10.0.0.7", {GLOO: "eth1"}),
+        (socket.gaierror(), "10.0.0.7", {GLOO: "eth1"}),
+        (UnicodeError("label too long"), "10.0.0.7", {GLOO: "eth1"}),
         ("10.0.0.7", "10.0.0.7", {}),
         ("127.0.1.1", "127.0.0.1", {}),
         ("127.0.1.1", "10.9.9.9", {}),
     ],
 )
 def test_gloo_is_told_the_interface_where_the_hosts_name_is_loopback(
-    name_is: str, address: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name_is: str | Exception, address: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def resolve(_: str) -> str:
-        if not name_is:
-            raise socket.gaierror
+        if isinstance(name_is, Exception):
+            raise name_is
         return name_is
 
     there = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth1": [SimpleNamespace(address="10.0.0.7")]}

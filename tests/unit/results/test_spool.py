@@ -124,6 +124,21 @@ def test_only_so_many_rows_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills:
     stopped.set()  # nobody waits for the writing thread
 
 
+def test_rows_that_nobody_waits_for_any_more_are_not_written(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
+    room, waiting, before, written = threading.Event(), threading.Event(), threading.enumerate(), list[int]()
+    waits(monkeypatch, lambda _: bool(waiting.set() or not room.wait(60) or fills.extend(["room"] * 3)))
+    monkeypatch.setattr("orchestrator.results.spool.SINK_BYTES", 1)
+    monkeypatch.setattr("orchestrator.results.spool.write_rows", lambda writer, _, rows: written.append(rows.num_rows))
+    with closing(Spool("requests")) as spool:  # the writer of Parquet writes its first bytes, and there is no room
+        assert waiting.wait(60)
+        for _ in range(5):
+            spool.write("requests", requests(request(0)))
+    room.set()
+    for one in set(threading.enumerate()) - set(before):
+        one.join(60)
+    assert written == []
+
+
 def test_numbers_wait_for_room(monkeypatch: pytest.MonkeyPatch, fills: list[str]) -> None:
     waits(monkeypatch, lambda _: bool(fills.append("")))
     column = Column()

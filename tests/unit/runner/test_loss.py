@@ -237,9 +237,10 @@ def test_a_cluster_that_is_taken_back_whole_ends_the_sweep_once_its_points_have_
     assert {row.failure_kind for row in launches(store)} == {"preempted"}
 
 
-def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(store: Store) -> None:
+@pytest.mark.parametrize("gone_s", [10.0, math.inf])
+def test_a_cluster_that_loses_its_last_node_after_one_was_taken_back_waits_for_it(gone_s: float, store: Store) -> None:
     world = world_of([node("a"), node("b")])
-    world.clock.at(5.0, lambda: world.gone_s.update(a=10.0))
+    world.clock.at(5.0, lambda: world.gone_s.update(a=gone_s))
     world.clock.at(40.0, lambda: world.lose("b"))
     world.clock.at(70.0, lambda: world.nodes.append(node("c")))
     report = sweep(world, plan_of(), store)

@@ -334,6 +334,19 @@ def test_a_launch_waits_for_what_the_points_of_others_leave_of_the_budget(budget
     assert (report.counts.measured, report.counts.left_out, steps(world)["start"]) == (2, 2, 1)
 
 
+def test_a_launch_that_others_leave_nothing_of_the_budget_goes_on_when_they_used_less(store: Store) -> None:
+    """Eight GPUs start an engine that dies at once; until then its start and first point count as spent."""
+    world, state = (
+        world_of([node("a", gpus=1)], ready_after_s=60.0, autoscaler=True, fails={"ready": [None, OOM, None]}),
+        SweepState(),
+    )
+    world.clock.at(120.0, lambda: world.nodes.append(node("b")))
+    plan = plan_of("{tensor_parallel_size: 1}, {tensor_parallel_size: 8}", "1, 2, 3, 4, 5", "budget: {gpu_hours: 0.34}")
+    sweep(world, plan, store, state=state)
+    assert [one.status for one in points(store)].count("ok") == 5
+    assert state.spent(world.clock.now_s()).gpu_s <= 0.34 * 3600
+
+
 def test_of_launches_that_could_start_at_once_only_those_do_that_the_budget_pays_for(store: Store) -> None:
     """It pays for the start and one point of one; together they would use it up with nothing measured."""
     world, state = world_of([node("a"), node("b")]), SweepState()
