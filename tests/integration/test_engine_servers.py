@@ -26,7 +26,7 @@ from orchestrator.load.wire import WIRES, Parsed
 from orchestrator.load.workloads import Message, Prompt
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import normalize
-from tests.harness import wait_for
+from tests.harness import AGAINST_THE_CLOCK, wait_for
 from tests.integration.engine_real import CORES, ROOT, Running, died, home_of, running, script, settings
 
 pytestmark = pytest.mark.timeout(400)
@@ -165,6 +165,7 @@ def test_every_metric_that_we_read_is_there(server: Running) -> None:
     assert set(server.engine.metrics) - told <= ENGINES[server.engine.name].untold
 
 
+@AGAINST_THE_CLOCK
 @pytest.mark.parametrize("engine", VLLM, indirect=True)
 def test_vllms_own_client_counts_and_times_the_same(
     server: Running, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

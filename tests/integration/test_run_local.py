@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import (
+    AGAINST_THE_CLOCK,
     ROOT,
     assert_nothing_left,
     assert_rows_equal_schedule,
@@ -41,6 +42,7 @@ load: {levels: {concurrency: [2]}, duration: 1s, warmup: 0s}
 """
 
 
+@AGAINST_THE_CLOCK
 def test_a_sweep_runs_where_ray_is_not_even_installed_and_what_needs_two_nodes_is_a_failure(tmp_path: Path) -> None:
     experiment, results = write_experiment(tmp_path, EXPERIMENT), tmp_path / "results"
     program = "import sys; sys.modules['ray'] = None; from orchestrator.cli.main import main; main()"
