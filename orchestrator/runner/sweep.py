@@ -57,7 +57,8 @@ class Sweep:
         self._short = False  # whether the next launch has to wait for how much of the budget the running ones leave
         self._roomy: set[Need] = set()  # needs that some nodes could hold once: a lost node may come back
         self._homeless: dict[Need, float] = {}  # need that no nodes can hold -> since when
-        self._told, self._launched = set[str](), dict[str, Todo]()
+        self._told: set[str] = set()
+        self._launched: dict[str, Todo] = {}
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
         self._changed = threading.Event()
         self._race, self._raced = race_of(context.plan), 0
@@ -91,7 +92,8 @@ class Sweep:
             complete(context.store)
             self._doing("ended")
         wall_s = self._clock.now_s() - began_s
-        return SweepReport(counts, wall_s, self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9))), left)
+        overhead = self._state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
+        return SweepReport(counts, wall_s, overhead, left)
 
     def _doing(self, what: str) -> None:
         self._context.tell(Phase("sweep", what))
@@ -246,8 +248,8 @@ class Sweep:
 
     def _starts_are_off(self) -> bool:
         """Whether some engine's starts now take longer or shorter than when the queue was ordered."""
-        factors, known = self._state.start_factors(), self._starts
-        return any(abs(factor - known.get(name, 1.0)) > OFF * known.get(name, 1.0) for name, factor in factors)
+        before = ((factor, self._starts.get(name, 1.0)) for name, factor in self._state.start_factors())
+        return any(abs(factor - known) > OFF * known for factor, known in before)
 
     def _need(self, todo: Todo) -> Need:
         return need_of(todo.deployment, self._context.plan.isolation == "exclusive_node")

@@ -39,9 +39,8 @@ class WatchedCluster:
         return machines
 
     def taken_back(self) -> bool:
-        """Whether no node is left, and those that were there last are being taken back."""
-        left, leaving = self.machines(), self._cluster.leaving()
-        return not left and bool(self._last) and self._last <= leaving.keys()
+        """Whether the last nodes that were there are all being taken back."""
+        return bool(self._last) and self._last <= self._cluster.leaving().keys()
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         self._cluster.desire(footprints, taken)
