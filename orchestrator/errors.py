@@ -15,6 +15,7 @@ A failed *request* is never an exception: it is a row in ``requests``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -197,4 +198,9 @@ class DamagedError(ResultsError):
 
 
 class NoRoom(ResultsError):
-    """The disk for temporary files has no room for the rows of a point, which has not begun."""
+    """Disks for temporary files have no room for the rows of a point, which has not begun. ``clients``: those refused,
+    by their indices among the clients of the point."""
+
+    def __init__(self, text: str, clients: Sequence[int] = (0,)) -> None:
+        super().__init__(text)
+        self.clients = tuple(clients)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,16 @@ def write_experiment(folder: Path, text: str, name: str = "experiment.yaml") -> 
     path = folder / name
     path.write_text(textwrap.dedent(text))
     return path
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Inside the block there is no room on it."""
+    with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    yield
+    (disk / "filler").unlink()
 
 
 def rows(results: Path | str, table: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cluster.base import ClientReport
 from orchestrator.cluster.calls import in_thread
 from orchestrator.engines.leases import Lease, living
-from orchestrator.errors import OrchestratorError, PlacementError, ResultsError
+from orchestrator.errors import NoRoom, OrchestratorError, PlacementError, ResultsError
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
 from orchestrator.results import spool
@@ -89,11 +89,17 @@ class ClientHost(LoadClient):
         return reach_problem(store)
 
     def lease(self, sweep: str) -> bool:
-        """Lease a share of this host for a launch of this sweep; returns whether another sweep has it for itself."""
+        """Lease a share of this host for a launch of this sweep; returns whether a client should rather run elsewhere:
+        another sweep has the host for itself, or there is no room for rows."""
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
+        held = False
         with suppress(PlacementError, OSError):
-            return self._lease.share(sweep)
-        return False
+            held = self._lease.share(sweep)
+        try:
+            spool.check_room()
+        except NoRoom:
+            return True
+        return held
 
     def rest(self) -> bool:
         """The launch needs it no more. It returns true, as only living clients do."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
-from orchestrator.errors import PlacementError
+from orchestrator.errors import NoRoom, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.results.ids import digest
 
@@ -27,7 +27,7 @@ STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
-HELD = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
+UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
 
 
 class ClientHandle(Protocol):
@@ -99,6 +99,11 @@ class ClientRun:
         silences = found.silences if len(parts) == len(self._handles) else ()
         return replace(found, silences=silences, no_room=tuple(chain.from_iterable(self._no_room.values())))
 
+    @property
+    def full(self) -> set[int]:
+        """The clients that said last that there is no room for their rows."""
+        return {index for index, folders in self._no_room.items() if folders}
+
     def so_far(self) -> list[SoFar]:
         """What happened in a watched point since the last call; a client that answers late is included next time."""
         return [found for found in self._ask("so_far").values() if found is not None]
@@ -137,21 +142,24 @@ class ClientRun:
 
 
 class Clients:
-    """The clients that one launch borrowed from the pool."""
+    """The clients that one launch borrowed from the pool. ``unfit``: nodes that were found to be unfit for others."""
 
-    def __init__(self, pool: ClientPool, members: Sequence[Member], store: Store | None) -> None:
+    def __init__(
+        self, pool: ClientPool, members: Sequence[Member], store: Store | None, unfit: Collection[str] = ()
+    ) -> None:
         self.addresses: Sequence[str] = [member.address for member in members]
         self.nodes: Sequence[str] = [member.node_id for member in members]
         self._pool, self._members, self._store = pool, members, store
         self._offsets: list[tuple[int, int]] = []
         self._run: ClientRun | None = None
+        self._unfit, self._full = frozenset(unfit), set[int]()
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
         """Build the schedule and the request bodies on every client, and wait until all are ready to start.
 
         Returns the number of requests scheduled so far, None when ``stopped`` became true. Raises InputError when the
-        point cannot be run (no tokenizer, no such file, …), ClientLost.
+        point cannot be run (no tokenizer, no such file, …), ClientLost, NoRoom.
         """
         count = len(self._members)
         calls = [member.handle.begin("prepare", point, at, count) for at, member in enumerate(self._members)]
@@ -160,12 +168,18 @@ class Clients:
             if stopped():
                 return None
         self._offsets = []
+        full: dict[int, str] = {}
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:
                 known += answer(call, "prepare", end_s - time.monotonic())
                 self._offsets.append((0, 0) if member.here else _clock_offset(member.handle))
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
+            except NoRoom as error:
+                full[index] = str(error)
+        self._full = set(full)
+        if full:
+            raise NoRoom("; ".join(sorted(set(full.values()))), list(full))
         return known
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
@@ -178,6 +192,12 @@ class Clients:
         ]
         self._run = ClientRun([member.handle for member in self._members], calls)
         return self._run
+
+    @property
+    def unfit(self) -> set[str]:
+        """Nodes to which no client should move: without room for rows, or another sweep's when these were borrowed."""
+        full = self._full | (self._run.full if self._run else set())
+        return {self.nodes[index] for index in full} | self._unfit
 
     @property
     def processes(self) -> Sequence[tuple[str, int]]:
@@ -224,20 +244,22 @@ class ClientPool:
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
-        for itself are the last choice.
+        for itself, or that have no room for rows, are the last choice.
 
         Raises PlacementError.
         """
-        held: dict[str, int] = {}
+        avoid = dict(avoid)
+        unfit: set[str] = set()
         while True:
-            members = self._borrow(count, {**avoid, **held})
+            members = self._borrow(count, avoid)
             calls = [(one.node_id, one.handle.begin("lease", self._tag)) for one in members]
-            others = {node for node, call in calls if _told(call, "lease")} - held.keys()
-            if not others:
-                return Clients(self, members, self._store)
+            found = {node for node, call in calls if _told(call, "lease")} - unfit
+            if not found:
+                return Clients(self, members, self._store, unfit)
             for member in members:
-                self.give_back([member], reusable=member.node_id not in others)
-            held |= dict.fromkeys(others, HELD)
+                self.give_back([member], reusable=member.node_id not in found)
+            unfit |= found
+            avoid |= dict.fromkeys(found, UNFIT)
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         if not (machines := {machine.node_id: machine for machine in self._machines()}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -149,6 +149,11 @@ class SweepContext:
         left_s = leaving[first]
         when = f"in {left_s:.0f} s" if math.isfinite(left_s) else "at an unknown time"
         return Failure(FailureKind.PREEMPTED, f"Its node {first[:12]} is being taken back {when} (it drains).")
+
+    def others_than(self, nodes: Collection[str]) -> bool:
+        """Whether the cluster has a node beside these that stays."""
+        those = {*nodes, *self.cluster.leaving()}
+        return any(one.node_id not in those for one in self.cluster.machines())
 
     def borrow_clients(self, deployment_id: str, count: int | None = None) -> Clients:
         """``count`` load clients, by default as many as a point begins with. Raises PlacementError."""

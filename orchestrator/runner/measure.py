@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.analysis.answers import FEW
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint, Progress, Reply
 from orchestrator.load.rows import lost_requests
 from orchestrator.load.validity import Verdict, judge
-from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.events import Event, Listener, Phase, RequestCounts
 from orchestrator.results.outcomes import CacheState, ErrorClass, Status
 from orchestrator.runner import no_room
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.early_end import Early, EarlyEnd
+from orchestrator.runner.fixed_prompts import fixed_prompts
 from orchestrator.runner.replicas import Replicas
 from orchestrator.runner.words import level_words
-from orchestrator.spec.load import Lengths, Level, counted
+from orchestrator.spec.load import counted
 
 if TYPE_CHECKING:
     from orchestrator.cluster.clients import ClientRun, Clients
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.engine_metrics import Sample
 
 START_LEAD_S = 0.25  # from the ready barrier to the common start: longer than a call takes to reach any client
-PROMPTS, PROMPT_WORDS, ANSWER_TOKENS = 32, 16, 8  # many short ones, so that one early difference spoils one answer only
-ANSWERS_WITHIN_S = 60.0  # slower answers are not waited for; the points show whether so slow an engine is any good
 COMMIT_S = 10.0  # reserved for storing a point's rows before a node is taken back
 SETTLE_S = 30.0  # for clients to report after an abort
 IDLE_LIMIT_S = 60.0  # for an engine to drop aborted requests
@@ -148,34 +146,6 @@ def judged(point: LoadPoint, loaded: Loaded, more_clients: bool = False, broken:
     return Attempt(verdict=verdict, failure=failure, loaded=loaded)
 
 
-def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
-    """A point that sends the same prompts to every engine and model, through the given point's API, answered greedily.
-
-    They are text, so that engines that take no token ids get the same. More replicas get more prompts, so that each
-    answers a few.
-    """
-    prompts = max(PROMPTS, FEW * len(point.targets))
-    workload = RandomWorkload(
-        name="answers",
-        api=point.workload.api,
-        input_tokens=Lengths(fixed=PROMPT_WORDS),
-        output_tokens=Lengths(fixed=ANSWER_TOKENS),
-    )
-    return LoadPoint(
-        targets=point.targets,
-        dialect=replace(point.dialect, prompt_token_ids=False, logprobs=logprobs),
-        workload=workload,
-        level=Level(control="concurrency", value=prompts),
-        duration_s=None,
-        requests=prompts,
-        seed=1,
-        request_timeout_s=min(point.request_timeout_s, ANSWERS_WITHIN_S),
-        keep_replies=True,
-        measurement_id=point.measurement_id,
-        attempt_id=point.attempt_id,
-    )
-
-
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     start_ns, end_ns = loaded.span_unix_ns
     asked = f" of {point.ends_s:g} s" if point.ends_s is not None else ""
@@ -226,6 +196,7 @@ class Measurer:
     notes: Sequence[str] = ()
     unsalted: set[str] = field(default_factory=set)  # paths of APIs that refuse a cache_salt: see first_answers
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None  # set if its nodes will go within needs_s
+    beside: Callable[[Collection[str]], bool] = lambda nodes: False  # whether clients may run on nodes beside these
 
     def measure(self, point: LoadPoint, more_clients: bool = False, watch: Watch | None = None) -> Attempt:
         """Make one attempt; commits nothing. ``more_clients``: see ``judged``. ``watch``: it is a probe, which ends as
@@ -267,7 +238,7 @@ class Measurer:
     ) -> Loaded:
         """Load the replicas once, with all clients starting at one instant, and watch until the end.
 
-        Raises InputError for a point that cannot be run, ClientLost when a client is lost before the start.
+        Raises InputError for a point that cannot be run, ClientLost when a client is lost before the start, NoRoom.
         """
         from orchestrator.results.lazy_rows import LazyRows
         from orchestrator.results.schemas import REQUESTS
@@ -275,7 +246,8 @@ class Measurer:
         lead_s = self.lead_s if lead_s is None else lead_s
         cache = self.replicas.fresh_cache(point.dialect)
         self.tell(Phase(self.label, "write requests", level_words(point)))  # a minute where prompts are many and long
-        if no_room.prepared(lambda: self.clients.prepare(point, self.stopped), self.stopped) is None:
+        prepare = partial(self.clients.prepare, point, self.stopped)
+        if no_room.prepared(prepare, self.stopped, self._elsewhere) is None:
             now_ns = self.clock.unix_ns()
             return Loaded(span_unix_ns=(now_ns, now_ns), requests=REQUESTS.empty_table(), interrupted=True)
         self.replicas.begin_metrics()
@@ -312,6 +284,9 @@ class Measurer:
             hosts=self.replicas.end_hosts(self.clients.processes),
         )
 
+    def _elsewhere(self) -> bool:
+        return self.beside(self.clients.unfit)
+
     def _await_idle(self) -> None:
         """Wait until the engine has dropped requests that were aborted, so that they do not disturb the next point."""
         until_s = self.clock.now_s() + IDLE_LIMIT_S
@@ -332,7 +307,7 @@ class Measurer:
         self, run: ClientRun, point: LoadPoint, started_s: float, early_end: EarlyEnd | None
     ) -> tuple[Failure | None, bool]:
         """Watch until every client reported. The failure that ended it early, and whether the user or errors did."""
-        length_s, waited, aborted = point.ends_s or 0.0, no_room.Waited(self.tell), False
+        length_s, waited, aborted = point.ends_s or 0.0, no_room.Waited(self.tell, self._elsewhere), False
         limit_s = point.drain_s + 2 * SETTLE_S + (length_s or point.request_timeout_s * max(1, point.requests or 1))
         while True:
             try:

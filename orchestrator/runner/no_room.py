@@ -1,17 +1,19 @@
-"""What a point does while a client's disk for temporary files is full: it waits, and that is told."""
+"""What a point does while a client's disk for temporary files is full, and that is told: it waits, unless clients may
+run on another host; then that client is lost."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from orchestrator.cluster.base import ClientLost
 from orchestrator.errors import NoRoom
 from orchestrator.load.point import Progress
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.patience import LONGEST_PAUSE_S
 from orchestrator.results.spool import ROOM
 
-LOAD_S = 60.0  # after a point's last request, where ROOM sets no limit
+LOAD_S = 60.0  # after a point's last request, where ROOM sets no limit or there are other hosts
 
 
 @contextmanager
@@ -27,10 +29,12 @@ def waiting() -> Iterator[None]:
 class Waited:
     """How the rows of one point's clients wait for room.
 
-    ``in_vain``: ROOM sets no limit, and LOAD_S have passed since the last request. ``tell``: hears of the wait then.
+    ``elsewhere``: whether clients may run on a host that has room. ``in_vain``: they may, or ROOM sets no limit, and
+    LOAD_S have passed since the last request. ``tell``: hears of the wait then.
     """
 
     tell: Listener
+    elsewhere: Callable[[], bool] = lambda: False
     in_vain: bool = False
     _seconds: float = 0.0
     _before_s: float = 0.0  # until there was room for the last time
@@ -41,19 +45,21 @@ class Waited:
 
         ``elapsed_s``: since the point began. ``sent``: no more requests will be due.
         """
+        limit_s = ROOM.limit_s
         if progress.no_room:
-            self._tell(says(progress))
-            self._seconds = self._before_s + min(_refused(says(progress)), ROOM.limit_s)
+            limit_s = 0.0 if self.elsewhere() else limit_s
+            self._tell(says(progress), limit_s)
+            self._seconds = self._before_s + min(_refused(says(progress), limit_s), limit_s)
         else:
             ROOM.ended(passed=True)
             self._before_s = self._seconds
         if progress.in_flight or not sent or not progress.no_room:
             self._loaded_s = elapsed_s
-        self.in_vain = not ROOM.limit_s and elapsed_s - self._loaded_s >= LOAD_S
+        self.in_vain = not limit_s and elapsed_s - self._loaded_s >= LOAD_S
         return self._seconds
 
-    def _tell(self, text: str) -> None:
-        if not ROOM.limit_s and threading.get_ident() not in ROOM.refusing:
+    def _tell(self, text: str, limit_s: float) -> None:
+        if not limit_s and threading.get_ident() not in ROOM.refusing:
             self.tell(Event("storage", f"{text}; they are kept until {LOAD_S:g} s after the last request"))
 
 
@@ -63,26 +69,30 @@ def says(progress: Progress) -> str:
 
 
 @waiting()
-def prepared(prepare: Callable[[], int | None], stopped: Callable[[], bool]) -> int | None:
+def prepared(
+    prepare: Callable[[], int | None], stopped: Callable[[], bool], elsewhere: Callable[[], bool] = lambda: False
+) -> int | None:
     """What ``prepare`` returns once every client has room; None when the user stopped the sweep meanwhile.
 
-    Raises NoRoom when that took too long.
+    Raises NoRoom when that took too long, ClientLost when clients may run elsewhere (see ``Waited``).
     """
     while True:
         try:
             return prepare()
         except NoRoom as error:
-            if _refused(f"there is no room for rows in {error}") >= ROOM.limit_s:
+            if elsewhere():
+                raise ClientLost(error.clients, f"there is no room for rows in {error}") from error
+            if _refused(f"there is no room for rows in {error}", ROOM.limit_s) >= ROOM.limit_s:
                 raise
             if stopped() or (ROOM.wait and ROOM.wait(LONGEST_PAUSE_S)):
                 return None
 
 
-def _refused(text: str) -> float:
-    """This thread waits for room; for how long. Told when it begins."""
+def _refused(text: str, limit_s: float) -> float:
+    """This thread waits for room, at most ``limit_s``; for how long it has. Told when it begins, if that is a limit."""
     caller = threading.get_ident()
-    kept = f"; rows are kept and nothing new starts, for at most {ROOM.limit_s:g} s"
-    seconds = ROOM.refused(caller, "" if caller in ROOM.refusing or not ROOM.limit_s else text + kept)
-    if ROOM.limit_s and seconds >= ROOM.limit_s:
+    kept = f"; rows are kept and nothing new starts, for at most {limit_s:g} s"
+    seconds = ROOM.refused(caller, "" if caller in ROOM.refusing or not limit_s else text + kept)
+    if limit_s and seconds >= limit_s:
         ROOM.given_up = f"there was no room for {seconds:.0f} s: {text}"
     return seconds

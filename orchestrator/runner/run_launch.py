@@ -109,6 +109,7 @@ class LaunchRun:
             self._deployment.label,
             row.launch_id,
             taken_back=partial(self._context.taken_back, self._on),
+            beside=self._context.others_than,
         )
         try:
             return self._measure_all(measurer)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runner.measure import PROMPTS
+from orchestrator.runner.fixed_prompts import PROMPTS
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,

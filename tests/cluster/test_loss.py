@@ -7,12 +7,23 @@ import os
 import re
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from scripts.ray_on_this_machine import RayOnThisMachine
-from tests.harness import MODEL, assert_nothing_left, manifests, orchestrator, rows, start, wait_for, write_experiment
+from tests.harness import (
+    MODEL,
+    assert_nothing_left,
+    full,
+    manifests,
+    orchestrator,
+    rows,
+    start,
+    wait_for,
+    write_experiment,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -56,6 +67,35 @@ def test_a_node_that_is_given_notice_gets_no_new_point_and_the_rest_is_measured_
         assert where[0] == spot.node_id != where[1]
         assert first["log_uri"], "it was not stopped in order"
         assert re.search("is being taken back in (2..|300) s", first["reason"])
+    assert_nothing_left()
+
+
+@pytest.mark.parametrize("at", ["start", pytest.param("point", marks=pytest.mark.long)])
+def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
+    at: str, tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(disk))
+    with RayOnThisMachine(nodes=1, cpus=0) as cluster, ExitStack() as filled:
+        monkeypatch.delenv("TMPDIR")
+        cluster.add_node(cpus=8)  # the engine's: clients run there if they have to
+        experiment = write_experiment(tmp_path, EXPERIMENT.format(model=MODEL))
+        results, log = tmp_path / "results", tmp_path / "log"
+        if at == "start":
+            filled.enter_context(full(disk))
+        driver = start("run", str(experiment), "--results", str(results), "--address", cluster.address, log=log)
+        try:
+            if at == "point":
+                wait_for(lambda: manifests(results), 90, "no point was measured")
+                filled.enter_context(full(disk))
+            assert driver.wait(240) == 0, log.read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+        ok = [one["measurement_id"] for one in manifests(results) if one["status"] == "ok"]
+        assert len(ok) == len(set(ok)) == 3
+        lost = [one["reason"] for one in rows(results, "points") if one["failure_kind"] == "client_lost"]
+        assert (len(lost) > 0) == (at == "point"), log.read_text()
+        assert all(f"there is no room for rows in {disk}" in reason for reason in lost)
     assert_nothing_left()
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from tests.harness import (
     MODEL,
     assert_rows_equal_schedule,
+    full,
     orchestrator,
     rows,
     start,
@@ -92,31 +91,6 @@ def test_a_bucket_that_goes_away_in_the_middle_costs_nothing(
     assert_nothing_lost(uri(s3, name))
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small disk of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-@contextmanager
-def full(disk: Path) -> Iterator[None]:
-    """Inside the block there is no room on it."""
-    with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
-        while filler.write(bytes(4096)):
-            pass
-    yield
-    (disk / "filler").unlink()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
 def test_a_full_disk_is_waited_for_and_costs_nothing(tmp_path: Path, disk: Path) -> None:
     with sweep(str(disk / "results"), tmp_path) as said, full(disk):
         wait_for(lambda: "No space left" in said(), 60, "nothing is said")
@@ -125,7 +99,6 @@ def test_a_full_disk_is_waited_for_and_costs_nothing(tmp_path: Path, disk: Path)
     assert_nothing_lost(str(disk / "results"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
 def test_a_full_disk_for_temporary_files_is_waited_for_and_costs_nothing(
     tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

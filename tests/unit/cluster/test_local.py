@@ -28,7 +28,7 @@ from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _re
 from orchestrator.engines import ENGINES
 from orchestrator.engines.leases import Lease, living
 from orchestrator.engines.ownership import FileLock, node_folder
-from orchestrator.errors import Occupied, PlacementError
+from orchestrator.errors import NoRoom, Occupied, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
@@ -177,11 +177,44 @@ class Sitting:
 
 
 @pytest.mark.parametrize(("held", "where"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
-def test_clients_keep_off_hosts_that_other_sweeps_have_for_themselves(held: str, where: str) -> None:
+def test_clients_keep_off_hosts_that_are_held_or_full(held: str, where: str) -> None:
     """``a`` has the engine of this launch, ``b`` one of another launch of this sweep."""
     machines = Machines(*held)
     pool = ClientPool(None, "a", machines.machines, machines.start)
-    assert pool.borrow(1, {"a": 1, "b": 2}).addresses == [where]
+    clients = pool.borrow(1, {"a": 1, "b": 2})
+    assert (clients.addresses, clients.unfit) == ([where], set(held))
+
+
+def test_a_client_whose_disk_is_full_says_so_before_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise NoRoom("/tmp of x")
+
+    clients = ClientPool(None, "a", Machines().machines, lambda machine: Direct()).borrow(2, {})
+    assert clients.unfit == set()
+    monkeypatch.setattr("orchestrator.results.spool.check_room", refuses)
+    with pytest.raises(NoRoom, match=r"^/tmp of x$") as caught:
+        clients.prepare(point_for("http://127.0.0.1:9"))
+    host = ClientHost()
+    assert (host.lease("sweep"), host.rest()) == (True, True)
+    clients.release()
+    assert (caught.value.clients, clients.unfit) == ((0, 1), set(clients.nodes))
+
+
+class Direct:
+    """A client in this process."""
+
+    def __init__(self) -> None:
+        self._client = ClientHost()
+
+    def begin(self, method: str, *args: object) -> Future[Any]:
+        made: Future[Any] = Future()
+        try:
+            made.set_result(getattr(self._client, method)(*args))
+        except Exception as error:
+            made.set_exception(error)
+        return made
+
+    def kill(self) -> None: ...
 
 
 def test_a_client_that_waits_on_a_node_that_is_taken_back_is_ended() -> None:
@@ -286,7 +319,7 @@ def test_a_client_that_does_not_answer_has_no_more_room_than_before(monkeypatch:
     clients = [Counting(True), Counting(True)]
     run = ClientRun(clients, [one.report for one in clients])
     clients[0].progress = Progress(no_room=("/tmp of x",))
-    assert run.progress().no_room == ("/tmp of x",)
+    assert (run.progress().no_room, run.full) == (("/tmp of x",), {0})
     clients[0].answers = False
     assert [run.progress().no_room for _ in range(3)] == [("/tmp of x",)] * 3
 
@@ -294,8 +327,17 @@ def test_a_client_that_does_not_answer_has_no_more_room_than_before(monkeypatch:
 def reported(client: ClientProcess) -> ClientReport:
     """Of requests to a port where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
-        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    point = LoadPoint(
+        point = point_for(f"http://127.0.0.1:{gone.getsockname()[1]}")
+    try:
+        client.begin("prepare", point).result(30)
+        report: ClientReport = client.begin("run_and_store", time.time_ns(), 0, 0, None).result(30)
+        return report
+    finally:
+        client.kill()
+
+
+def point_for(url: str) -> LoadPoint:
+    return LoadPoint(
         targets=(Target(url, "m", 0),),
         dialect=ENGINES["vllm"].dialects(EngineSettings(engine="vllm", model="m"))["completions"],
         workload=RandomWorkload(name="w", input_tokens=Lengths(fixed=8), output_tokens=Lengths(fixed=4)),
@@ -305,12 +347,6 @@ def reported(client: ClientProcess) -> ClientReport:
         requests=3,
         seed=7,
     )
-    try:
-        client.begin("prepare", point).result(30)
-        report: ClientReport = client.begin("run_and_store", time.time_ns(), 0, 0, None).result(30)
-        return report
-    finally:
-        client.kill()
 
 
 def test_a_client_process_reports_whatever_its_temporary_folder_is_called_and_leaves_nothing_there(

@@ -136,6 +136,7 @@ class World:
     ready_after_s: float = 10.0
     kv_transport: str = "rc_mlx5/mlx5_0:1"
     client_limit: int = 4
+    unfit: set[str] | None = None  # nodes without room for rows, once there is none for a client's; None: all
     keeps_cache: bool = False  # engines say that they do not empty it
     replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
     log: list[str] = field(default_factory=list)
@@ -316,6 +317,10 @@ class FakeClients:
     nodes: Sequence[str] = ()
     point: LoadPoint | None = None
     processes: Sequence[tuple[str, int]] = ()
+
+    @property
+    def unfit(self) -> set[str]:
+        return self.world.unfit if self.world.unfit is not None else {one.node_id for one in self.world.nodes}
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool]) -> int | None:
         self.world.step("prepare")

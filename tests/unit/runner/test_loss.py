@@ -135,6 +135,27 @@ def test_a_client_that_has_no_room_for_too_long_ends_the_sweep(store: Store) -> 
     assert (outcomes(store), steps(world)["load"], world.held) == ([], 1, {})
 
 
+@pytest.mark.parametrize("step", ["prepare", "load"])
+def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host(store: Store, step: str) -> None:
+    fails = {"prepare": [None, NoRoom("/tmp of x")], "load": ["full"]}
+    world = world_of([node("a"), node("b")], fails={step: fails[step]})
+    world.unfit = {"a"}
+    report = sweep(world, plan_of(levels="1, 2"), store, storage_timeout_s=100.0)
+    assert (report.counts.measured, report.counts.failed) == (2, 0)
+    assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
+    assert world.clock.now_s() < 600, "in a point it waits for a minute, before it not at all"
+    assert "no room for rows in /tmp of x" in told(world, "retry")[0]
+    if step == "load":
+        assert told(world, "storage")[0].endswith("they are kept until 60 s after the last request")
+
+
+def test_a_node_that_is_taken_back_is_no_other_host(store: Store) -> None:
+    world = world_of([node("a"), node("b")], fails={"prepare": [None, *[NoRoom("/tmp of x")] * 5, None]})
+    world.unfit, world.gone_s = {"a"}, {"b": math.inf}
+    report = sweep(world, plan_of(), store)
+    assert (report.counts.measured, outcomes(store)) == (1, [("ok", None)])
+
+
 def test_an_interrupt_does_not_wait_for_room(store: Store) -> None:
     waiting: list[dict[str, list[Any]]] = [{"prepare": [None, *[NoRoom("x")] * 99]}, {"load": ["full"]}]
     for fails in waiting:

@@ -11,7 +11,8 @@ from orchestrator.errors import Failure, FailureKind, InputError
 from orchestrator.load.point import LoadPoint, Progress, Silence, Target
 from orchestrator.results.events import Event, Phase
 from orchestrator.runner.early_end import Early
-from orchestrator.runner.measure import SETTLE_S, Attempt, Loaded, Measurer, fixed_prompts, judged
+from orchestrator.runner.fixed_prompts import fixed_prompts
+from orchestrator.runner.measure import SETTLE_S, Attempt, Loaded, Measurer, judged
 from orchestrator.runner.no_room import LOAD_S
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.dialect import Dialect
