@@ -199,17 +199,19 @@ def _model(settings: EngineSettings) -> str:
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     cache = hub_cache(settings.env)
-    if isinstance(try_to_load_from_cache(model, "config.json", cache_dir=cache), str):
+    if isinstance(try_to_load_from_cache(model, "config.json", cache_dir=cache, revision=settings.revision), str):
         return ""
     if HF_HUB_OFFLINE:
         return "it is not in this node's cache, and HF_HUB_OFFLINE is set"
     try:
         # uses the token in this node's environment, if there is one
-        files = HfApi().model_info(model, timeout=HUB_LIMIT_S, files_metadata=True).siblings or []
+        info = HfApi().model_info(model, revision=settings.revision, timeout=HUB_LIMIT_S, files_metadata=True)
+        if info.gated:  # everybody may read what it is, not what is in it
+            HfApi().auth_check(model)
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         return redacted(f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300]
-    needed: int = sum(one.size or 0 for one in files if one.rfilename.endswith(".safetensors"))
+    needed: int = sum(one.size or 0 for one in info.siblings or () if one.rfilename.endswith(".safetensors"))
     free: int = _space(cache)["free"]
     return f"it has {needed / 1e9:.0f} GB, but only {free / 1e9:.0f} are free for its cache {cache}" * (needed > free)
 

@@ -67,7 +67,7 @@ def kinds_of(deployments: Iterable[Deployment]) -> Kinds:
         settings = one.settings
         if ENGINES[settings.engine].launches:
             place = (settings.engine, settings.executable, settings.image, settings.container_runtime)
-            kinds.setdefault((*place, settings.model, hub_cache(settings.env)), []).append(one)
+            kinds.setdefault((*place, settings.model, settings.revision, hub_cache(settings.env)), []).append(one)
     return kinds
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -384,7 +385,7 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", secret := "hf_" + "a" * 30)
 
-    def gated(self: object, model: str, timeout: float, files_metadata: bool) -> None:
+    def gated(self: object, model: str, **_: object) -> None:
         raise PermissionError(f"403 for {secret}: accept the licence of {model}")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
@@ -393,12 +394,47 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     assert "accept the licence" in said
     assert secret not in said
     files = [SimpleNamespace(rfilename=name, size=70 * 10**9) for name in ("1.safetensors", "2.safetensors", "x.bin")]
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files[:1]))
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files[:1], gated=False)
+    )
     assert of("org/not-there") == ""
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files))
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files, gated=False)
+    )
     assert of("org/not-there") == f"it has 140 GB, but only 100 are free for its cache {tmp_path}"
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: "/cache/config.json")
     assert of("org/not-there") == ""
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Tells everybody what a gated model is, and lets nobody have it; it has the revision ``main`` alone."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        told = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
+        self.send_response(200 if told else 403 if path.endswith("/auth-check") else 404)
+        self.send_header("X-Error-Code", "GatedRepo" if path.endswith("/auth-check") else "RevisionNotFound")
+        self.end_headers()
+        self.wfile.write(json.dumps({"id": "org/gated", "gated": "manual", "siblings": []} if told else {}).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("revision", "why"), [(None, "GatedRepo"), ("main", "GatedRepo"), ("gone", "RevisionNotFound")]
+)
+def test_a_gated_model_that_one_may_not_have_and_a_revision_that_is_not_there_are_told(
+    revision: str | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.server_port}")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        (one,) = deployments(VLLM)
+        said = node_checks._model(one.settings.model_copy(update={"model": "org/gated", "revision": revision}))
+        hub.shutdown()
+    assert f"the hub does not serve it (without HF_TOKEN): {why}" in said
 
 
 def cached(cache: Path) -> None:
@@ -434,7 +470,8 @@ def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
 
 def test_deployments_with_caches_of_their_own_are_looked_at_each() -> None:
     assert len(kinds_of(deployments(VLLM) * 2)) == 1
-    assert len(kinds_of([*deployments(VLLM), *deployments(f"{VLLM}, env: {{HF_HOME: /data}}")])) == 2
+    for other in ("env: {HF_HOME: /data}", "revision: other"):
+        assert len(kinds_of([*deployments(VLLM), *deployments(f"{VLLM}, {other}")])) == 2
 
 
 def test_a_node_that_does_not_see_the_results_says_so(tmp_path: Path) -> None:
