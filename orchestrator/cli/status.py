@@ -23,6 +23,7 @@ clocks of the storage and of this machine.
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(uri: str, experiment: str | None, form: str) -> None:
     """Show the runs at URI and their progress."""
+    from orchestrator.redaction import all_redacted
     from orchestrator.report.documents import json_text
     from orchestrator.report.runs import run_documents, run_text
     from orchestrator.report.text import echo
@@ -35,7 +36,8 @@ def status(uri: str, experiment: str | None, form: str) -> None:
         records = [(record, ages.get(f"{record.run_id}.json", 0.0)) for record, _ in runs.all()]
         found.append((runs.experiment, records))
     if form == "json":
-        click.echo(json_text([{"experiment": name, "runs": run_documents(records)} for name, records in found]))
+        told = [{"experiment": name, "runs": run_documents(records)} for name, records in found]
+        click.echo(json_text(all_redacted(told)))
         return
     for name, records in found:
         for record, age_s in records:

@@ -63,7 +63,7 @@ def _wait(runs: Runs, run_id: str, end_s: float) -> str:
     while (found := runs.read(run_id)) is not None:
         record, text = found
         if record.state == "ended":
-            wrong = "; ".join(event["text"] for event in record.events if event["kind"] in LEFTOVERS)
+            wrong = "; ".join(event.text for event in record.events if event.kind in LEFTOVERS)
             break
         if record.lives() is False:
             wrong = "its process is gone; the engines' guards end them, and 'orchestrator doctor' finds what is left"

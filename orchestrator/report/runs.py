@@ -40,16 +40,16 @@ def run_lines(experiment: str, record: RunRecord, age_s: float) -> Iterator[str]
         + (f"; {record.says}" if record.says not in ("", "ended") else "")
     )
     for label, one in record.deployments.items():
-        left = f", {one['left']} left" if one.get("left") is not None else ""
-        doing = f"; {one['doing']}" if one.get("doing") and state in ("running", "stopping") else ""
-        yield f"  {label}: {one.get('measured')} measured, {one.get('failed')} failed{left}{doing}"
-        if one.get("why"):
-            yield f"    {one['why']}"
+        left = f", {one.left} left" if one.left is not None else ""
+        doing = f"; {one.doing}" if one.doing and state in ("running", "stopping") else ""
+        yield f"  {label}: {one.measured} measured, {one.failed} failed{left}{doing}"
+        if one.why:
+            yield f"    {one.why}"
     if record.events:
         yield "  last events"
     for event in record.events:
-        at = time.strftime("%H:%M:%S", time.localtime(event["unix_ns"] / 1e9))
-        yield f"    {at} {event['kind']}: {event['deployment'] and event['deployment'] + ': '}{event['text']}"
+        at = time.strftime("%H:%M:%S", time.localtime(event.unix_ns / 1e9))
+        yield f"    {at} {event.kind}: {event.deployment and event.deployment + ': '}{event.text}"
 
 
 def run_text(experiment: str, record: RunRecord, age_s: float) -> str:

@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.redaction import redacted
@@ -35,9 +37,34 @@ LOOK_S = 1.0  # how often other runs' records are read while it is unknown wheth
 MOST_DEPLOYMENTS, MOST_EVENTS = 100, 20  # kept in a record, the latest ones
 
 
+UnixNs = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+@dataclass(slots=True)
+class Doing:
+    """What one deployment does, since when, and how many of its measurements were made. ``why``: the last failure."""
+
+    doing: str = ""
+    since_unix_ns: UnixNs = 0
+    measured: int = 0
+    failed: int = 0
+    left: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event that was told."""
+
+    unix_ns: UnixNs = 0
+    kind: str = ""
+    deployment: str = ""
+    text: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
-    """What a driver reports about itself. ``deployments``: label -> what it does, since when, and its measurements."""
+    """What a driver reports about itself. ``deployments``: by label."""
 
     run_id: str
     state: str = "running"  # claiming | running | stopping | ended
@@ -46,7 +73,7 @@ class RunRecord:
     pid: int = 0
     pid_started: int = 0  # clock ticks since boot
     user: str = "?"
-    began_unix_ns: int = 0
+    began_unix_ns: UnixNs = 0
     beats: int = 0
     says: str = ""  # what the sweep does, or how it ended
     total: int = 0  # measurements to do when it began; of searches, as many as are known by now
@@ -54,8 +81,8 @@ class RunRecord:
     measured: int = 0
     failed: int = 0
     left_s: float | None = None  # last estimate of the remaining time
-    deployments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)  # the last ones, oldest first
+    deployments: dict[str, Doing] = field(default_factory=dict)
+    events: list[Said] = field(default_factory=list)  # the last ones, oldest first
 
     @classmethod
     def of_this_process(cls) -> RunRecord:
@@ -73,11 +100,8 @@ class RunRecord:
     @classmethod
     def from_json(cls, run_id: str, text: bytes) -> RunRecord:
         """Parse a record. A damaged one becomes that of an unknown run, which counts as dead after SILENT_S."""
-        with suppress(AttributeError, RecursionError, ValueError):
-            found, empty = json.loads(text), asdict(cls(run_id=run_id))
-            known = {name: found[name] for name in empty.keys() & found.keys()} | {"run_id": run_id}
-            if all(type(one) is type(empty[name]) for name, one in known.items() if name != "left_s"):
-                return cls(**known)
+        with suppress(ValueError):
+            return replace(RECORD.validate_json(text, strict=True), run_id=run_id)
         return cls(run_id=run_id)
 
     def to_json(self) -> bytes:
@@ -109,20 +133,22 @@ class RunRecord:
             return
         if isinstance(item, Event):
             self._count(item)
-            keys = {"unix_ns": item.unix_ns, "kind": item.kind, "deployment": item.deployment, "text": item.text}
-            self.events = [*self.events, keys][-MOST_EVENTS:]
+            said = Said(item.unix_ns, item.kind, item.deployment, item.text)
+            self.events = [*self.events, said][-MOST_EVENTS:]
         if not item.deployment:
             return
-        one = self.deployments.pop(item.deployment, None) or {"doing": "", "measured": 0, "failed": 0, "left": None}
+        one = self.deployments.pop(item.deployment, None) or Doing()
         self.deployments[item.deployment] = one
         if isinstance(item, Phase):
             doing = "" if item.name == "ended" else f"{item.name} {item.detail}".strip()
-            one |= {} if one["doing"] == doing else {"doing": doing, "since_unix_ns": time.time_ns()}
-        elif item.kind in ("measured", "failed"):
-            one[item.kind] += 1
-        one |= {"left": item.data["left"]} if isinstance(item, Event) and "left" in item.data else {}
-        one |= {"why": item.text} if isinstance(item, Event) and item.kind in ("failed", "gave_up") else {}
-        for label in [label for label, other in self.deployments.items() if not other["doing"]]:
+            if one.doing != doing:
+                one.doing, one.since_unix_ns = doing, time.time_ns()
+        else:
+            one.measured += item.kind == "measured"
+            one.failed += item.kind == "failed"
+            one.left = item.data.get("left", one.left)
+            one.why = item.text if item.kind in ("failed", "gave_up") else one.why
+        for label in [label for label, other in self.deployments.items() if not other.doing]:
             if len(self.deployments) > MOST_DEPLOYMENTS:
                 del self.deployments[label]
 
@@ -134,6 +160,9 @@ class RunRecord:
         if event.kind in ("measured", "failed"):  # a search may ask for more than was expected
             self.total = max(self.total, self.measured + self.failed + int(event.data.get("left", 0)))
         self.left_s = event.data.get("left_s", self.left_s)
+
+
+RECORD = TypeAdapter(RunRecord)
 
 
 class Runs:

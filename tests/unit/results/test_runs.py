@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -125,6 +126,21 @@ def test_a_run_of_another_host_is_dead_when_its_record_did_not_change_for_a_minu
     assert ids(runs) == [taken.run_id]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *({"deployments": {"a": 5}}, {"deployments": {"a": {"left": "x"}}}, {"events": [1]}, {"events": [{"text": 1}]}),
+        *({"began_unix_ns": 10**30}, {"began_unix_ns": -1}, {"left_s": "abc"}, {"pid": "x"}, {"pid": 1.5}, [], "x", 7),
+    ],
+)
+def test_a_damaged_record_is_that_of_an_unknown_run(runs: Runs, damaged: Any) -> None:
+    runs.put("01X", json.dumps(damaged).encode())
+    ((record, _),) = runs.all()
+    assert record == RunRecord(run_id="01X")
+    status, said = invoke("status", runs.uri)
+    assert (status, "pid 0 of ? on ?" in said) == (0, True)
+
+
 class Interleaved(Runs):
     """Each look at the storage waits for its turn, and a seeded throw of dice says whose it is."""
 
@@ -202,9 +218,8 @@ def test_a_heartbeat_changes_the_record_and_says_how_far_it_is(runs: Runs) -> No
         ((record, text),) = runs.all()
         assert text != before[1]
         assert (record.state, record.total, record.skipped, record.measured, record.failed) == ("running", 2, 1, 1, 1)
-        assert record.deployments["tp=2"]["doing"] == "measure chat 4 req/s"
-        assert record.deployments["tp=2"]["left"] == 0
-        assert record.deployments["tp=2"]["why"] == "no kernel"
+        one = record.deployments["tp=2"]
+        assert (one.doing, one.left, one.why) == ("measure chat 4 req/s", 0, "no kernel")
         shown = run_text("x", record, 3.0)
         assert "1 of 2 measured, 1 failed, 1 done before" in shown
         assert "tp=2: 1 measured, 1 failed, 0 left; measure chat 4 req/s" in shown
@@ -313,6 +328,7 @@ def test_status_shows_runs_as_text_and_json_and_obeys_no_terminal_sequence(runs:
     assert said.startswith("x: running, pid")
     assert "\x1b" not in said
     assert "hf_a" not in said
+    assert "hf_a" not in invoke("status", runs.uri, "--format", "json")[1]
     (experiment,) = json.loads(invoke("status", f"{runs.uri}/x", "--format", "json")[1])
     assert experiment["experiment"] == "x"
     assert [(one["state"], one["pid"]) for one in experiment["runs"]] == [("running", os.getpid())]
