@@ -186,7 +186,7 @@ class EngineHost:
         return classify(self._server.engine.log, self._phase, self._process.log_since_ready(), status)
 
     def empty_cache(self) -> bool:
-        """Empty the prefix cache; true when the engine did. vLLM refuses while a request still holds blocks."""
+        """Empty the prefix cache; true when the engine did. It may refuse while a request still holds blocks."""
         assert self._server
         if self._server.engine.reset_path is None:
             return False

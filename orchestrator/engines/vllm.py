@@ -112,9 +112,6 @@ def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> di
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its 600 s are too short for big models
     }
-    if node.bind in ("127.0.0.1", "::1", "localhost"):
-        # Adds POST /reset_prefix_cache. Such paths need no key, so they must not be reachable from other hosts.
-        env["VLLM_SERVER_DEV_MODE"] = "1"
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host
     if node.role:
@@ -173,7 +170,6 @@ ENGINE = Engine(
     name="vllm",
     title="vLLM",
     version="0.32",
-    reset_path="/reset_prefix_cache",
     metrics=named_as_vllm("vllm:")
     | {
         "kv_usage": "vllm:kv_cache_usage_perc",

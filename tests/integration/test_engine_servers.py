@@ -41,7 +41,8 @@ class Facts(NamedTuple):
     version: str
     part: str
     status: int | None  # None: it lives on, and answers nothing
-    reset: str  # what it answers when its prefix cache is emptied
+    reset: str  # what it answers when its prefix cache is emptied; empty: it cannot be, and prompts are salted
+    guarded: tuple[str, ...]  # paths by which an engine is ended, stopped or changed
     untold: set[str]  # columns of metrics that it tells only when it happens
 
 
@@ -51,10 +52,19 @@ ENGINES = {
         "0.32.0",
         "VLLM::EngineCor",
         0,  # it ends with status 0 when it dies while serving
-        '{"success":true}',
+        "",
+        ("/collective_rpc", "/pause", "/sleep", "/abort_requests", "/reset_prefix_cache", "/update_weights"),
         {"spec_draft_tokens_total", "spec_accepted_tokens_total"},
     ),
-    "sglang": Facts({}, "0.5.23", "sglang::detoken", None, "Cache flushed", {"preemptions_total"}),
+    "sglang": Facts(
+        {},
+        "0.5.23",
+        "sglang::detoken",
+        None,
+        "Cache flushed",
+        ("/flush_cache", "/abort_request", "/pause_generation", "/release_memory_occupation"),
+        {"preemptions_total"},
+    ),
 }
 
 
@@ -147,13 +157,19 @@ def test_a_chat_as_the_load_client_asks_for_it_streams_too(server: Running) -> N
     assert parsed.source in ("token_ids", "continuous_usage")
 
 
-def test_the_prefix_cache_is_emptied_on_demand(server: Running) -> None:
-    long = completion(prompt=list(range(100, 500)))
+def test_nothing_that_ends_or_changes_it_is_done_for_who_has_no_key(server: Running) -> None:
+    """Every user of its host reaches it."""
+    paths = ENGINES[server.engine.name].guarded
+    assert {server.ask("POST", path, {"method": "shutdown"}, key=None)[0] for path in paths} <= {401, 403, 404}
+
+
+def test_a_new_attempt_finds_nothing_of_the_last_one_in_the_prefix_cache(server: Running) -> None:
     cached, reset = [], ENGINES[server.engine.name].reset
-    for emptied in (True, False, True):
-        if emptied:
+    for attempt, new in enumerate((True, False, True)):
+        if new and reset:
             assert server.ask("POST", server.engine.reset_path or "")[1].startswith(reset)
-        last = server.stream("/v1/completions", long)[-1]
+        salt = {} if reset else {"cache_salt": f"attempt {attempt - (not new)}"}
+        last = server.stream("/v1/completions", completion(prompt=list(range(100, 500)), **salt))[-1]
         cached.append(last["usage"]["prompt_tokens_details"]["cached_tokens"])
     assert cached[0] == cached[2] == 0
     assert cached[1] > 0

@@ -44,7 +44,6 @@ def test_golden_one_rank_on_the_cpu() -> None:
         "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
-        "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "2,3",
     }
     assert made.secrets == {"VLLM_API_KEY": "k3y"}
@@ -186,11 +185,6 @@ def test_a_variable_that_overrules_flags_is_not_inherited_from_the_node() -> Non
 def test_without_chunked_prefill_a_batch_can_hold_the_longest_prompt() -> None:
     pins = VLLM.pinned(settings(enable_chunked_prefill=False, max_model_len=100_000), H100)
     assert pins["max_num_batched_tokens"] == 100_000
-
-
-def test_paths_that_ask_for_no_key_are_not_opened_on_an_address_that_others_reach() -> None:
-    assert "VLLM_SERVER_DEV_MODE" in command(node=Node(bind="127.0.0.1")).env
-    assert "VLLM_SERVER_DEV_MODE" not in command(node=Node(bind="0.0.0.0")).env
 
 
 def test_the_users_environment_wins() -> None:
