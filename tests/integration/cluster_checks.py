@@ -46,6 +46,10 @@ def ray_up(config: dict[str, Any]) -> list[str]:
             found += [f"{name}: {problem}" for problem in _gpu_group(kind, kind.get("idle_timeout_s", 0))]
             writes = not kind["resources"].get("GPU") or _may_write(kind["node_config"], config.get("file_mounts", {}))
             found += [] if writes else [f"{name}: its nodes have no credentials to write results with"]
+    nodes = {name: kind["node_config"] for name, kind in config["available_node_types"].items()}
+    passes = any("IamInstanceProfile" in node for node in nodes.values())
+    if passes and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
+        found.append("the head has Ray's own role, which may pass no other role on to the nodes that it starts")
     commands = [line for key, lines in prepared.items() if key.endswith("_commands") for line in lines]
     found += [f"a nightly Ray is installed: {line}" for line in commands if "dev0" in line or "nightly" in line]
     return found + [problem for line in commands for problem in shell(line)]

@@ -76,6 +76,7 @@ NODE = "available_node_types/h100_spot/node_config"
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeSize", "200", "Ebs.VolumeSize"),
         ("aws", f"{NODE}/BlockDeviceMappings/0/Ebs/VolumeType", "gp33", "'gp33' is no VolumeType"),
         ("aws", f"{NODE}/IamInstanceProfile", {}, "h100_spot: its nodes have no credentials"),
+        ("aws", "available_node_types/head/node_config", {"InstanceType": "m7i.2xlarge"}, "may pass no other role"),
         ("aws", "available_node_types/h100_spot/labels/accelerator", "H1000", "'H1000' is not in the catalogue"),
         ("aws", "available_node_types/h100_spot/labels/a b", "c", "a b"),
         ("aws", "available_node_types/h100_spot/idle_timeout_s", 300, "weights may take"),
