@@ -88,6 +88,7 @@ def _docker(
     argv += ["--network", "host", "--ipc", "private", "--shm-size", SHM, *_gpus(runtime, hardware, node)]
     if runtime == "docker" and node.cores:  # the daemon's child does not inherit our affinity
         argv += ["--cpuset-cpus", ",".join(map(str, node.cores))]
+    argv += ["--log-driver", "none"]  # we read its output; the runtime would keep a copy of its own, without a limit
     for path, mode in mounts.items():
         argv += ["--volume", f"{path}:{path}:{mode}"]
     for key in sorted(

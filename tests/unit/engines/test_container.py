@@ -45,7 +45,7 @@ def test_golden_docker(runtime: str | None) -> None:
     assert shlex.join(command.argv) == (
         "docker run --rm --init --name orchestrator-01L-8000-1 "
         f"--label orchestrator.locks={node_path('locks')} --network host --ipc private --shm-size 16g "
-        "--gpus '\"device=0,3\"' --volume /models/tiny:/models/tiny:ro --volume /hub:/hub:rw "
+        "--gpus '\"device=0,3\"' --log-driver none --volume /models/tiny:/models/tiny:ro --volume /hub:/hub:rw "
         "--volume /run/l:/run/l:rw --env A --env HF_ENDPOINT --env HF_HOME --env HF_TOKEN --env KEY --workdir /run/l "
         "--entrypoint vllm vllm/vllm:1 serve /models/tiny"
     )
