@@ -166,7 +166,7 @@ class Estimate:
         """What users should know before they run the plan."""
         notes = [*self.plan.notes, *self.over_budget()]
         notes += [f"{name} (api_key_env) is not set here; 'run' needs it" for name in self.plan.unset_keys()]
-        reach = "asks for no key: on several hosts, whoever reaches the node can use it"
+        reach = "asks for no key: whoever reaches its node can use it, and on one host all its users"
         notes += [f"{title} {reach}" for title in self._open_doors()]
         if not any(self.plan.known_levels(one.id) for one in self.plan.deployments):
             notes.append("nothing is left to measure")

@@ -148,5 +148,5 @@ def test_an_engine_or_router_without_a_key_is_named_as_an_open_door(
     deployment: dict[str, Any], named: list[str]
 ) -> None:
     notes = Estimate(planned(deployments=deployment)).notes()
-    said = " asks for no key: on several hosts, whoever reaches the node can use it"
+    said = " asks for no key: whoever reaches its node can use it, and on one host all its users"
     assert [note.removesuffix(said) for note in notes if said in note] == named
