@@ -11,21 +11,14 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from orchestrator.catalog.accelerators import find, may_be
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, NodeType
+from orchestrator.cluster.base import Bundle, Machine
 from orchestrator.plan.order import place
-from orchestrator.several import listed
-from orchestrator.spec.load import counted
-
-ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
-NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
-SET_UP = 4.0  # factor on --placement-timeout while nodes are being set up, which includes image and weights
+from orchestrator.runner.need import Need
 
 Nodes = tuple[tuple[str, ...], ...]  # node ids of every replica, rank 0 first
 
@@ -42,140 +35,6 @@ class Cost:
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(self.gpu_s - other.gpu_s, self.usd - other.usd)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What one launch takes: the bundles of every replica. An endpoint has none, because it is not placed."""
-
-    replicas: tuple[tuple[Bundle, ...], ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    exclusive: bool = True  # no other launch on its hosts
-    endpoint: str = ""  # two launches never load the same URL at once
-    gpus_per_node: int = 0  # of its hardware; 0: unknown
-    accelerator: str = ""  # that its nodes must not deny by their label; empty: any
-
-    def suits(self, machine: Machine) -> bool:
-        """Whether a machine has the labels, and no label of another accelerator."""
-        labels = machine.labels
-        return all(labels.get(key) == value for key, value in self.labels) and not self._denied(machine)
-
-    def _denied(self, machine: Machine) -> str:
-        """The machine's label of another accelerator, or nothing."""
-        label = machine.labels.get(ACCELERATOR_LABEL, "")
-        return label if label and self.accelerator and not may_be(self.accelerator, label) else ""
-
-    def footprints(self) -> list[Footprint]:
-        """One footprint per replica."""
-        return [Footprint(bundles, self.labels) for bundles in self.replicas]
-
-    def by_size(self) -> list[int]:
-        """Indices of the replicas, the hardest to place first."""
-        return sorted(range(len(self.replicas)), key=lambda at: (-len(self.replicas[at]), -self.replicas[at][0].gpus))
-
-    @property
-    def gang(self) -> bool:
-        """Whether some replica spans several nodes."""
-        return any(len(bundles) > 1 for bundles in self.replicas)
-
-    @property
-    def gpus(self) -> int:
-        """The most that a replica takes of one node."""
-        return max((bundle.gpus for bundles in self.replicas for bundle in bundles), default=0)
-
-    @property
-    def cpus(self) -> float:
-        """The most that a replica takes of one node."""
-        return max((bundle.cpus for bundles in self.replicas for bundle in bundles), default=0.0)
-
-    def __str__(self) -> str:
-        """In words, equal replicas counted."""
-        counted = Counter(map(str, self.footprints()))
-        sizes = " + ".join(one if times == 1 else f"{times} x {one}" for one, times in counted.items())
-        kind = ", ".join(filter(None, (self.accelerator, *(f"{key}={value}" for key, value in self.labels))))
-        return f"{sizes} ({kind})" if kind else sizes
-
-    def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """The footprints to ask an autoscaler for: whole nodes if it shares none, or several would go to one node.
-
-        Nodes with another accelerator must not hold them: none would be added.
-        """
-        asked = self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
-        others = ",".join(sorted({label for one in machines if (label := self._denied(one))}))
-        if not others or ACCELERATOR_LABEL in dict(self.labels):
-            return asked
-        labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({others})"))
-        return [Footprint(one.bundles, labels) for one in asked]
-
-    def may_be_on(self, kind: NodeType) -> bool:
-        """Whether an autoscaler may add nodes of this type for it: by size and labels, as far as they are known.
-
-        Labels that Ray gives nodes itself when they start stand in no type.
-        """
-        asked = [bundle for one in self.nodes_worth_adding(()) for bundle in one.bundles]
-        gpus, cpus = max(one.gpus for one in asked), max(one.cpus for one in asked)
-        large = kind.gpus >= gpus and kind.cpus >= cpus
-        if kind.labels is None or not large:
-            return large
-        said = [(key, value) for key, value in self.labels if key in kind.labels or not key.startswith("ray.io/")]
-        return all(kind.labels.get(key) == value for key, value in said)
-
-    def unclear(self, types: Sequence[NodeType]) -> str:
-        """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not, or nobody knows.
-
-        It is asked by size and labels alone. What it adds in vain leaves when it is idle, and is added again.
-        """
-        fitting = [one for one in types if self.gpus and self.accelerator and self.may_be_on(one)]
-        named = {_accelerator_of(one) for one in fitting if one.labels is not None or not self.labels}
-        if len(fitting) < 2 or not named or (len(named) == 1 and "" not in named):
-            return ""
-        kinds = listed([one.name for one in fitting], 5)
-        label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
-        return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
-
-    def least_nodes(self, machines: Sequence[Machine]) -> int:
-        """How many otherwise empty nodes it takes, as far as their size is known."""
-        if not self.gpus:
-            return max(map(len, self.replicas), default=0)
-        return sum(len(one.bundles) for one in self._whole_nodes(machines))
-
-    def patience(
-        self, machines: Sequence[Machine], growth: Growth, roomy: bool, most_nodes: float, timeout_s: float
-    ) -> tuple[float, str]:
-        """How many seconds to wait for nodes that can hold it, and why there are none after that.
-
-        ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
-        """
-        if (nodes := self.least_nodes(machines)) > most_nodes:
-            return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
-        if not growth.may:
-            return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
-        says = f" ({growth})" if str(growth) else ""
-        if growth.impossible.intersection(self.nodes_worth_adding(machines)):
-            return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
-        limit_s = timeout_s * SET_UP if growth.coming else timeout_s
-        return limit_s, f"none was added within {limit_s:g} s{says}"
-
-    def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits."""
-        seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)]
-        gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0))
-        shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
-        for bundles in (self.replicas[at] for at in self.by_size()):
-            width, each = len(bundles), bundles[0]
-            fitting = (at for at, (nodes, left, _) in enumerate(shelves) if nodes >= width and left >= each.gpus)
-            if (at := next(fitting, None)) is None:
-                at = len(shelves)
-                shelves.append((width, gpus, 0.0))
-            nodes, left, cpus = shelves[at]
-            shelves[at] = nodes, left - each.gpus, cpus + each.cpus
-        return [Footprint((Bundle(gpus, cpus),) * nodes, self.labels) for nodes, _, cpus in shelves]
-
-
-def _accelerator_of(kind: NodeType) -> str:
-    """What some label of a node type names; empty if none does."""
-    named = (find(value) for value in (kind.labels or {}).values())
-    return next((one.name for one in named if one), "")
 
 
 @dataclass(frozen=True, slots=True)

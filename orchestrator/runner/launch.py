@@ -26,9 +26,10 @@ from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import AnswerRow
-from orchestrator.runner.admission import Need, Nodes
+from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
+from orchestrator.runner.need import Need
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version

@@ -15,10 +15,11 @@ from orchestrator.errors import Failure, FailureKind
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import first_ok
-from orchestrator.runner.admission import Need, Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
+from orchestrator.runner.admission import Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch, need_of
+from orchestrator.runner.need import Need
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
 from orchestrator.runner.state import Counts, cost_of, left_of
 from orchestrator.runner.todo import Todo, died_at, race_of, refused, shortlist_of

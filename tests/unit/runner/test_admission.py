@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import BEGUN, RISKY
-from orchestrator.runner.admission import Cost, Need, Pick, Queue, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.admission import Cost, Pick, Queue, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.need import Need
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.plan.model import Deployment
-from orchestrator.runner.admission import Cost, Need, Running
+from orchestrator.runner.admission import Cost, Running
+from orchestrator.runner.need import Need
 from orchestrator.runner.state import SweepState, left_of, used_up
 from orchestrator.spec.experiment import Budget
 from orchestrator.spec.settings import EngineSettings, Hardware

@@ -23,7 +23,8 @@ from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Manifest, Store
 from orchestrator.runner import launch
 from orchestrator.runner import sweep as sweep_module
-from orchestrator.runner.admission import RETURN_S, ROOM_S, choose
+from orchestrator.runner.admission import choose
+from orchestrator.runner.need import RETURN_S, ROOM_S
 from orchestrator.runner.state import SweepState, used_up
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.experiment import Budget, parse_experiment
