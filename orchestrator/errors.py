@@ -94,7 +94,7 @@ class FailureKind(StrEnum):
     WRONG_SERVER = "wrong_server", _INFRA, "the server that answered is not the one that was started"
     # the cluster
     NO_ROOM = "no_room", _INFRA, "no node could hold it, and no suitable node came in time"
-    NO_PLACE = "no_place", _INFRA, "the cluster did not place it in time"
+    NO_PLACE = "no_place", _INFRA, "the nodes chosen for it were gone, or could not hold it"
     WRONG_ACCELERATOR = "wrong_accelerator", _BAD, "the node has another accelerator than the file's hardware"
     NO_GUARD = "no_guard", _INFRA, "the process that guards the engine did not start"
     PREEMPTED = "preempted", _INFRA, "its node is being taken back"

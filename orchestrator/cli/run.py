@@ -17,7 +17,7 @@ from orchestrator.spec.load import MOST_CLIENTS, parse_duration
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
     from orchestrator.results.store import Store
-    from orchestrator.runner.sweep import SweepReport
+    from orchestrator.runner.state import SweepReport
 
 EXAMPLES = """
 \b

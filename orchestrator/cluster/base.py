@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.errors import PlacementError
+from orchestrator.errors import Occupied, PlacementError
 from orchestrator.load.point import ClientStats, Reply
 from orchestrator.spec.load import counted
 
@@ -151,11 +151,11 @@ class Patience:
     stopped: Callable[[], bool] = lambda: False
 
     def check(self, waited_s: float, footprint: Footprint) -> None:
-        """Raises PlacementError when the wait is over."""
+        """Raises Occupied when the wait is over (nodes that could hold it are held), PlacementError when stopped."""
         if self.stopped():
             raise PlacementError("the sweep was stopped")
         if waited_s >= self.timeout_s:
-            raise PlacementError(f"no place for {footprint} within {self.timeout_s:g} s")
+            raise Occupied(f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,8 +245,8 @@ class Cluster(Protocol):
     def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> Placement:
         """Start one agent per bundle, the first on the first of ``nodes`` and so on; all nodes are different.
 
-        Waits while others hold the resources. Raises PlacementError when ``patience`` is over, or these nodes are gone
-        or could not hold the footprint even when idle.
+        Waits while others hold the resources. Raises Occupied when ``patience`` is over, PlacementError when these
+        nodes are gone or could not hold the footprint even when idle.
         """
         ...
 

@@ -204,10 +204,10 @@ def worth_adding(
     """The waiting launches that no node can take now and the budget ``left`` still pays for, in the order of admission.
 
     At most ``most_launches``, and none that would exceed ``most_nodes``. Launches that fit beside what runs count as
-    started: no node has to be added for them.
+    started: no node has to be added for them. Launches that share nodes share those that are added, too.
     """
     started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
-    added = 0
+    added, there = list[Machine](), list[Running]()  # nodes for what is wanted, and what would run there
     for job in queue:
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break
@@ -220,10 +220,14 @@ def worth_adding(
                 started.append(Running(job.need, nodes, math.inf))
                 continue
             full.add((job.need, job.avoid))
-        more = job.need.least_nodes(machines)
-        if len(held(started)) + added + more <= most_nodes:
+        if (nodes := None if job.need.exclusive else fit(job.need, added, there)) is None:
+            more = job.need.as_machines(machines, f"added{len(added)}")
+            if len(held(started)) + len(added) + len(more) > most_nodes:
+                continue
             added += more
-            wanted.append(job)
+            nodes = fit(job.need, more, ())
+        there += [Running(job.need, nodes, math.inf)] if nodes else []
+        wanted.append(job)
     return wanted
 
 

@@ -90,14 +90,18 @@ class SweepContext:
         with self._lock:
             self._unwritten[:0] = events
 
-    def over_budget(self, deployment: Deployment, next_s: float, others: Cost = NOTHING) -> str | None:
+    def over_budget(
+        self, deployment: Deployment, next_s: float, others: Cost = NOTHING, spent: Cost | None = None
+    ) -> str | None:
         """Which part of the budget is used up, or would be if a deployment ran for ``next_s`` and that overran as much
         as the worst point did; None if none. ``others``: what launches are expected to use until what they do now ends.
+        ``spent``: what is used until now, if that is known.
         """
         if self.plan.budget is None:
             return None
         now_s = self.clock.now_s()
-        spent, wall_s = self.state.spent(now_s), now_s - self.began_s
+        spent = self.state.spent(now_s) if spent is None else spent
+        wall_s = now_s - self.began_s
         if over := used_up(self.plan.budget, spent, wall_s):
             return f"{over} is used up"
         ahead_s = next_s + self.state.overrun_s

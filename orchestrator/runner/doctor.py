@@ -8,7 +8,7 @@ from orchestrator.cluster.base import Growth, Machine
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.examine import REPORT_S, Finding, Kinds, Level, Node
-from orchestrator.runner.launch import need_of
+from orchestrator.runner.need import need_of
 from orchestrator.spec.load import counted
 
 GIB = 2**30

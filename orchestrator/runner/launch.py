@@ -6,13 +6,13 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.catalog.accelerators import find, is_named
-from orchestrator.cluster.base import Bundle, HostLost, Patience, Placement
+from orchestrator.cluster.base import HostLost, Patience, Placement
 from orchestrator.emulator import is_emulator
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node, Worker, random_key
@@ -29,7 +29,7 @@ from orchestrator.results.records import AnswerRow
 from orchestrator.runner.admission import Nodes
 from orchestrator.runner.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.runner.context import SweepContext
-from orchestrator.runner.need import Need
+from orchestrator.runner.need import need_of, units_of
 from orchestrator.runner.replicas import Replicas, agent_lost, agents_of, of_role
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware, is_version
@@ -39,28 +39,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 ENDPOINT_LIMIT_S = 30.0
+HELD_S = 60.0  # in Ray's queue for what others hold; then other nodes may do, or new ones
 SAYS_S = 5.0  # how often the last log line of a starting engine is fetched
-
-
-def need_of(deployment: Deployment, exclusive: bool) -> Need:
-    """What a deployment takes: nodes x devices of every replica. A router takes nothing, like clients."""
-    settings, hardware = deployment.settings, deployment.hardware
-    if not ENGINES[settings.engine].launches:
-        return Need(endpoint=settings.url or "")
-    each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
-    replicas = []
-    for role, part in units_of(settings):
-        devices = part.devices_per_node
-        bundle = Bundle(0, 0.0) if role == ROUTER else Bundle(0 if hardware.is_cpu else devices, devices * each)
-        replicas.append((bundle,) * part.nnodes)
-    labels = tuple(sorted(hardware.labels.items()))
-    named = "" if hardware.is_cpu or find(hardware.accelerator) is None else hardware.accelerator
-    return Need(tuple(replicas), labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0, accelerator=named)
-
-
-def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:
-    """Role and settings of every replica and router of a launch, in the order in which they are started."""
-    return [(role, part) for role, part in settings.parts.items() for _ in range(part.replicas)]
 
 
 class Launch:
@@ -126,16 +106,26 @@ class Launch:
         return with_salt(dialect, str(self._reported.get("owned_by")), settings)
 
     def _place(self) -> None:
-        began_s = self._clock.now_s()
+        """Take its nodes. Raises Occupied when others hold them in Ray, PlacementError."""
+        context, began_s, began_ns = self._context, self._clock.now_s(), self._clock.unix_ns()
         need = need_of(self._deployment, exclusive=False)
-        patience = Patience(self._context.placement_timeout_s, self._context.stop.is_set)
+        patience = Patience(min(HELD_S, context.placement_timeout_s), context.stop.is_set)
         for footprint, nodes in zip(need.footprints(), self._nodes, strict=True):
             self._phase("place", detail=str(footprint), total_s=patience.timeout_s)
-            placement = self._context.cluster.place(self.row.launch_id, footprint, nodes, patience)
+            try:
+                placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
+            except Occupied:
+                self._rest({one.address for one in context.cluster.machines() if one.node_id in nodes}, began_ns)
+                raise
             if not self._placements:
-                self._context.state.placed(self._deployment, self._clock.now_s())
+                context.state.placed(self._deployment, self._clock.now_s())
             self._placements.append(placement)
         self._note(placed_s=self._clock.now_s() - began_s)
+
+    def _rest(self, addresses: Iterable[str], since_ns: int) -> None:
+        """Others hold these hosts: leave them to them for a while. ``since_ns``: when it began to wait for them."""
+        rest_s = max((self._context.state.rest(one, self._clock.now_s()) for one in addresses), default=0.0)
+        self._context.state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
     def _start(self) -> Replicas | None:
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
@@ -176,8 +166,7 @@ class Launch:
             try:
                 cores[id(agent)] = agent.lease(context.tag, exclusive, wanted[id(agent)])
             except Occupied:
-                rest_ns = int(1e9 * context.state.rest(address, self._clock.now_s()))
-                context.state.add_span((now_ns := self._clock.unix_ns(), now_ns + rest_ns))
+                self._rest([address], self._clock.unix_ns())
                 raise
             context.state.wake(address)
         return [[cores[id(agent)] for agent in placement.agents] for placement in self._placements]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.accelerators import find, may_be
 from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, NodeType
+from orchestrator.engines import ENGINES
+from orchestrator.plan.model import Deployment
 from orchestrator.several import listed
 from orchestrator.spec.load import counted
+from orchestrator.spec.settings import ROUTER, EngineSettings
 
 ROOM_S, RETURN_S = 5.0, 60.0  # for nodes of a cluster that just starts to join, and for a lost node to come back
 NO_TYPE_S = 5.0  # for an autoscaler to be given a node type that fits
@@ -67,12 +71,13 @@ class Need:
         kind = ", ".join(filter(None, (self.accelerator, *(f"{key}={value}" for key, value in self.labels))))
         return f"{sizes} ({kind})" if kind else sizes
 
-    def nodes_worth_adding(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """The footprints to ask an autoscaler for: whole nodes if it shares none, or several would go to one node.
+    def nodes_worth_adding(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> list[Footprint]:
+        """The footprints to ask an autoscaler with these ``types`` for: whole nodes if it shares none, or several
+        would go to one node.
 
         Nodes with another accelerator must not hold them: none would be added.
         """
-        asked = self._whole_nodes(machines) if self.exclusive and self.gpus else self.footprints()
+        asked = self._whole_nodes(machines, types) if self.exclusive else self.footprints()
         others = ",".join(sorted({label for one in machines if (label := self._denied(one))}))
         if not others or ACCELERATOR_LABEL in dict(self.labels):
             return asked
@@ -105,11 +110,18 @@ class Need:
         label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
         return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
 
-    def least_nodes(self, machines: Sequence[Machine]) -> int:
+    def least_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> int:
         """How many otherwise empty nodes it takes, as far as their size is known."""
         if not self.gpus:
             return max(map(len, self.replicas), default=0)
-        return sum(len(one.bundles) for one in self._whole_nodes(machines))
+        return sum(len(one.bundles) for one in self._whole_nodes(machines, types))
+
+    def as_machines(self, machines: Sequence[Machine], name: str) -> list[Machine]:
+        """The ``least_nodes`` that it takes, with all the cores that others may want who share them."""
+        gpus = [one.bundles[0].gpus for one in self._whole_nodes(machines, ()) for _ in one.bundles]
+        names = [f"{name}.{at}" for at in range(self.least_nodes(machines))]
+        labels = dict(self.labels)
+        return [Machine(one, one, size, math.inf, labels) for one, size in zip(names, gpus, strict=False)]
 
     def patience(
         self, machines: Sequence[Machine], growth: Growth, roomy: bool, most_nodes: float, timeout_s: float
@@ -118,33 +130,61 @@ class Need:
 
         ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
         """
-        if (nodes := self.least_nodes(machines)) > most_nodes:
+        if (nodes := self.least_nodes(machines, growth.types)) > most_nodes:
             return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
         if not growth.may:
             return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
         says = f" ({growth})" if str(growth) else ""
-        if growth.impossible.intersection(self.nodes_worth_adding(machines)):
+        if growth.impossible.intersection(self.nodes_worth_adding(machines, growth.types)):
             return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
-    def _whole_nodes(self, machines: Sequence[Machine]) -> list[Footprint]:
-        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits."""
-        seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)]
-        gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0))
+    def _whole_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> list[Footprint]:
+        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest that fits, among
+        ``machines`` and, for a need without GPUs, first ``types``. Where none is known, as large as its bundles."""
+        seen = [one for one in machines if one.gpus >= self.gpus and one.cpus >= self.cpus and self.suits(one)]
+        gpus = max(self.gpus, self.gpus_per_node or min((one.gpus for one in seen), default=0)) if self.gpus else 0
+        known = seen if self.gpus else [one for one in types if self.may_be_on(one)] or seen
+        size = 0.0 if self.gpus else min(((one.gpus, one.cpus) for one in known), default=(0, 0.0))[1]
         shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
         for bundles in (self.replicas[at] for at in self.by_size()):
             width, each = len(bundles), bundles[0]
-            fitting = (at for at, (nodes, left, _) in enumerate(shelves) if nodes >= width and left >= each.gpus)
+            fitting = (
+                at
+                for at, (nodes, left, cpus) in enumerate(shelves)
+                if nodes >= width and left >= each.gpus and (self.gpus or cpus + each.cpus <= size)
+            )
             if (at := next(fitting, None)) is None:
                 at = len(shelves)
                 shelves.append((width, gpus, 0.0))
             nodes, left, cpus = shelves[at]
             shelves[at] = nodes, left - each.gpus, cpus + each.cpus
-        return [Footprint((Bundle(gpus, cpus),) * nodes, self.labels) for nodes, _, cpus in shelves]
+        return [Footprint((Bundle(gpus, max(size, cpus)),) * nodes, self.labels) for nodes, _, cpus in shelves]
 
 
 def _accelerator_of(kind: NodeType) -> str:
     """What some label of a node type names; empty if none does."""
     named = (find(value) for value in (kind.labels or {}).values())
     return next((one.name for one in named if one), "")
+
+
+def need_of(deployment: Deployment, exclusive: bool) -> Need:
+    """What a deployment takes: nodes x devices of every replica. A router takes nothing, like clients."""
+    settings, hardware = deployment.settings, deployment.hardware
+    if not ENGINES[settings.engine].launches:
+        return Need(endpoint=settings.url or "")
+    each = hardware.cpus_per_device if hardware.cpus_per_device is not None else 1.0
+    replicas = []
+    for role, part in units_of(settings):
+        devices = part.devices_per_node
+        bundle = Bundle(0, 0.0) if role == ROUTER else Bundle(0 if hardware.is_cpu else devices, devices * each)
+        replicas.append((bundle,) * part.nnodes)
+    labels = tuple(sorted(hardware.labels.items()))
+    named = "" if hardware.is_cpu or find(hardware.accelerator) is None else hardware.accelerator
+    return Need(tuple(replicas), labels, exclusive, gpus_per_node=hardware.gpus_per_node or 0, accelerator=named)
+
+
+def units_of(settings: EngineSettings) -> list[tuple[str, EngineSettings]]:
+    """Role and settings of every replica and router of a launch, in the order in which they are started."""
+    return [(role, part) for role, part in settings.parts.items() for _ in range(part.replicas)]

@@ -27,6 +27,20 @@ class Counts:
     refused: int = 0  # failed in an earlier sweep and would fail again
 
 
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """How a sweep ended."""
+
+    counts: Counts
+    wall_s: float
+    overhead: float  # share of wall_s in which no engine started, nothing was measured and no host was held by others
+    left: int = 0  # measurements not done because the user stopped the sweep
+
+    @property
+    def interrupted(self) -> bool:
+        return self.left > 0
+
+
 class SweepState:
     """Shared by the threads of a sweep's launches. Thread-safe."""
 

@@ -3,9 +3,9 @@
 Running the same experiment again resumes it. The runner's other files: see the package's docstring.
 """
 
+import math
 import re
 import threading
-from dataclasses import dataclass
 
 from orchestrator.analysis.attempts import attempt_data
 from orchestrator.analysis.measured import complete
@@ -18,31 +18,17 @@ from orchestrator.results.store import first_ok
 from orchestrator.runner.admission import Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
-from orchestrator.runner.launch import Launch, need_of
-from orchestrator.runner.need import Need
+from orchestrator.runner.launch import Launch
+from orchestrator.runner.need import Need, need_of
 from orchestrator.runner.run_launch import LaunchRun, give_up, left_out
-from orchestrator.runner.state import Counts, cost_of, left_of
+from orchestrator.runner.state import SweepReport, cost_of, left_of
 from orchestrator.runner.todo import Todo, died_at, race_of, refused, shortlist_of
 from orchestrator.spec.load import counted
 
 MOST_LAUNCHES = 64  # threads of the driver; each mostly waits
 LOOK_S = 1.0  # how often nodes and budget are checked while nothing else happens
-QUEUE_S = 10.0  # how often the time for what waits is estimated: that of 1,000 deployments takes a millisecond
+QUEUE_S = 10.0  # how often all that waits is looked at: 1,000 deployments take milliseconds
 OFF = 0.1  # the queue is ordered again when start times differ from the estimates by this share
-
-
-@dataclass(frozen=True, slots=True)
-class SweepReport:
-    """How a sweep ended."""
-
-    counts: Counts
-    wall_s: float
-    overhead: float  # share of wall_s in which no engine started, nothing was measured and no host was held by others
-    left: int = 0  # measurements not done because the user stopped the sweep
-
-    @property
-    def interrupted(self) -> bool:
-        return self.left > 0
 
 
 class Sweep:
@@ -55,9 +41,11 @@ class Sweep:
         self._promise = promises(context.plan)
         self._starts: dict[str, float] = {}  # start times by which the queue was ordered
         self._seen: object = None  # the nodes when admission was last decided; None: decide again
+        self._budget_s = -math.inf  # when it was last asked what waits
         self._short = False  # whether the next launch has to wait for how much of the budget the running ones leave
         self._roomy: set[Need] = set()  # needs that some nodes could hold once: a lost node may come back
         self._homeless: dict[Need, float] = {}  # need that no nodes can hold -> since when
+        self._asked: set[Need] = set()  # for which nodes were asked for when admission was last decided
         self._told: set[str] = set()
         self._launched: dict[str, Todo] = {}
         self._ended: list[tuple[Todo, BaseException | None]] = []  # launches that are over, and what they raised
@@ -145,6 +133,7 @@ class Sweep:
                     self._clock.wait(self._changed, LOOK_S)
             if stop.is_set():
                 self._context.tell(Event("stopping", "stopping: engines are ended, what is complete is kept"))
+            self._context.may_start()  # raises where rows are missing because the storage was given up
         finally:
             if self._launched:  # an early end: let every launch stop its point and its engine
                 stop.set()
@@ -188,10 +177,14 @@ class Sweep:
         return False
 
     def _keep_to_budget(self) -> None:
-        """Drop deployments whose next measurement, with the start it needs, the budget no longer pays for."""
-        before = len(self._queue)
-        for name, todo in list(self._queue.items()) if self._context.plan.budget is not None else ():
-            if over := self._context.over_budget(todo.deployment, todo.first_s()):
+        """Drop deployments whose next measurement, with the start it needs, the budget no longer pays for. Looked at
+        when a launch ended, and every QUEUE_S: before each launch and point the budget is asked anyway."""
+        before, now_s = len(self._queue), self._clock.now_s()
+        if self._context.plan.budget is None or (self._seen is not None and now_s < self._budget_s + QUEUE_S):
+            return
+        spent, self._budget_s = self._state.spent(now_s), now_s
+        for name, todo in list(self._queue.items()):
+            if over := self._context.over_budget(todo.deployment, todo.first_s(), spent=spent):
                 left_out(self._context, todo, over)
                 del self._queue[name]
         if len(self._queue) < before:
@@ -210,12 +203,14 @@ class Sweep:
         if self._starts_are_off():
             self._order()
         free = self._state.rested(usable, self._clock.now_s())
-        facts = machines, usable, free, growth.may
+        facts = machines, usable, free, growth.may, growth.types
         if (*facts, self._context.may_start()) != self._seen:
-            asked, could_start = self._start_and_ask(usable, free, growth.may)
+            could_start = self._start_and_ask(machines, free, growth)
             self._seen, self._short = None if self._short else (*facts, could_start), False
-            self._look_for_homeless(asked, machines)
-            self._tell_once(*(need.unclear(growth.types) for need in asked or ()))
+            self._look_for_homeless(growth, machines)
+            self._tell_once(*(need.unclear(growth.types) for need in self._asked))
+        if self._asked or self._homeless:
+            self._tell_once(str(growth))
         if self._homeless:
             self._give_up_without_room(machines, growth)
 
@@ -225,21 +220,20 @@ class Sweep:
             self._context.tell(Event("taken_back", "all nodes are being taken back: run it on others to continue"))
             self._context.stop.set()
 
-    def _start_and_ask(self, usable: list[Machine], free: list[Machine], grows: bool) -> tuple[set[Need] | None, bool]:
-        """Start what fits. Returns the needs that nodes were asked for, None if none can be added, and whether launches
-        may still start."""
-        picks, ahead = list[tuple[Todo, Nodes]](), max(1, len(usable)) if grows else 1
+    def _start_and_ask(self, machines: list[Machine], free: list[Machine], growth: Growth) -> bool:
+        """Start what fits, and ask for nodes worth adding. Returns whether launches may still start."""
+        picks, ahead = list[tuple[Todo, Nodes]](), max(1, len(machines)) if growth.may else 1
         try:
             while (may_start := self._context.may_start()) and (pick := self._pick(free, ahead)) is not None:
                 picks.append(pick)
-            asked = self._desire(usable) if grows else None
+            self._asked = self._desire(machines, free, growth) if growth.may else set()
             while picks:  # after the request for nodes has moved off those that were picked
                 self._start(*picks[0])
                 del picks[0]
         except BaseException:
             self._ended += [(todo, None) for todo, _ in picks]  # no thread of theirs will report the end
             raise
-        return asked, may_start
+        return may_start
 
     def _order(self) -> None:
         """Order the queue by what is known now of how long starts take."""
@@ -300,8 +294,9 @@ class Sweep:
         self._state.admitted(job.key, Running(job.need, nodes, now_s + job.estimate_s))
         return todo, nodes
 
-    def _desire(self, machines: list[Machine]) -> set[Need]:
-        """Ask the cluster for the nodes worth adding, within the budget; returns the needs they are for.
+    def _desire(self, machines: list[Machine], free: list[Machine], growth: Growth) -> set[Need]:
+        """Ask the cluster for the nodes worth adding, within the budget; returns the needs they are for. Nodes that
+        rest, or that others hold, are none of them: the cluster would think that it has what is asked for.
 
         Asks for none while the sweep pauses, because nobody knows whether anything will run on them.
         """
@@ -310,8 +305,10 @@ class Sweep:
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         queue = Queue() if context.breakers.paused() else self._waiting
-        jobs = worth_adding(queue, machines, running, left, context.most_nodes, MOST_LAUNCHES - len(running))
-        context.cluster.desire([one for job in jobs for one in job.need.nodes_worth_adding(machines)], held(running))
+        jobs = worth_adding(queue, free, running, left, context.most_nodes, MOST_LAUNCHES - len(running))
+        taken = held(running).union(one.node_id for one in machines if one not in free)
+        wanted = [one for job in jobs for one in job.need.nodes_worth_adding(machines, growth.types)]
+        context.cluster.desire(wanted, taken)
         return {job.need for job in jobs}
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:
@@ -343,7 +340,7 @@ class Sweep:
             if raised is not None and raising:
                 raise raised
 
-    def _look_for_homeless(self, asked: set[Need] | None, machines: list[Machine]) -> None:
+    def _look_for_homeless(self, growth: Growth, machines: list[Machine]) -> None:
         """Note the needs that no nodes could hold even if nothing ran, once nodes were asked for or none can come."""
         now_s, most = self._clock.now_s(), self._context.most_nodes
         homeless, before = dict[Need, float](), self._homeless
@@ -351,13 +348,12 @@ class Sweep:
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
             if not need.replicas or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
-            elif asked is None or need in asked or need in waits or need.least_nodes(machines) > most:
+            elif not growth.may or need in self._asked or need in waits or need.least_nodes(machines) > most:
                 homeless[need] = before.get(need, now_s)
         self._homeless = homeless
 
     def _give_up_without_room(self, machines: list[Machine], growth: Growth) -> None:
         """Give up deployments that have waited for nodes long enough."""
-        self._tell_once(str(growth))
         context, now_s = self._context, self._clock.now_s()
         for index, (need, since_s) in enumerate(list(self._homeless.items())):
             what, limits = str(need), (context.most_nodes, context.placement_timeout_s)
@@ -372,6 +368,9 @@ class Sweep:
                 del self._homeless[need]
                 text = f"No room: the cluster's {counted(len(machines), 'node')} cannot hold {what}, and {why}."
                 for job in jobs:
+                    if not context.may_start():  # raises once the storage has refused for too long
+                        self._homeless[need] = since_s
+                        return
                     self._waiting.remove(job)
                     self._no_room(self._queue[job.key], Failure(FailureKind.NO_ROOM, text))
 

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from orchestrator.cli.main import cli
 from orchestrator.cli.run import _summary
 from orchestrator.results.store import Store
-from orchestrator.runner.state import Counts
-from orchestrator.runner.sweep import SweepReport
+from orchestrator.runner.state import Counts, SweepReport
 from tests.harness import ROOT
 
 FILE = """

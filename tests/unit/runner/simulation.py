@@ -34,7 +34,8 @@ from orchestrator.results.spool import Part
 from orchestrator.results.store import FilePart, Store
 from orchestrator.runner.clock import Clock
 from orchestrator.runner.context import SweepContext
-from orchestrator.runner.sweep import Sweep, SweepReport
+from orchestrator.runner.state import SweepReport
+from orchestrator.runner.sweep import Sweep
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.telemetry.engine_metrics import Sample

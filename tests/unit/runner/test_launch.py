@@ -18,8 +18,8 @@ from orchestrator.runner.launch import (
     cache_of,
     check_accelerators,
     endpoint_key,
-    need_of,
 )
+from orchestrator.runner.need import need_of
 from orchestrator.runner.replicas import Replicas
 from orchestrator.spec.settings import EngineSettings, Hardware
 

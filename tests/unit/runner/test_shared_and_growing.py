@@ -1,0 +1,202 @@
+"""Sweeps on clusters that grow and that others use: the autoscaler packs what is asked for as Ray's does."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster.base import Footprint, Growth, Machine, NodeType, Patience
+from orchestrator.errors import Failure, FailureKind, Occupied, ResultsError
+from orchestrator.plan.make import make_plan
+from orchestrator.plan.model import Plan
+from orchestrator.results import blobs
+from orchestrator.results.events import Event
+from orchestrator.results.store import Store
+from orchestrator.runner.context import SweepContext
+from orchestrator.spec.experiment import parse_experiment
+from tests.unit.runner.simulation import Placed, VirtualClock, World, node, outcomes, plan_of, sweep
+
+JOINS_S = 180.0
+ON_CORES = """
+version: 1
+name: x
+model: some-org/some-model
+hardware: {mine: {accelerator: cpu}}
+deployments: {engine: vllm, hardware: mine, vary: [{cases: [CASES]}]}
+workloads: [{name: w, input_tokens: 4, output_tokens: 2}]
+load: {levels: {concurrency: [1, 2, 4, 8]}, duration: 60s, warmup: 10s}
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path), "x")
+
+
+@dataclass
+class Packing(World):
+    """Its autoscaler adds nodes of one type, as few as hold what is asked for beside the nodes that are ``taken``.
+    Others hold ``others`` in Ray until ``freed_s``."""
+
+    gpus: int = 8
+    cpus: float = 96.0
+    others: frozenset[str] = frozenset()
+    freed_s: float = 1e9
+    joined_s: list[float] = field(default_factory=list)
+    kept_off: list[set[str]] = field(default_factory=list)  # while something was asked for
+
+    def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
+        self.kept_off += [set(taken)] if footprints else []
+        self.desired = list(footprints)
+        coming = [[self.gpus, self.cpus] for _ in range(self._coming)]
+        free = [[one.gpus, one.cpus] for one in self.nodes if one.node_id not in taken] + coming
+        for footprint in sorted(self.desired, key=lambda one: -len(one.bundles)):
+            used: set[int] = set()
+            for bundle in footprint.bundles:
+                fits = (at for at, (gpus, cpus) in enumerate(free) if gpus >= bundle.gpus and cpus >= bundle.cpus)
+                if (at := next((at for at in fits if at not in used), None)) is None:
+                    at = len(free)
+                    free.append([self.gpus, self.cpus])
+                    self._coming += 1
+                    made = node(f"grown{len(self.joined_s) + self._coming}", self.gpus, self.cpus)
+                    self.clock.at(self.clock.now_s() + JOINS_S, partial(self._join, made))
+                free[at][0] -= bundle.gpus
+                free[at][1] -= bundle.cpus
+                used.add(at)
+
+    def _join(self, machine: Machine) -> None:
+        super()._join(machine)
+        self.joined_s.append(self.clock.now_s())
+
+    def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object) -> Placed:
+        assert isinstance(patience, Patience)
+        began_s = self.clock.now_s()
+        while self.others.intersection(nodes or ()) and self.clock.now_s() < self.freed_s:
+            self.clock.sleep(1.0)
+            patience.check(self.clock.now_s() - began_s, footprint)
+        return super().place(launch_id, footprint, nodes, patience)
+
+
+def packing(nodes: Sequence[Machine] = (), **given: Any) -> Packing:
+    return Packing(VirtualClock(), [node("head", 0, 0.0), *nodes], **({"autoscaler": True} | given))
+
+
+def cases(count: int, gpus: int = 1) -> str:
+    return ", ".join(f"{{tensor_parallel_size: {gpus}, max_num_seqs: {one}}}" for one in range(1, count + 1))
+
+
+def on_cores(count: int) -> Plan:
+    told = ", ".join(f"{{max_num_seqs: {one}}}" for one in range(1, count + 1))
+    return make_plan(parse_experiment(ON_CORES.replace("CASES", told), "x.yaml"))
+
+
+def told(world: World, kind: str) -> list[str]:
+    return [one.text for one in world.told if isinstance(one, Event) and one.kind == kind]
+
+
+@pytest.mark.parametrize("labels", [{}, None])
+def test_launches_on_cores_that_share_no_node_get_all_their_nodes_at_once(
+    labels: dict[str, str] | None, store: Store
+) -> None:
+    """One core each: asked for as that, all would go to one node."""
+    world = packing(gpus=0, cpus=8.0, says=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))))
+    assert sweep(world, on_cores(6), store).counts.measured == 24
+    assert world.joined_s == [JOINS_S] * 6
+
+
+def test_where_no_type_is_known_nodes_are_as_large_as_the_one_that_came(store: Store) -> None:
+    world = packing(gpus=0, cpus=8.0)
+    sweep(world, on_cores(6), store)
+    assert world.joined_s == [JOINS_S] + [2 * JOINS_S] * 5
+
+
+def test_launches_that_share_nodes_count_as_the_nodes_they_share(store: Store) -> None:
+    """32 with a GPU each are 4 nodes with 8, not 32."""
+    world = packing()
+    sweep(world, plan_of(cases(32), more="isolation: shared"), store, most_nodes=4)
+    assert world.joined_s == [JOINS_S] * 4
+    few = packing()
+    sweep(few, plan_of(cases(32), more="isolation: shared"), Store.open(f"{store.uri}/few", "x"), most_nodes=3)
+    assert few.joined_s == [JOINS_S] * 3
+
+
+def test_nodes_are_asked_for_beside_one_that_rests(store: Store) -> None:
+    """Else the cluster would think that it has what is asked for."""
+    bad = Failure(FailureKind.PORT_TAKEN, "A port is taken.")
+    world = packing([node("bad")], fails={"ready": [bad, bad, None]})
+    assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
+    assert all("bad" in taken for taken in world.kept_off)
+    assert len(world.joined_s) == 1
+
+
+def test_what_others_hold_in_ray_is_no_failure_and_other_nodes_are_asked_for(store: Store) -> None:
+    world = packing([node("a"), node("b")], others=frozenset("ab"))
+    report = sweep(world, plan_of(cases(2, gpus=8)), store)
+    assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
+    assert world.joined_s == [pytest.approx(60 + JOINS_S, abs=5)] * 2
+    assert all("others hold it" in text for text in told(world, "occupied"))
+    assert not told(world, "node_rests")
+
+
+def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store) -> None:
+    world = packing([node("a"), node("b")], others=frozenset("ab"), freed_s=7200.0, autoscaler=False)
+    report = sweep(world, plan_of(cases(2, gpus=8)), store)
+    assert (report.counts.measured, outcomes(store)) == (2, [("ok", None)] * 2)
+    assert (told(world, "node_rests"), told(world, "paused"), len(told(world, "occupied"))) == ([], [], 2)
+    assert world.clock.now_s() < 7200 + 60 + 120
+    assert report.overhead < 0.05, "the waiting is not its own"
+
+
+def test_a_host_that_another_sweep_holds_is_none_that_will_do(store: Store) -> None:
+    world = packing([node("a")], fails={"lease": [Occupied("held")] * 4 + [None]})
+    assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
+    assert world.kept_off, "another one was asked for"
+    assert all("a" in taken for taken in world.kept_off)
+
+
+def test_why_nodes_do_not_come_is_told_also_where_some_are_there(store: Store) -> None:
+    refused = Growth(refused={"h8": (3, "VcpuLimitExceeded")})
+    world = World(VirtualClock(), [node("a")], autoscaler=True, says=refused)
+    assert sweep(world, plan_of(cases(3, gpus=8)), store).counts.measured == 3
+    assert told(world, "autoscaler") == [str(refused)]
+
+
+@pytest.mark.parametrize("homeless", [1, 4])
+def test_a_storage_that_is_gone_ends_a_sweep_whose_deployments_find_no_nodes(
+    homeless: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(VirtualClock(), [node("a", 1)])
+
+    write = blobs._write_beside_and_rename
+
+    def refuses(path: str, data: bytes) -> None:
+        if world.clock.now_s() > 1:
+            raise OSError(errno.EIO, "the storage refuses")
+        write(path, data)
+
+    monkeypatch.setattr(blobs, "_write_beside_and_rename", refuses)
+    with pytest.raises(ResultsError, match="the same command again"):
+        sweep(world, plan_of(cases(homeless, gpus=8)), store, storage_timeout_s=300.0)
+    assert world.clock.now_s() < 2 * 300 + 60
+
+
+def test_what_waits_is_asked_seldom_whether_the_budget_still_pays_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    pays = SweepContext.over_budget
+
+    def counted(context: SweepContext, *args: Any, **given: Any) -> str | None:
+        asked.append(context.clock.now_s())
+        return pays(context, *args, **given)
+
+    monkeypatch.setattr(SweepContext, "over_budget", counted)
+    world = World(VirtualClock(), [node("a")])
+    sweep(world, plan_of(cases(20, gpus=8), more="budget: {gpu_hours: 1000}"), store)
+    assert len(asked) < 20 * world.clock.now_s() / 10
