@@ -137,6 +137,7 @@ class World:
     ready_after_s: float = 10.0
     kv_transport: str = "rc_mlx5/mlx5_0:1"
     client_limit: int = 4
+    client_nodes: Sequence[str] = ()  # where clients run, the first first, until these are taken back
     unfit: set[str] | None = None  # nodes without room for rows, once there is none for a client's; None: all
     keeps_cache: bool = False  # engines say that they do not empty it
     replies: list[tuple[Reply, ...]] = field(default_factory=list)  # to the fixed prompts, of each launch
@@ -205,7 +206,8 @@ class World:
     def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
         self.step("clients")
         self.crowds.append(count)
-        return FakeClients(self, [f"10.0.1.{index}" for index in range(count)])
+        nodes = [name for name in self.client_nodes if name not in self.gone_s]
+        return FakeClients(self, [f"10.0.1.{index}" for index in range(count)], nodes[:count])
 
     def most_clients(self) -> int:
         return self.client_limit

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster.base import HostLost
-from orchestrator.errors import Failure, FailureKind, NoRoom, ResultsError
+from orchestrator.errors import Failure, FailureKind, NoRoom, PlacementError, ResultsError
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
@@ -107,6 +107,15 @@ def test_an_interrupt_does_not_wait_for_the_storage(store: Store, refuses: Calla
     report = sweep(world, plan_of(levels="1, 2"), store, interrupt_s=120.0)
     assert report.interrupted
     assert world.clock.now_s() < 125
+
+
+def test_a_client_that_the_storage_refuses_is_no_lost_client_and_costs_no_start(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of(fails={"clients": [PlacementError("no client on node a: the storage refuses"), None]})
+    refuses(world, 5.0, 200.0)
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert [one for one in world.log if one in ("start", "clients")] == ["start", "clients", "clients"]
 
 
 # --- disks of load clients that are full ---
@@ -227,6 +236,14 @@ def test_a_point_that_does_not_fit_ends_at_once_with_its_rows_and_is_measured_el
     ended_s = (launches(store)[1].started_unix_ns - 10**18) / 1e9
     assert ended_s < 30  # nobody waited for the end of the node
     assert report.counts.measured == 1
+
+
+def test_no_point_begins_through_a_client_whose_node_is_being_taken_back(store: Store) -> None:
+    world = world_of(client_nodes=["c", "d"])
+    world.clock.at(20.0, lambda: world.gone_s.update(c=math.inf))  # in the first point
+    sweep(world, plan_of(levels="1, 2, 3"), store)
+    assert [step for step in world.log if step in ("clients", "load")] == ["clients", "load", "clients", "load", "load"]
+    assert (outcomes(store), steps(world)["start"]) == ([("ok", None)] * 3, 1)
 
 
 @pytest.mark.parametrize("gone_s", [500.0, math.inf])
