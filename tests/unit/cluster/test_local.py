@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from multiprocessing import Pipe, reduction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _re
 from orchestrator.engines import ENGINES
 from orchestrator.engines.leases import Lease, living
 from orchestrator.engines.ownership import FileLock, node_folder
-from orchestrator.errors import NoRoom, Occupied, PlacementError
+from orchestrator.errors import NoRoom, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
@@ -119,6 +120,20 @@ def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:
     assert work.parent.stat().st_mode & 0o777 == 0o700
     agent.stop()
     assert not work.exists()
+
+
+def test_the_files_of_an_engine_that_runs_are_kept_from_looking_old(
+    agent: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.lease("mine", exclusive=False, cores=0)
+    lock = FileLock(f"test-{new_ulid()}", node_folder("locks"))
+    files, looks = [agent._lease._path, lock.path], iter([False, True])
+    for file in files:
+        os.utime(file, (0, 0))
+    monkeypatch.setattr(agent._over, "wait", lambda _: next(looks))
+    agent._keep(SimpleNamespace(touch=lock.touch, log_path=Path(agent.allocation.log_path), ready_at=0))
+    assert [file.stat().st_mtime > 0 for file in files] == [True, True]
+    lock.release()
 
 
 def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path: Path) -> None:
@@ -215,6 +230,26 @@ class Direct:
         return made
 
     def kill(self) -> None: ...
+
+
+def test_a_client_gives_the_driver_the_rows_that_the_storage_does_not_take_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ResultsError("the storage refuses")
+
+    def never(*_: object, **__: object) -> None:
+        over.wait()
+
+    over, host = threading.Event(), ClientHost()
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr("orchestrator.results.spool.SMALL_BYTES", 0)
+    for put_part, limit_s in ((refuse, 60.0), (never, 0.0)):
+        monkeypatch.setattr("orchestrator.cluster.client_host.STORE_LIMIT_S", limit_s)
+        host.prepare(point_for("http://127.0.0.1:9"))
+        report = host.run_and_store(time.time_ns(), 0, 0, SimpleNamespace(put_part=put_part))
+        assert (report.stored, report.requests.rows, report.token_events is None) == ((), 3, False)
+    over.set()
 
 
 def test_a_client_that_waits_on_a_node_that_is_taken_back_is_ended() -> None:
