@@ -15,7 +15,7 @@ from orchestrator.emulator.profile import typical
 from orchestrator.errors import ProblemsError
 from orchestrator.plan import predict
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.order import promise
+from orchestrator.plan.order import FRONT, promise, promises
 from orchestrator.plan.predict import DEFAULT_SLO, LADDER, Error, predicted
 from orchestrator.report.predictions import predictions_text
 from tests.unit.emulator.test_tables import Kernels
@@ -194,6 +194,17 @@ def test_the_front_of_every_limit_promises_most_and_the_unknown_the_median() -> 
     (unknown,) = [one for one in plan.deployments if "not_predicted" in (one.predicted or {})]
     assert sorted(shares[one.id] for one in known)[1] == shares[unknown.id]
     assert all(0 < share <= 1 for share in shares.values())
+
+
+def test_where_all_is_measured_the_front_comes_first_and_the_rest_by_length_alone() -> None:
+    """In the order of their predictions all would take up to a quarter longer."""
+    vary = [{"cases": [{"tensor_parallel_size": size} for size in (1, 2, 4)]}]
+    plan = foretold(deployments=deployments(vary=vary))
+    shares = promise(plan)
+    assert {share >= FRONT for share in shares.values()} == {True, False}
+    assert promises(plan) == {name: float(share >= FRONT) for name, share in shares.items()}
+    assert promises(foretold(deployments=deployments(vary=vary), budget={"gpu_hours": 1})) == shares
+    assert promises(foretold(deployments=deployments(vary=vary), predictions={"order": False})) == {}
 
 
 def test_checkpoints_of_one_model_have_one_front_per_gpu_unless_dollars_are_asked_for() -> None:
