@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.plan.model import Deployment, Plan, Status
@@ -19,6 +19,7 @@ from orchestrator.spec.settings import MOST_DEVICES, EngineSettings, Hardware
 
 START_S, EMULATED_START_S = 60.0, 5.0
 READ_BYTES_S = 1e9  # a network volume or an ordinary disk; NVMe and page cache are faster
+DOWNLOAD_BYTES_S = 1e8  # from a hub to a node that has no weights yet
 
 
 def spread(settings: EngineSettings, hardware: Hardware) -> EngineSettings:
@@ -74,6 +75,25 @@ def estimated_start_s(deployment: Deployment) -> float:
         for role, part in deployment.settings.engines.items()
     ]
     return START_S + max(read) / READ_BYTES_S
+
+
+def patient(settings: EngineSettings, predicted: Mapping[str, Any]) -> EngineSettings:
+    """Settings with a ``startup_timeout_s`` within which a new node can also download the weights.
+
+    Unchanged if the settings give it, or if the weights are unknown or small enough.
+    """
+    if "startup_timeout_s" in settings.model_fields_set or not ENGINES[settings.engine].launches:
+        return settings
+    weights = (
+        float(predicted.get(f"{role}.weight_bytes" if role else "weight_bytes") or 0) * part.world_size
+        for role, part in settings.engines.items()
+    )
+    limit_s = START_S + max(weights) / DOWNLOAD_BYTES_S
+    if limit_s <= settings.startup_timeout_s:
+        return settings
+    given = {"startup_timeout_s": limit_s}
+    roles = {role: part.model_copy(update=given) for role, part in (settings.roles or {}).items()}
+    return settings.model_copy(update=given | ({"roles": roles} if roles else {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from orchestrator.engines import ENGINES, ROUTERS
 from orchestrator.engines.engine import Engine
 from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan import identity
-from orchestrator.plan.cost import placement_problems, spread
+from orchestrator.plan.cost import patient, placement_problems, spread
 from orchestrator.plan.feasibility import Feasibility
 from orchestrator.plan.identity import labels
 from orchestrator.plan.levels import levels_of
@@ -278,7 +278,7 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Level
     return Deployment(
         id=one.id,
         label=label,
-        settings=one.settings,
+        settings=patient(one.settings, verdict.predicted),
         hardware=one.hardware,
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,
