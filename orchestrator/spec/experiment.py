@@ -31,6 +31,7 @@ from orchestrator.spec.load import (
     LIMITS,
     MOST_CLIENTS,
     MOST_IN_FLIGHT,
+    MOST_TURNS_OF_ALL,
     AnyWorkload,
     Control,
     Duration,
@@ -69,6 +70,9 @@ def _distinct(workloads: list[Workload]) -> list[Workload]:
         if workload.name in seen:
             raise wrong((index, "name"), f"two workloads are named {workload.name!r}")
         seen.add(workload.name)
+    turns = sum(getattr(workload, "turns", 1) for workload in workloads)
+    if turns > MOST_TURNS_OF_ALL:
+        raise wrong((), f"sessions of all workloads have {turns:,} turns; at most {MOST_TURNS_OF_ALL:,} are allowed")
     return workloads
 
 

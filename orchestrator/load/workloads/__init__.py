@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from orchestrator.spec.load import MOST_TOKENS, MOST_TURNS, Duration, Lengths, Workload
+from orchestrator.spec.load import MOST_TOKENS, MOST_TURNS, MOST_TURNS_OF_ALL, Duration, Lengths, Workload
 
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
@@ -25,7 +25,7 @@ Content = tuple[Part, ...]  # all text, or all token ids
 
 ARRIVAL_STREAM, LENGTH_STREAM, PROMPT_STREAM = range(3)  # the random streams of a point's seed, by purpose
 BLOCK = 1024  # sessions whose lengths are drawn together
-SAMPLE = range(1000)  # sessions that are drawn to estimate prompt lengths
+SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
 PREFIX_NUMBER = {"warmup": 0, "measure": 1}  # the warm-up must not fill the cache that is measured
 PREFIXES_KEPT = 1024  # in memory; others are drawn again
 
@@ -116,10 +116,11 @@ class SessionLengths:
     """Input and output token counts of every (session, turn) of a point."""
 
     def __init__(self, asked: Lengths, answered: Lengths, turns: int, seed: int) -> None:
-        def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        def block(number: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
             rng = stream(seed, LENGTH_STREAM, number)
             size = (BLOCK, turns)
-            return draw(asked, size, rng), draw(answered, size, rng)
+            inputs, outputs = draw(asked, size, rng), draw(answered, size, rng)
+            return inputs, outputs, np.cumsum(inputs + outputs, axis=1) - outputs
 
         self._block = lru_cache(maxsize=16)(block)
 
@@ -128,6 +129,20 @@ class SessionLengths:
 
     def output_tokens(self, session: int, turn: int) -> int:
         return int(self._block(session // BLOCK)[1][session % BLOCK, turn])
+
+    def conversation_tokens(self, session: int, turn: int) -> int:
+        """Length of a prompt that contains everything said before in its session."""
+        return int(self._block(session // BLOCK)[2][session % BLOCK, turn])
+
+    def sample(self) -> NDArray[np.int64]:
+        """``conversation_tokens`` of all turns of the first SAMPLE sessions, sorted."""
+        return np.sort(self._block(0)[2][:SAMPLE], axis=None)
+
+
+@lru_cache(MOST_TURNS_OF_ALL)
+def _sample(asked: Lengths, answered: Lengths, turns: int) -> NDArray[np.uint32]:
+    """``SessionLengths.sample``, drawn once for all deployments. Beyond what uint32 holds no limit can be."""
+    return np.minimum(SessionLengths(asked, answered, turns, seed=0).sample(), 2**32 - 1).astype(np.uint32)
 
 
 class Drawn(Workload):
@@ -160,9 +175,9 @@ class Drawn(Workload):
             longest = self.shared_prefix_tokens + turns * most + (turns - 1) * (answered or 0)
             if longest <= tokens:
                 return 0.0
-        drawn = SessionLengths(self.input_tokens, self.output_tokens, turns, seed=0)
-        lengths = [prompt_tokens(drawn, self.shared_prefix_tokens, at, turn) for at in SAMPLE for turn in range(turns)]
-        return float(np.clip(np.mean(np.array(lengths) > tokens), 1 / len(lengths), 1 - 1 / len(lengths)))
+        drawn = _sample(self.input_tokens, self.output_tokens, turns)
+        fitting, count = np.searchsorted(drawn, np.uint32(tokens - self.shared_prefix_tokens), side="right"), len(drawn)
+        return float(np.clip((count - fitting) / count, 1 / count, 1 - 1 / count))
 
     def requests(self, prompter: Prompter, seed: int) -> Random:
         return Random(self, prompter, seed)
@@ -227,10 +242,4 @@ class Random(Kind):
         return self._lengths.output_tokens(session, turn)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return prompt_tokens(self._lengths, self._prefix_tokens, session, turn)
-
-
-def prompt_tokens(lengths: SessionLengths, prefix_tokens: int, session: int, turn: int) -> int:
-    """Length of a prompt that contains everything said before in its session."""
-    before = sum(lengths.input_tokens(session, t) + lengths.output_tokens(session, t) for t in range(turn))
-    return prefix_tokens + before + lengths.input_tokens(session, turn)
+        return self._prefix_tokens + self._lengths.conversation_tokens(session, turn)
