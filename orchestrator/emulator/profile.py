@@ -12,6 +12,7 @@ from orchestrator.catalog.accelerators import Accelerator, accelerators, find, o
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import data_beside, unknown_name
+from orchestrator.spec.document import MOST_BYTES, read_at_most
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 DEFAULT_ACCELERATOR = "H100-80GB"
@@ -156,7 +157,7 @@ def load_profile(name: str | None) -> Profile:
 
 def _from_file(path: Path) -> Profile:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_at_most(path, MOST_BYTES).decode("utf-8")
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error

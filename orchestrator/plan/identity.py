@@ -214,9 +214,11 @@ def wheel_digest(described: Path) -> str | None:
 def sampled_digest(path: Path) -> str | None:
     """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its end.
 
-    None for scripts and unreadable files. Hashing 140 GB would take minutes, this takes milliseconds.
+    None for scripts, and where ``file_digest`` has none. Hashing 140 GB would take minutes, this takes milliseconds.
     """
     try:
+        if not path.is_file():
+            return None
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             starts = [round(i * max(0, size - _PIECE_BYTES) / (_PIECES - 1)) for i in range(_PIECES)]
@@ -227,9 +229,9 @@ def sampled_digest(path: Path) -> str | None:
 
 
 def file_digest(path: str) -> str | None:
-    """16 hex digits of a file's SHA-256, None when it cannot be read."""
+    """16 hex digits of a file's SHA-256; None when it cannot be read, or is no regular file: others may have no end."""
     try:
-        return content_digest(Path(path).read_bytes())
+        return content_digest(Path(path).read_bytes()) if Path(path).is_file() else None
     except OSError:
         return None
 

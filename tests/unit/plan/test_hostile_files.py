@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from orchestrator.errors import ProblemsError
 from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.plan.identity import file_digest, sampled_digest
+from orchestrator.plan.make import make_plan
+from orchestrator.results.ids import content_digest
+from orchestrator.spec.document import parse_document
+from orchestrator.spec.experiment import examined
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Lengths
 from tests.unit.plan.files import planned
-from tests.unit.spec.files import problem
+from tests.unit.spec.files import GOOD, problem
 
 LOGNORMAL = {"lognormal": {"mean": 30, "sigma": 1}}
 
@@ -61,3 +70,34 @@ def test_turns_of_all_workloads_are_added_before_any_length_is_drawn() -> None:
 def test_a_single_turn_is_a_request_alone() -> None:
     alone = RandomWorkload.model_validate({"name": "w", "input_tokens": LOGNORMAL, "output_tokens": 20})
     assert alone.longer_prompts(40) == ConversationsWorkload.model_validate(conversations("w")).longer_prompts(40)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> str:
+    os.mkfifo(tmp_path / "pipe")
+    return str(tmp_path / "pipe")
+
+
+def refused(**changes: Any) -> str:
+    """The message of the only problem, which is on line 1: the file has no other."""
+    with pytest.raises(ProblemsError) as caught:
+        make_plan(examined(parse_document(json.dumps({**GOOD, **changes}), "x.yaml")))
+    (found,) = caught.value.problems
+    assert (found.file, found.line) == ("x.yaml", 1)
+    return found.message
+
+
+@pytest.mark.timeout(20)
+def test_nothing_is_read_of_a_trace_that_may_have_no_end(pipe: str) -> None:
+    for place in ("/dev/zero", pipe):
+        load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": place}}
+        assert refused(load=load) == f"trace {place!r} is not a regular file"
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_has_no_digest(pipe: str, tmp_path: Path) -> None:
+    for place in ("/dev/zero", pipe, str(tmp_path)):
+        assert file_digest(place) is sampled_digest(Path(place)) is None
+    assert planned(deployments={"engine": "emulator", "profile": pipe}).deployments
+    (tmp_path / "some.txt").write_text("x")
+    assert file_digest(str(tmp_path / "some.txt")) == content_digest(b"x")
