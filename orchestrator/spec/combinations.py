@@ -9,8 +9,7 @@ and may replace them. A dotted name such as ``roles.prefill.replicas`` reaches a
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Annotated, Any
@@ -18,14 +17,26 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from orchestrator.spec.document import Place, Problems, add_errors, nearest, unknown_key, wrong
-from orchestrator.spec.expressions import Expression, parse_expression
-from orchestrator.spec.settings import LOCATION, ROLES, ROUTER, EngineSettings, Environments, Strict
+from orchestrator.spec.expressions import Expression, elements, parse_expression
+from orchestrator.spec.settings import (
+    ADDED,
+    LOCATION,
+    PARTS,
+    ROUTER,
+    EngineSettings,
+    Environments,
+    Strict,
+    merged,
+    nested,
+    part_problems,
+)
 
 MOST_COMBINATIONS = 100_000
+MOST_VALUES = 5_000_000  # of all combinations: settings, entries of mappings, rules, elements of what is derived
+UNTOLD = 10**12  # of more nobody needs to know how many they are
 CONTROLS = ("vary", "derive", "exclude")
 NOT_DERIVED = ("hardware", "engine", "engine_version")  # looked up before anything is derived
 FIELDS = (*EngineSettings.model_fields, "hardware")
-ADDED = ("env", "extra_args")  # choices and roles add to these mappings; they replace every other setting
 # Settings of a whole deployment: no role has its own.
 _OF_ALL = {
     *("engine", "engine_version", *LOCATION, "container_args", "startup_timeout_s", "roles", ROUTER),
@@ -34,7 +45,6 @@ _OF_ALL = {
 }
 PER_ROLE = tuple(name for name in EngineSettings.model_fields if name not in _OF_ALL)
 OF_ROUTER = ("engine", "engine_version", *LOCATION, "container_args", *ADDED)
-PARTS = tuple(f"roles.{role}" for role in ROLES)
 PART_FIELDS = (
     *(f"{part}.{name}" for part in PARTS for name in PER_ROLE),
     *(f"{ROUTER}.{name}" for name in OF_ROUTER),
@@ -75,7 +85,13 @@ class Block(Strict):
         if self.cases is not None:
             return len(self.cases)
         lengths = [len(values) for values in (self.grid or self.zip or {}).values()]
-        return math.prod(lengths) if self.grid else lengths[0]
+        return _product(lengths) if self.grid else lengths[0]
+
+    @property
+    def values(self) -> int:
+        """Number of values in all choices, counted like ``size``."""
+        lists = [self.cases] if self.cases is not None else [*(self.grid or self.zip or {}).values()]
+        return self.size + sum(self.size // len(one) * sum(map(elements, one)) for one in lists)
 
     def choices(self, place: Place) -> list[Choice]:
         """All choices in the order of the file. ``place`` is where the block is written."""
@@ -120,18 +136,26 @@ class Given:
     engines: list[tuple[str, Place, str]] = field(default_factory=list)  # every (setting, place, name) that was found
 
 
+@dataclass(slots=True)
+class _Room:
+    """How many further combinations there may be, and values in them."""
+
+    combinations: int = MOST_COMBINATIONS
+    values: int = MOST_VALUES
+
+
 def expand(given: Given, problems: Problems) -> list[Combination]:
     """All combinations in the order of the file. Adds every problem found on the way to ``problems``."""
     found = problems.document.value.get("deployments")
     blocks: list[tuple[Place, Any]] = [(("deployments",), found)]
     if isinstance(found, list) and found:
         blocks = [(("deployments", index), block) for index, block in enumerate(found)]
-    combinations: list[Combination] = []
+    combinations, room = list[Combination](), _Room()
     for place, raw in blocks:
         if not isinstance(raw, dict) or not raw:
             problems.add(place, "'deployments' must be a mapping with at least 'engine', or a list of them")
             continue
-        combinations += _Deployments(place, problems, given).expand(raw, MOST_COMBINATIONS - len(combinations))
+        combinations += _Deployments(place, problems, given).expand(raw, room)
     return combinations
 
 
@@ -143,21 +167,43 @@ class _Deployments:
     problems: Problems
     given: Given
 
-    def expand(self, raw: dict[str, Any], most: int) -> list[Combination]:
+    def expand(self, raw: dict[str, Any], room: _Room) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
         base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS))
         read = self._blocks(raw.get("vary"))
-        if (count := math.prod(block.size for _, block in read)) > most:
-            message = f"makes {count:,} combinations; at most {MOST_COMBINATIONS:,} are allowed"
-            self.problems.add((*self.place, "vary"), message)
+        if not self._fits(raw, [block for _, block in read], room):
             return []
         blocks = [[self._checked(choice, KNOWN) for choice in block.choices(place)] for place, block in read]
         self._check_overlap(blocks)
         varied = {name for block in blocks for choice in block for name in choice.values}
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
         exclude = self._exclude(raw.get("exclude"), {*NAMED, *derive})
-        made = (self._combine(base, choices, derive, exclude) for choices in itertools.product(*blocks))
-        return [one for one in made if one is not None]
+        made: list[Combination] = []
+        for choices in itertools.product(*blocks):
+            if (one := self._combine(base, choices, derive, exclude)) is not None:
+                made.append(one)
+                room.values -= elements(one.derived)
+            if room.values < 0:
+                message = f"derived values have too many elements; all deployments may hold {MOST_VALUES:,} values"
+                self.problems.add((*self.place, "derive"), message)
+                break
+        return made
+
+    def _fits(self, raw: Mapping[str, Any], blocks: Sequence[Block], room: _Room) -> bool:
+        """Takes the combinations and their values from ``room``; False, and a report, if there is too little."""
+        count, message = _product(block.size for block in blocks), ""
+        own = elements({name: value for name, value in raw.items() if name != "vary"})
+        values = count * own + sum(count // block.size * block.values for block in blocks)
+        if count > room.combinations:
+            told = f"{count:,}" if count <= UNTOLD else f"more than {UNTOLD:,}"
+            message = f"makes {told} combinations; at most {MOST_COMBINATIONS:,} are allowed"
+        elif values > room.values:
+            message = f"makes {count:,} combinations with {values:,} values; all deployments may hold {MOST_VALUES:,}"
+        if message:
+            self.problems.add((*self.place, "vary"), message)
+            return False
+        room.combinations, room.values = room.combinations - count, room.values - values
+        return True
 
     def _read(self, kind: Any, value: Any, *place: str | int) -> Any:
         """The value at a place below this mapping, validated as ``kind``; None, and a report, when it is none."""
@@ -202,13 +248,14 @@ class _Deployments:
                         self.problems.add(choice.places[name], f"{name!r} is varied in an earlier block already")
 
     def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
-        out: dict[str, Expression] = {}
+        out, known = dict[str, Expression](), {*NAMED}
         for name, text in (self._read(dict[str, Any] | None, raw, "derive") or {}).items():
             if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.problems.add((*self.place, "derive", name), f"{name!r} {why}")
-            elif (parsed := self._parse(text, {*NAMED, *out}, "derive", name)) is not None:
+            elif (parsed := self._parse(text, known, "derive", name)) is not None:
                 out[name] = parsed
+                known.add(name)
         return out
 
     def _exclude(self, raw: Any, known: set[str]) -> list[tuple[Place, Expression]]:
@@ -235,7 +282,7 @@ class _Deployments:
         """The combination of these choices; None when something is wrong with it, which is reported."""
         if self.problems.enough:
             return None
-        values = self._with_model(reduce(_merged, (choice.values for choice in (base, *choices)), {}))
+        values = self._with_model(reduce(merged, (choice.values for choice in (base, *choices)), {}))
         located = self._location(values, choices)
         values |= located or {}
         hardware = values.pop("hardware", None)
@@ -289,11 +336,11 @@ class _Deployments:
         return {**self.given.model, **values}
 
     def _settings(self, values: dict[str, Any], choices: tuple[Choice, ...]) -> EngineSettings | None:
-        wrong_parts = list(_part_problems(values))
+        wrong_parts = list(part_problems(values))
         for name, message, hint in wrong_parts:
             self.problems.add(self._locate((name,), choices), message, hint)
         try:
-            found = EngineSettings.model_validate(_nested(values), strict=True)
+            found = EngineSettings.model_validate(nested(values), strict=True)
             return None if wrong_parts else found
         except ValidationError as error:
             add_errors(error, EngineSettings, self.problems, partial(self._locate, choices=choices))
@@ -319,6 +366,16 @@ class _Deployments:
             return None
 
 
+def _product(sizes: Iterable[int]) -> int:
+    """Stops beyond UNTOLD: thousands of blocks make a number that takes long to multiply, and cannot be written."""
+    count = 1
+    for size in sizes:
+        count *= size
+        if count > UNTOLD:
+            break
+    return count
+
+
 def _places(name: str, choices: Sequence[Choice], block: Place) -> Iterator[Place]:
     """Places where a setting may be written; the last choice wins, so it comes first."""
     yield from (choice.places[name] for choice in reversed(choices) if name in choice.places)
@@ -335,48 +392,3 @@ def _flat(name: str, value: Any, place: Place) -> Iterator[tuple[str, Any, Place
         yield f"{name}.replicas", 1, place  # so that a role without settings exists too
     for key, inner in value.items():
         yield from _flat(f"{name}.{key}", inner, (*place, key))
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one deployment, its roles and its router as EngineSettings nests them, from dotted names."""
-    shared = {name: value for name, value in values.items() if "." not in name and name not in ("roles", ROUTER)}
-    out = dict(shared)
-    roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
-    if roles:
-        out["roles"] = {role: _merged(shared, own) for role, own in roles.items()}
-    if router := _below(ROUTER, values):
-        passed = ("model", "served_model_name", "startup_timeout_s")
-        out[ROUTER] = {name: shared[name] for name in passed if name in shared} | router
-    return out
-
-
-def _merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None is removed."""
-    gone = tuple(f"{name}." for name, value in own.items() if value is None and name in ("roles", *PARTS, ROUTER))
-    out = {name: value for name, value in before.items() if not name.startswith(gone)} if gone else dict(before)
-    for name, value in own.items():
-        both = name.rpartition(".")[2] in ADDED and isinstance(value, dict) and isinstance(out.get(name), dict)
-        out[name] = {**out[name], **value} if both else value
-    return out
-
-
-def _part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(setting, message, hint) for everything wrong with the roles and the router of one deployment."""
-    for name in ("roles", *PARTS, ROUTER):
-        if values.get(name) is not None:
-            yield name, f"{name!r} must be a mapping of settings", "write roles: {prefill: {replicas: 2}, decode: {}}"
-    roles = [part for part in PARTS if _below(part, values)]
-    if len(roles) == 1:
-        other = next(part for part in PARTS if part not in roles)
-        yield roles[0], f"{roles[0]!r} stands alone: it needs {other!r} beside it", f"give {other}, or no roles"
-    if roles and values.get("replicas") is not None:
-        yield "replicas", "'replicas' belongs to each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
-    router = _below(ROUTER, values)
-    if roles and not router:
-        yield "roles", "'roles' need a 'router' in front of them", "write router: {engine: vllm_router}"
-    if router and "engine" not in router:
-        yield ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
-
-
-def _below(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(f"{part}."): value for name, value in values.items() if name.startswith(f"{part}.")}

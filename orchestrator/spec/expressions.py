@@ -6,6 +6,7 @@ b``. They mean what they mean in Python.
 """
 
 import ast
+import math
 import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,10 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
+
 from orchestrator.registry import did_you_mean
 
 MOST_CHARACTERS = 1000
 MOST_DEPTH = 50
+MOST_ELEMENTS = 1000  # of a list or mapping, with those inside it
 LARGEST = 2**63
 PARTS = ("roles.", "router.")  # what names with dots begin with
 
@@ -61,7 +65,7 @@ class Expression:
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value that Python would compute. Raises ValueError with the reason when there is none."""
         try:
-            return self.read(values)
+            return _bounded(self.read(values))
         except (TypeError, ZeroDivisionError, OverflowError) as error:
             unset = sorted(name for name in self.names if values.get(name) is None)
             why = f"; not set here: {', '.join(unset)}" if unset else ""
@@ -114,9 +118,9 @@ class _Reader:
             case ast.Name(id=name):
                 return lambda values: values[name] if name in values else _CONSTANTS[name]
             case ast.List():
-                return lambda values: [item(values) for item in inner]
+                return lambda values: _bounded([item(values) for item in inner])
             case ast.Tuple():
-                return lambda values: tuple(item(values) for item in inner)
+                return lambda values: _bounded(tuple(item(values) for item in inner))
             case ast.BoolOp(op=op):
                 return partial(_boolean, isinstance(op, ast.And), inner)
             case ast.UnaryOp(op=ast.Not()):
@@ -133,6 +137,26 @@ class _Reader:
                 return lambda values: (body if test(values) else otherwise)(values)
         allowed = "names, numbers, comparisons, in, and, or, not, + - * / // %"
         raise ValueError(f"in {self.text!r}: {ast.unparse(node)!r} is not allowed; use {allowed}")
+
+
+def elements(value: Any, most: float = math.inf) -> int:
+    """Values in a value, itself among them; what lists share counts in each of them. Stops beyond ``most``."""
+    count, left = 0, [value]
+    while left and count <= most:
+        one = left.pop()
+        count += 1
+        if isinstance(one, Mapping | BaseModel):
+            left.extend(one.values() if isinstance(one, Mapping) else vars(one).values())
+        elif isinstance(one, list | tuple):
+            left.extend(one)
+    return count
+
+
+def _bounded(value: Any) -> Any:
+    """Lists of lists of lists grow with the power of their depth, and whoever compares or shows one walks it."""
+    if not isinstance(value, str | int | float | None) and elements(value, MOST_ELEMENTS) > MOST_ELEMENTS:
+        raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
+    return value
 
 
 def _is_plain(value: object) -> bool:

@@ -10,7 +10,7 @@ sweep vary the version: a deployment with one of these as ``engine_version`` get
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -307,3 +307,55 @@ def installed_version(executable: str, engine: str) -> str | None:
     """The version of an engine in a virtual environment (or an executable's), found without starting it."""
     found = installed(executable, engine)
     return found.name.removesuffix(".dist-info").partition("-")[2] if found else None
+
+
+# -- settings by dotted names, as combinations collect them
+
+
+PARTS = tuple(f"roles.{role}" for role in ROLES)
+ADDED = ("env", "extra_args")  # choices and roles add to these mappings; they replace every other setting
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one deployment, its roles and its router as EngineSettings nests them, from dotted names."""
+    shared = {name: value for name, value in values.items() if "." not in name and name not in ("roles", ROUTER)}
+    out = dict(shared)
+    roles = {part.partition(".")[2]: own for part in PARTS if (own := _below(part, values))}
+    if roles:
+        out["roles"] = {role: merged(shared, own) for role, own in roles.items()}
+    if router := _below(ROUTER, values):
+        passed = ("model", "served_model_name", "startup_timeout_s")
+        out[ROUTER] = {name: shared[name] for name in passed if name in shared} | router
+    return out
+
+
+def merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``before`` updated with ``own``; mappings of ADDED are joined. A role or router set to None is removed."""
+    gone = tuple(f"{name}." for name, value in own.items() if value is None and name in ("roles", *PARTS, ROUTER))
+    out = {name: value for name, value in before.items() if not name.startswith(gone)} if gone else dict(before)
+    for name, value in own.items():
+        both = name.rpartition(".")[2] in ADDED and isinstance(value, dict) and isinstance(out.get(name), dict)
+        out[name] = {**out[name], **value} if both else value
+    return out
+
+
+def part_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(setting, message, hint) for everything wrong with the roles and the router of one deployment."""
+    for name in ("roles", *PARTS, ROUTER):
+        if values.get(name) is not None:
+            yield name, f"{name!r} must be a mapping of settings", "write roles: {prefill: {replicas: 2}, decode: {}}"
+    roles = [part for part in PARTS if _below(part, values)]
+    if len(roles) == 1:
+        other = next(part for part in PARTS if part not in roles)
+        yield roles[0], f"{roles[0]!r} stands alone: it needs {other!r} beside it", f"give {other}, or no roles"
+    if roles and values.get("replicas") is not None:
+        yield "replicas", "'replicas' belongs to each role", "write roles: {prefill: {replicas: 2}, decode: ...}"
+    router = _below(ROUTER, values)
+    if roles and not router:
+        yield "roles", "'roles' need a 'router' in front of them", "write router: {engine: vllm_router}"
+    if router and "engine" not in router:
+        yield ROUTER, "'router' names no engine", "write router: {engine: vllm_router}"
+
+
+def _below(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(f"{part}."): value for name, value in values.items() if name.startswith(f"{part}.")}

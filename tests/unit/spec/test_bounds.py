@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import tracemalloc
@@ -13,6 +14,7 @@ from orchestrator.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment
+from orchestrator.spec.expressions import elements
 from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS
 from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
 
@@ -23,16 +25,88 @@ def load(**keys: Any) -> dict[str, Any]:
     return {"levels": {"request_rate": [1]}, **keys}
 
 
-def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes_memory() -> None:
-    axes = {name: list(range(1, 1001)) for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")}
+def peak_of(**changes: Any) -> tuple[str, float]:
+    """The only problem of a file, and the most memory that finding it took."""
     tracemalloc.start()
     try:
-        found = problem(deployments={"engine": "vllm", "vary": [{"grid": axes}]})
-        peak = tracemalloc.get_traced_memory()[1]
+        return problem(**changes), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_grid_of_a_thousand_million_is_refused_with_the_figure_before_it_takes_memory() -> None:
+    axes = {name: list(range(1, 1001)) for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens")}
+    found, peak = peak_of(deployments={"engine": "vllm", "vary": [{"grid": axes}]})
     assert found == "makes 1,000,000,000 combinations; at most 100,000 are allowed"
     assert peak < 20e6
+
+
+SQUARE = {"grid": {name: list(range(1, 301)) for name in ("max_num_seqs", "max_model_len")}}
+SINGLE = {"grid": {f"a{index}": [1] for index in range(1000)} | {"max_num_seqs": list(range(1, 10_001))}}
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ({"env": {f"A{index}": "b" for index in range(600)}, "vary": [SQUARE]}, "90,000 combinations with 54,540,000"),
+        ({"exclude": [f"replicas == {index}" for index in range(1000)], "vary": [SQUARE]}, "with 90,540,000 values"),
+        ({"vary": [SINGLE]}, "makes 10,000 combinations with 10,040,000 values"),
+        ({"vary": [SQUARE, *[{"cases": [{"dtype": "auto"}]}] * 100]}, "makes 90,000 combinations with 27,450,000"),
+    ],
+)
+def test_values_are_multiplied_by_combinations_before_any_is_made(engine: dict[str, Any], said: str) -> None:
+    found, peak = peak_of(deployments={"engine": "vllm", **engine})
+    assert said in found
+    assert found.endswith("values; all deployments may hold 5,000,000")
+    assert peak < 20e6
+
+
+def test_several_deployments_share_what_combinations_may_hold() -> None:
+    one: dict[str, Any] = {"engine": "vllm", "env": {f"A{index}": "b" for index in range(400)}}
+    each: list[dict[str, Any]] = [
+        one | {"vary": [{"grid": {"max_num_seqs": list(range(start, start + 10_000))}}]} for start in (1, 20_001)
+    ]
+    each[0]["vary"] = [{"grid": {"max_num_seqs": ["x"] * 10_000}}]  # wrong, so that nothing is made of it
+    found = problems(deployments=each)
+    assert "10,000 combinations with 4,050,000 values; all deployments may hold 5,000,000" in found[-1].message
+
+
+@pytest.mark.parametrize(
+    "vary",
+    [
+        [{"cases": [{"a": 1}, {"a": 2}]}] * 16_000,
+        [{"grid": {f"a{index}": [1, 2] for index in range(16_000)}}],
+    ],
+)
+def test_a_number_of_combinations_too_long_to_be_written_is_not(vary: list[Any]) -> None:
+    said = "makes more than 1,000,000,000,000 combinations; at most 100,000 are allowed"
+    assert problem(deployments={"engine": "vllm", "vary": vary}) == said
+
+
+def bomb(letter: str, depth: int = 5) -> dict[str, str]:
+    """Lists of 300 lists of 300 lists …"""
+    names = ["1", *(f"{letter}{at}" for at in range(depth))]
+    return {name: f"[{','.join([inner] * 300)}]" for inner, name in itertools.pairwise(names)}
+
+
+@pytest.mark.parametrize(
+    "derive",
+    [bomb("a"), bomb("a") | bomb("b") | {"c": "a4 == b4"}, bomb("a") | {"c": "1 + a4"}, bomb("a") | {"c": "-a4"}],
+)
+def test_lists_that_hold_one_another_are_bounded_as_they_are_made(derive: dict[str, str]) -> None:
+    found = problems(deployments={"engine": "vllm", "derive": derive})
+    assert {one.message.rpartition(": ")[2] for one in found[:1]} == {"it has more than 1,000 elements"}
+
+
+def test_a_derived_value_is_bounded_and_so_are_all_of_them_together() -> None:
+    many = {"engine": "vllm", "env": {f"A{index}": "b" for index in range(1000)}, "derive": {"c": "env"}}
+    assert "it has more than 1,000 elements" in problem(deployments=many)
+    few = {
+        "engine": "vllm",
+        "derive": {"a": f"[{','.join('1' * 400)}]"} | {f"b{index}": "a" for index in range(12_500)},
+    }
+    assert problem(deployments=few).startswith("derived values have too many elements")
+    assert elements([[1, 2], (3,), {"a": 1}]) == 8
 
 
 @pytest.mark.parametrize(
