@@ -18,6 +18,7 @@ from orchestrator.plan.identity import labels
 from orchestrator.plan.levels import levels_of
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.verdict import judged, part_problems, together
+from orchestrator.results.ids import digest
 from orchestrator.search import STRATEGIES
 from orchestrator.search.base import Question
 from orchestrator.spec.combinations import Combination
@@ -240,6 +241,7 @@ def _check_size(experiment: Experiment, candidates: Sequence[_Candidate], loads:
         factors = (counted(deployments, "deployment"), counted(levels, "level"), counted(repeats, "repeat"))
         text = f"{' x '.join(factors)} are {count:,} measurements; at most {MOST_MEASUREMENTS:,} are allowed"
         experiment.problems.add(("load",), text, "make several experiments of it")
+        experiment.problems.raise_any()  # looking at so many would take as long as planning them
 
 
 def _merged(candidates: Iterator[_Candidate]) -> tuple[list[_Candidate], list[str]]:
@@ -316,8 +318,8 @@ def _loads(experiment: Experiment, paths: identity.Paths) -> list[PlannedLoad]:
             said = f"{workload.name!r}: {left} entries of its prompts are not requests and are skipped"
             hint = "remove them from both files, else the entries after them are sent at the wrong times"
             experiment.problems.add(("load", "arrivals"), said, hint)
-    digest = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
-    more: dict[str, object] = {"arrivals": arrivals, "trace_digest": digest, "levels": levels}
+    recorded = identity.file_digest(arrivals.trace) if arrivals.trace is not None else None
+    more: dict[str, object] = {"arrivals": arrivals, "trace_digest": recorded, "levels": levels}
     if load.duration_s is None and load.requests is None:
         more["duration_s"] = load.default_s
     if load.warmup_s is None and (load.requests is not None or arrivals.process not in STEADY):
@@ -347,7 +349,7 @@ def _arrivals(experiment: Experiment, arrivals: Arrivals, paths: identity.Paths)
 
 def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
     """Workloads with their files found and identified by content. Reports those that cannot be sent."""
-    out: list[Workload] = []
+    out: dict[str, Workload] = {}  # by what they ask for
     for index, workload in enumerate(experiment.parts.get("workloads", ())):
         try:
             found = workload.resolved(paths.path)
@@ -355,8 +357,7 @@ def _workloads(experiment: Experiment, paths: identity.Paths) -> list[Workload]:
             for wrong in error.problems if isinstance(error, ProblemsError) else [error]:
                 experiment.problems.add(("workloads", index), str(wrong))
             continue
-        if same := next((one.name for one in out if one.identity() == found.identity()), None):
-            message = f"{found.name!r} asks for the same as {same!r}"
+        if (same := out.setdefault(digest(found.identity()), found)) is not found:
+            message = f"{found.name!r} asks for the same as {same.name!r}"
             experiment.problems.add(("workloads", index), message, "use repeats to measure a workload more than once")
-        out.append(found)
-    return out
+    return [*out.values()]

@@ -12,11 +12,13 @@ import pytest
 
 from orchestrator.errors import ProblemsError
 from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
+from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Lengths
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem
@@ -101,3 +103,42 @@ def test_what_is_no_regular_file_has_no_digest(pipe: str, tmp_path: Path) -> Non
     assert planned(deployments={"engine": "emulator", "profile": pipe}).deployments
     (tmp_path / "some.txt").write_text("x")
     assert file_digest(str(tmp_path / "some.txt")) == content_digest(b"x")
+
+
+def test_levels_of_too_many_deployments_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "levels_of", None)
+    levels = {"concurrency": [f"1 * {level}" for level in range(1, 1002)]}
+    deployments = {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(1, 1001))}}]}
+    said = refused(deployments=deployments, load={"levels": levels})
+    assert said.startswith("1,000 deployments x 1,001 levels x 1 repeat are 1,001,000 measurements")
+
+
+def test_an_expression_of_a_level_is_parsed_once_for_deployments_with_the_same_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    def parse(text: str, known: frozenset[str]) -> Any:
+        read.append(text)
+        return parse_expression(text, known)
+
+    monkeypatch.setattr("orchestrator.plan.levels.parse_expression", parse)
+    deployments = {"engine": "vllm", "vary": [{"grid": {"max_num_seqs": list(range(1, 101))}}]}
+    plan = planned(deployments=deployments, load={"levels": {"concurrency": ["max_num_seqs * 2", 7]}})
+    assert [one.levels[0].value for one in plan.deployments] == [2.0 * seqs for seqs in range(1, 101)]
+    assert read == ["max_num_seqs * 2"]
+
+
+def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def identity(one: RandomWorkload) -> dict[str, Any]:
+        asked.append(one.name)
+        return {"tokens": one.name[:3]}
+
+    monkeypatch.setattr(RandomWorkload, "identity", identity)
+    some = [{"name": f"w{index}", "input_tokens": 4, "output_tokens": 2} for index in range(10, 60)]
+    with pytest.raises(ProblemsError) as caught:
+        planned(workloads=[*some, some[3] | {"name": "w13 again"}])
+    assert [one.message for one in caught.value.problems] == ["'w13 again' asks for the same as 'w13'"]
+    assert len(asked) == 51
