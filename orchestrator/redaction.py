@@ -19,9 +19,10 @@ _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 # C0 and C1 but for tab and line feed, and what turns the direction of text around.
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _SHAPES = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
+_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, longer than any word
 _PASSWORD = re.compile(r"://[^/\s@:]*:([^/\s@]+)@")
 # What stays, and a secret behind it. Each begins with letters or signs that a search finds fast.
 _BEHIND = (
@@ -104,3 +105,8 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 def is_secret(name: str) -> bool:
     """Whether the name of a variable or a setting says that its value is secret."""
     return _NAME.search(name) is not None
+
+
+def is_like_secret(name: str) -> bool:
+    """Whether what should be the name of a variable is rather its value."""
+    return redacted(name) != name or _RANDOM.search(name) is not None

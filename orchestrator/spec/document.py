@@ -275,7 +275,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _about_value(detail: ErrorDetails, place: Place, inside_union: bool) -> tuple[str, str | None]:
     """Message and hint about one value, mostly in pydantic's own words."""
-    words = [str(part) for part in place if isinstance(part, str)] or ["the file"]
+    holder = place[: -1 if detail["loc"][-1:] == ("[key]",) else None]  # a wrong key may be a secret
+    words = [str(part) for part in holder if isinstance(part, str)] or ["the file"]
     name, value, kind = repr(words[-1]), detail["input"], detail["type"]
     if inside_union and kind.endswith("_type"):
         return f"{name} has a value of the wrong type", None  # one problem, not one for every type it may have

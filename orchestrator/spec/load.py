@@ -26,7 +26,7 @@ from orchestrator.spec.settings import Name, Strict, as_tuple
 
 INFINITE = "inf"  # a rate
 MOST_TOKENS = 2**31 - 1  # of one prompt or answer: rows hold counts as int32
-MOST_SECONDS = 1e9  # 30 years: nanoseconds of more do not fit into int64
+LEAST_SECONDS, MOST_SECONDS = 1e-6, 1e9  # less no clock tells from 0; nanoseconds of more do not fit into int64
 MOST_REQUESTS = 5_000_000  # of one point: clients hold when each is due, answers hold what became of each
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
@@ -53,6 +53,8 @@ def parse_duration(text: object) -> float:
         raise ValueError(f"{text!r} is not a duration with its unit, like 500ms, 60s or 2h")
     if (seconds := float(match.group(1)) * _SECONDS[unit]) > MOST_SECONDS:
         raise ValueError(f"{text!r} is longer than {MOST_SECONDS:g} s, the longest duration allowed")
+    if 0 < seconds < LEAST_SECONDS:
+        raise ValueError(f"{text!r} is shorter than {LEAST_SECONDS:g} s, the shortest duration that is not 0")
     return seconds
 
 
@@ -70,9 +72,7 @@ def counted(number: float, noun: str) -> str:
 
 def format_duration(seconds: float) -> str:
     """Seconds as an experiment file has them: ``500ms`` for 0.5, ``90s`` for 90."""
-    if 0 < seconds < 1:
-        return f"{seconds * 1e3:g}ms"
-    return f"{seconds:g}s"
+    return f"{seconds * 1e3:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
 
 
 def load_text(control: str, level: float) -> str:

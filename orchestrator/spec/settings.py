@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
+from orchestrator.redaction import is_like_secret
 from orchestrator.spec.container_options import RUNTIMES, option_problem
 from orchestrator.spec.document import wrong
 
@@ -37,6 +39,17 @@ def _runtime_words(words: tuple[str, ...]) -> tuple[str, ...]:
     if all(problems):
         raise ValueError(problems[0])
     return words
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+
+
+@lru_cache(4096)  # combinations share theirs
+def _variable(name: str) -> str:
+    """It is not shown: it may be a key, typed in place of the variable that holds it."""
+    if not _VARIABLE.fullmatch(name) or is_like_secret(name):
+        raise ValueError("must be the name of an environment variable, like MY_KEY, and not what it holds")
+    return name
 
 
 _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")  # Kubernetes' rule, and Ray's
@@ -70,6 +83,7 @@ def as_tuple(value: Any) -> Any:
 Size = Annotated[int, Field(ge=1, le=MOST)]
 Devices = Annotated[int, Field(ge=1, le=MOST_DEVICES)]  # also for nodes and replicas
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f]{1,100}$")]  # shown in tables and sentences
 ContainerArgs = Annotated[tuple[Line, ...], BeforeValidator(as_tuple), AfterValidator(_runtime_words)]
 Labels = dict[Annotated[str, AfterValidator(_label_key)], Annotated[str, AfterValidator(_label_value)]]
@@ -110,7 +124,7 @@ class EngineSettings(Strict):
     url: Line | None = None  # engine: endpoint only
     endpoint_gpus: Devices | None = None  # engine: endpoint only; how many GPUs all its replicas and roles run on
     # engine: endpoint only; the environment variable that holds its key
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    api_key_env: Variable | None = None
     profile: Line | None = None  # engine: emulator only; a file or a name from the catalogue
 
     # what it serves
@@ -169,7 +183,7 @@ class EngineSettings(Strict):
     # everything else
     # {"--flag": value}; True = bare flag; without dashes a key of the engine's own file, dots for levels
     extra_args: dict[str, Scalar | list[Scalar]] = Field(default_factory=dict)
-    env: dict[str, str] = Field(default_factory=dict)  # {rank}, {host}, … in a value: command.py, PLACES
+    env: dict[Variable, str] = Field(default_factory=dict)  # {rank}, {host}, … in a value: command.py, PLACES
     startup_timeout_s: float = Field(default=1800.0, gt=0, le=MOST)
 
     # separate prefill and decode replicas with their own settings, and the router that clients talk to

@@ -199,6 +199,40 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> No
     assert said in problem(**changes)
 
 
+@pytest.mark.parametrize("text", ["1e-9ns", "0.5ns", "1e-7s"])
+@pytest.mark.parametrize("key", ["duration", "warmup", "request_timeout"])
+def test_a_duration_that_no_clock_measures_is_refused(key: str, text: str) -> None:
+    said = problem(load=load(**{key: text}))
+    assert said == f"{key!r}: {text!r} is shorter than 1e-06 s, the shortest duration that is not 0"
+
+
+KEYS = ["sk_live_" + "a" * 24, "a1b2c3d4e5f60718293a4b5c", "4f" * 20, "zz99-" + "q7" * 10, "x y", "", "A" * 256]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("at", ["api_key_env", "env", "prefill"])
+def test_a_key_in_place_of_the_name_of_its_variable_is_refused_and_not_shown(at: str, key: str) -> None:
+    engines: dict[str, dict[str, Any]] = {
+        "api_key_env": {"engine": "endpoint", "url": "http://h:1", "api_key_env": key},
+        "env": {"engine": "vllm", "env": {key: "1"}},
+        "prefill": {
+            "engine": "vllm",
+            "roles": {"prefill": {"env": {key: "1"}}, "decode": {}},
+            "router": {"engine": "vllm_router"},
+        },
+    }
+    with pytest.raises(ProblemsError) as caught:
+        parse_experiment(json.dumps(GOOD | {"deployments": engines[at]}, indent=1), "x.yaml")
+    assert all("environment variable" in one.message or "secret" in one.message for one in caught.value.problems)
+    assert (len(key) < 4) or key not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["MY_KEY", "HF_HUB_OFFLINE", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "my_key_2", "_"])
+def test_the_name_of_a_variable_is_taken(name: str) -> None:
+    assert parsed(deployments={"engine": "vllm", "env": {name: "1"}}).combinations
+    assert parsed(deployments={"engine": "endpoint", "url": "http://h:1", "api_key_env": name}).combinations
+
+
 @pytest.mark.parametrize("value", ["spot ", "!spot", "in(spot,ondemand)", "-spot", "s" * 64, "spöt", "spot\n"])
 def test_a_label_that_no_node_can_have_is_refused_with_its_line(value: str) -> None:
     """An autoscaler would read an operator in it, and add nodes that the sweep never uses."""

@@ -173,7 +173,10 @@ def test_a_block_of_the_wrong_shape_is_refused(vary: Any, message: str) -> None:
         ({"env": {"MY_SETTING": "hf_" + "a1B2" * 8}}, "'MY_SETTING' looks like a secret"),
         ({"hf_overrides": {"a": [{"b": "sk-" + "a1B2" * 8}]}}, "'b' looks like a secret"),
         ({"url": "http://me:secret@host:8000"}, "'url' looks like a secret (export it where the engines run"),
-        ({"engine": "endpoint", "url": "http://h:1", "api_key_env": "my-key!"}, "'api_key_env' cannot be 'my-key!'"),
+        (
+            {"engine": "endpoint", "url": "http://h:1", "api_key_env": "my-key!"},
+            "'api_key_env': must be the name of an environment variable, like MY_KEY",
+        ),
         ({"vary": [{"cases": [{"env": {"AWS_SECRET_ACCESS_KEY": "x"}}]}]}, "looks like a secret"),
     ],
 )
