@@ -7,13 +7,14 @@ data files that lie beside modules.
 import difflib
 import json
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from orchestrator.errors import InputError
 
+MOST_COMPARED = 1000  # names: finding the nearest of more takes long
 T = TypeVar("T")
 
 
@@ -70,5 +71,10 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` with the most similar known name, "" if none is similar."""
-    near = difflib.get_close_matches(name[:100], sorted(known), n=1)  # a name may be as long as a file
+    return _nearest(name[:100], tuple(sorted(known)))  # a name may be as long as a file
+
+
+@lru_cache(256)  # one mistake can be repeated in every line
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1) if len(known) <= MOST_COMPARED else ()
     return f"did you mean {near[0]!r}?" if near else ""

@@ -180,7 +180,7 @@ def _engines(experiment: Experiment) -> dict[str, Engine]:
     for setting, place, name in (*experiment.engines, *named):
         what, known = ("engine", ENGINES.names()) if setting == "engine" else ("router", ROUTERS.names())
         if name not in known:
-            problems.add(place, f"unknown {what} {name!r}", nearest(name, known))
+            problems.unknown(place, what, name, known)
     used = {one.settings.engine for one in experiment.combinations}
     engines = {name: ENGINES[name] for name in used if name in ENGINES}
     for one in experiment.combinations:

@@ -9,14 +9,14 @@ and may replace them. A dotted name such as ``roles.prefill.replicas`` reaches a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from orchestrator.spec.document import Place, Problems, add_errors, nearest, unknown_key, wrong
+from orchestrator.spec.document import Place, Problems, add_errors, nearest, wrong
 from orchestrator.spec.expressions import Expression, elements, parse_expression
 from orchestrator.spec.settings import (
     ADDED,
@@ -131,7 +131,7 @@ class Given:
     """What deployments take from the rest of the file."""
 
     model: Mapping[str, Any]  # settings for every deployment that names no model of its own
-    hardware: Sequence[str]  # names of hardware classes
+    hardware: Collection[str]  # names of hardware classes
     environments: Environments
     engines: list[tuple[str, Place, str]] = field(default_factory=list)  # every (setting, place, name) that was found
 
@@ -225,7 +225,7 @@ class _Deployments:
         values = {name: value for name, value, _ in written}
         choice = Choice(values, {name: place for name, _, place in written})
         for name in [name for name in values if name not in KNOWN]:
-            self.problems.add(choice.places[name], *unknown_key(name, known))
+            self.problems.unknown(choice.places[name], "key", name, known)
             del values[name]
         if type(values.get("engine_version")) in (int, float):  # as it is written: 0.30 is not 0.3
             values["engine_version"] = self.problems.document.numbers[choice.places["engine_version"]]
@@ -233,8 +233,8 @@ class _Deployments:
             if isinstance(value := values.get(name), str):
                 self.given.engines.append((name, choice.places[name], value))
         place, wanted = choice.places.get("hardware", ()), values.get("hardware")
-        if wanted is not None and wanted not in self.given.hardware:
-            self.problems.add(place, f"unknown hardware {wanted!r}", nearest(str(wanted), self.given.hardware))
+        if wanted is not None and (not isinstance(wanted, str) or wanted not in self.given.hardware):
+            self.problems.unknown(place, "hardware", wanted, self.given.hardware)
             del values["hardware"]
         return Choice(values, choice.places)
 

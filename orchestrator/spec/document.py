@@ -9,7 +9,7 @@ import errno
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -76,6 +76,11 @@ class Problems:
         line = self.document.line(place)
         if not self.enough and line not in self._unread:
             self._found[Problem(_bounded(message), self.document.file, line, hint and _bounded(hint))] = None
+
+    def unknown(self, place: Place, what: str, name: object, known: Iterable[str]) -> None:
+        """Adds a name that is not one of ``known``. The nearest takes long to find: after ``enough`` nobody looks."""
+        if not self.enough:
+            self.add(place, f"unknown {what} {name!r}", nearest(str(name), known))
 
     @property
     def enough(self) -> bool:
@@ -255,15 +260,10 @@ def add_errors(error: ValidationError, model: Any, problems: Problems, locate: L
             problems.add(place, f"{str(detail['loc'][-1])!r} is missing")
         elif detail["type"] == "extra_forbidden":
             known = _keys_at(model, tuple(detail["loc"][:-1]), document.value)
-            problems.add(place, *unknown_key(str(detail["loc"][-1]), known))
+            problems.unknown(place, "key", str(detail["loc"][-1]), known)
         else:
             found = document.nearest(place)  # pydantic adds the names of a union's members
             problems.add(found, *_about_value(detail, found, inside_union=len(found) < len(place)))
-
-
-def unknown_key(key: str, known: Collection[str]) -> tuple[str, str]:
-    """Message and hint for a key that is not one of ``known``."""
-    return f"unknown key {key!r}", nearest(key, known)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -296,7 +296,7 @@ def examined(document: Document) -> Experiment:
     except ValidationError as error:
         add_errors(error, ExperimentFile, problems)
     hardware = content.get("hardware")
-    classes = [CPU.name, *(hardware if isinstance(hardware, dict) else ())]
+    classes = frozenset({CPU.name, *(hardware if isinstance(hardware, dict) else ())})
     model = {"model": "?"} if content.get("model") is not None else {}  # an invalid one is not missing
     if (ref := parts.get("model")) is not None:
         model = {"model": ref.id, **ref.model_dump(exclude={"id"}, exclude_none=True)}

@@ -15,8 +15,9 @@ from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, S
 from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
+from orchestrator.registry import MOST_COMPARED, did_you_mean
 from orchestrator.results.ids import content_digest
-from orchestrator.spec.document import parse_document
+from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Lengths
@@ -142,3 +143,35 @@ def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(monkeyp
         planned(workloads=[*some, some[3] | {"name": "w13 again"}])
     assert [one.message for one in caught.value.problems] == ["'w13 again' asks for the same as 'w13'"]
     assert len(asked) == 51
+
+
+def test_the_nearest_name_is_not_looked_for_after_enough_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(name: str, known: Any, n: int) -> list[str]:
+        compared.append(name)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    hardware = {f"g{index}": {"accelerator": "H100-80GB"} for index in range(900)}
+    wanted = [f"h{index}" for index in range(1000)]
+    deployments = {"engine": "vllm", "vary": [{"grid": {"hardware": wanted}}]}
+    text = json.dumps({**GOOD, "hardware": hardware, "deployments": deployments}, indent=1)
+    with pytest.raises(ProblemsError) as caught:
+        make_plan(examined(parse_document(text, "x.yaml")))
+    assert len(caught.value.problems) == MOST_PROBLEMS + 1
+    assert compared == wanted[:MOST_PROBLEMS]
+
+
+def test_one_mistake_in_every_line_is_compared_once_and_with_no_endless_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(name: str, known: Any, n: int) -> list[str]:
+        compared.append(name)
+        return ["near"]
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    known = [f"word{index}" for index in range(MOST_COMPARED)]
+    assert {did_you_mean("wrod", known) for _ in range(10)} == {"did you mean 'near'?"}
+    assert did_you_mean("wrod", [*known, "one more"]) == ""
+    assert compared == ["wrod"]
