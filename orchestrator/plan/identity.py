@@ -82,7 +82,8 @@ class Paths:
         if settings.speculative is not None and settings.speculative.model is not None:
             draft = self.model(settings.speculative.model)
             changed["speculative"] = settings.speculative.model_copy(update={"model": draft})
-        return settings.model_copy(update=changed)
+        same = all(getattr(settings, name) == value for name, value in changed.items())
+        return settings if same else settings.model_copy(update=changed)  # shared: a file may have 100,000 of them
 
     def command(self, text: str) -> str:
         """An absolute path, or the bare name of a command on the node's PATH."""

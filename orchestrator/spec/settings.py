@@ -204,6 +204,8 @@ class EngineSettings(Strict):
     def each(self, change: Callable[[EngineSettings], EngineSettings]) -> EngineSettings:
         """A copy with ``change`` applied to these settings and to those of every role and the router."""
         changed = change(self)
+        if self.roles is None and self.router is None:
+            return changed
         roles = {role: change(part) for role, part in self.roles.items()} if self.roles else None
         router = change(self.router) if self.router else None
         return changed.model_copy(update={"roles": roles, "router": router})

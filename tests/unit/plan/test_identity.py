@@ -16,6 +16,7 @@ from orchestrator.load.workloads.file import FileWorkload
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.settings import EngineSettings
 from tests.unit.plan.files import grid, measurements, planned
 
 pytestmark = pytest.mark.usefixtures("judged")
@@ -367,3 +368,12 @@ def test_the_place_of_the_experiment_changes_no_id_with_relative_paths(tmp_path:
         deployments = {"engine": "vllm", "executable": "../engines/vllm"}
         found.append(ids(planned(tmp_path / name / "x.yaml", model={"id": "."}, deployments=deployments)))
     assert found[0] == found[1]
+
+
+def test_settings_without_paths_are_shared_and_not_copied(tmp_path: Path) -> None:
+    """A plan of 100,000 deployments holds each of them once."""
+    settings = EngineSettings(engine="vllm", model="org/model")
+    assert identity.Paths(tmp_path).resolved(settings) is settings
+    assert (
+        identity.Paths(tmp_path).resolved(settings.model_copy(update={"executable": "./venv"})).executable != "./venv"
+    )
