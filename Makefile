@@ -66,7 +66,7 @@ test-rest: install model
 test-llama_cpp: install model
 	$(PYTEST) -m llama_cpp
 
-# all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts (hours)
+# all 100 kill rounds, and what `make test` leaves out: outages of minutes, several hosts, pods (two hours)
 chaos: install engines model
 	$(PYTEST) -m "chaos or long"
 

@@ -259,7 +259,7 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
 
     A label shows the settings in which deployments of the same engine differ.
     """
-    flat = [_flat(settings, hardware) for settings, hardware in deployments]
+    flat = _telling(deployments)
     engines = {row["engine"] for row in flat}
     differing = {engine: _differing([row for row in flat if row["engine"] == engine]) for engine in engines}
     _shorten(flat)
@@ -269,6 +269,17 @@ def labels(deployments: Sequence[tuple[EngineSettings, str]], ids: Sequence[str]
         text if seen[text] == 1 and len(text) <= LONGEST else f"{text[:LONGEST]} #{name[:6]}"
         for text, name in zip(texts, ids, strict=True)
     ]
+
+
+def _telling(deployments: Sequence[tuple[EngineSettings, str]]) -> list[dict[str, Any]]:
+    """``_flat`` of each, without what tells none from another of its engine: most of what there is, many times."""
+    first: dict[str, dict[str, Any]] = {}
+    telling = {"engine", "engine_version", *LOCATION, *_PLACES}
+    for row in (_flat(settings, hardware) for settings, hardware in deployments):
+        other = first.setdefault(row["engine"], row)
+        telling |= {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
+    rows = (_flat(settings, hardware) for settings, hardware in deployments)
+    return [{name: value for name, value in row.items() if name in telling} for row in rows]
 
 
 def _flat(settings: EngineSettings, hardware: str) -> dict[str, Any]:
