@@ -109,4 +109,4 @@ def is_secret(name: str) -> bool:
 
 def is_like_secret(name: str) -> bool:
     """Whether what should be the name of a variable is rather its value."""
-    return redacted(name) != name or _RANDOM.search(name) is not None
+    return redacted(name) != name or (not name.isupper() and _RANDOM.search(name) is not None)

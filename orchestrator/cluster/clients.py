@@ -258,7 +258,8 @@ class ClientPool:
                 return Clients(self, members, self._store, unfit)
             for member in members:
                 self.give_back([member], reusable=member.node_id not in found)
-            unfit |= found
+            unfit.update(found)
+            self._end_idle(lambda one: one.node_id in unfit)  # else they are the next ones taken
             avoid |= dict.fromkeys(found, UNFIT)
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:

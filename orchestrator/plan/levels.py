@@ -47,8 +47,8 @@ def _value(load: Load, control: Control, given: float | Expression, names: Mappi
         why = "; say how many GPUs the endpoint has (endpoint_gpus: 8)" if names[GPUS] == 0 else ""
         raise ValueError(f"{text!r} is {value!r}, and a level is a number above 0{why}")
     if control == "concurrency" and (value != int(value) or value > MOST_IN_FLIGHT):
-        text = f"concurrency is a whole number of at most {MOST_IN_FLIGHT}"
-        raise ValueError(f"{text!r} is {value:g}, and {text} (`//` gives whole numbers)")
+        most = f"concurrency is a whole number of at most {MOST_IN_FLIGHT}"
+        raise ValueError(f"{text!r} is {value:g}, and {most} (`//` gives whole numbers)")
     if problem := load.too_much(control, value):
         raise ValueError(problem)
     return float(value)

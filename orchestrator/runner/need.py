@@ -120,7 +120,7 @@ class Need:
         """The ``least_nodes`` that it takes, with all the cores that others may want who share them."""
         gpus = [one.bundles[0].gpus for one in self._whole_nodes(machines, ()) for _ in one.bundles]
         names = [f"{name}.{at}" for at in range(self.least_nodes(machines))]
-        labels = dict(self.labels)
+        labels = ({ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}) | dict(self.labels)
         return [Machine(one, one, size, math.inf, labels) for one, size in zip(names, gpus, strict=False)]
 
     def patience(
@@ -141,12 +141,12 @@ class Need:
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
     def _whole_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> list[Footprint]:
-        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest that fits, among
-        ``machines`` and, for a need without GPUs, first ``types``. Where none is known, as large as its bundles."""
-        seen = [one for one in machines if one.gpus >= self.gpus and one.cpus >= self.cpus and self.suits(one)]
-        gpus = max(self.gpus, self.gpus_per_node or min((one.gpus for one in seen), default=0)) if self.gpus else 0
-        known = seen if self.gpus else [one for one in types if self.may_be_on(one)] or seen
-        size = 0.0 if self.gpus else min(((one.gpus, one.cpus) for one in known), default=(0, 0.0))[1]
+        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits;
+        without GPUs, of the smallest type that may be added. Where none is known, as large as its bundles."""
+        seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)] if self.gpus else []
+        gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0)) if self.gpus else 0
+        known = [] if self.gpus else [(one.gpus, one.cpus) for one in types if one.most > 0 and self.may_be_on(one)]
+        size = min(known, default=(0, 0.0))[1]
         shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
         for bundles in (self.replicas[at] for at in self.by_size()):
             width, each = len(bundles), bundles[0]

@@ -182,7 +182,7 @@ class _Deployments:
         for choices in itertools.product(*blocks):
             if (one := self._combine(base, choices, derive, exclude)) is not None:
                 made.append(one)
-                room.values -= elements(one.derived)
+                room.values -= elements(one.derived) if one.derived else 0
             if room.values < 0:
                 message = f"derived values have too many elements; all deployments may hold {MOST_VALUES:,} values"
                 self.problems.add((*self.place, "derive"), message)

@@ -200,6 +200,18 @@ def test_clients_keep_off_hosts_that_are_held_or_full(held: str, where: str) -> 
     assert (clients.addresses, clients.unfit) == ([where], set(held))
 
 
+def test_idle_clients_on_a_host_that_became_unfit_are_not_the_next_ones_taken() -> None:
+    machines = Machines()
+    machines.names = "a"
+    pool = ClientPool(None, "a", machines.machines, machines.start)
+    pool.borrow(4, {}).release()
+    machines.names = "ab"
+    for member in pool._idle:
+        member.handle._held = True  # type: ignore[attr-defined]
+    assert pool.borrow(2, {}).addresses == ["b", "b"]
+    assert machines.killed == ["a"] * 4
+
+
 def test_a_client_whose_disk_is_full_says_so_before_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses() -> None:
         raise NoRoom("/tmp of x")

@@ -63,7 +63,7 @@ def test_points_at_equal_levels_have_equal_ids_however_the_file_says_them() -> N
         ({"request_rate": ["max_model_len * 2"]}, "not set here: max_model_len"),
         ({"request_rate": ["'a'"]}, "a level is a number above 0"),
         ({"request_rate": ["1e9"]}, "a point may have"),
-        ({"concurrency": ["devices / 3"]}, "concurrency is a whole number"),
+        ({"concurrency": ["devices / 3"]}, "'devices / 3' is 0.333333, and concurrency is a whole number"),
         ({"concurrency": ["200000"]}, "at most 100000"),
         ({"concurrency_per_gpu": [60_000]}, "at most 100000"),
         ({"request_rate_per_gpu": [1, 1]}, "request_rate_per_gpu 1.0 is given twice"),

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster.base import Footprint, Growth, Machine, NodeType, Patience
+from orchestrator.cluster.base import Bundle, Footprint, Growth, Machine, NodeType, Patience
 from orchestrator.errors import Failure, FailureKind, Occupied, ResultsError
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
+from orchestrator.runner.admission import Cost, Queue, Waiting, worth_adding
 from orchestrator.runner.context import SweepContext
+from orchestrator.runner.need import Need
 from orchestrator.spec.experiment import parse_experiment
 from tests.unit.runner.simulation import Placed, VirtualClock, World, node, outcomes, plan_of, sweep
 
@@ -110,10 +112,15 @@ def test_launches_on_cores_that_share_no_node_get_all_their_nodes_at_once(
     assert world.joined_s == [JOINS_S] * 6
 
 
-def test_where_no_type_is_known_nodes_are_as_large_as_the_one_that_came(store: Store) -> None:
-    world = packing(gpus=0, cpus=8.0)
+def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nodes(store: Store) -> None:
+    types = (NodeType("head", 0, 4.0, 0, {}), NodeType("worker", 0, 8.0, 9, {}))
+    world = packing([node("large", 0, 96.0)], gpus=0, cpus=8.0, says=Growth(types=types))
     sweep(world, on_cores(6), store)
-    assert world.joined_s == [JOINS_S] + [2 * JOINS_S] * 5
+    assert world.joined_s == [JOINS_S] * 5
+    need = Need(((Bundle(0, 4.0),),))
+    assert need.nodes_worth_adding([node("large", 0, 96.0)]) == [Footprint((Bundle(0, 4.0),))], (
+        "others may not hold more"
+    )
 
 
 def test_launches_that_share_nodes_count_as_the_nodes_they_share(store: Store) -> None:
@@ -124,6 +131,15 @@ def test_launches_that_share_nodes_count_as_the_nodes_they_share(store: Store) -
     few = packing()
     sweep(few, plan_of(cases(32), more="isolation: shared"), Store.open(f"{store.uri}/few", "x"), most_nodes=3)
     assert few.joined_s == [JOINS_S] * 3
+
+
+def test_launches_for_other_accelerators_count_as_other_nodes() -> None:
+    h100, a100 = (
+        Need(((Bundle(4, 1.0),),), exclusive=False, gpus_per_node=8, accelerator=name)
+        for name in ("H100-80GB", "A100-80GB")
+    )
+    queue = Queue([Waiting("a", h100, 1.0), Waiting("b", a100, 1.0), Waiting("c", h100, 1.0)])
+    assert [job.key for job in worth_adding(queue, (), (), Cost(1e9, 1e9), most_nodes=1)] == ["a", "c"]
 
 
 def test_nodes_are_asked_for_beside_one_that_rests(store: Store) -> None:
