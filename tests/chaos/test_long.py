@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections import Counter
@@ -48,9 +49,9 @@ def ground() -> Iterator[Ground]:
 def test_real_vllm_is_struck(ground: Ground, tmp_path: Path) -> None:
     peace = undisturbed(ground, prepared(tmp_path / "peace", VLLM))
     in_the_second_point = (peace.commits_s[0] + 1.0) / peace.took_s
-    for victim in ("vllm", "vllm's core", "guard", "agent"):
-        strike = Strike(0, (victim,), False, in_the_second_point, 0.0, 0.0)
-        experiment = prepared(tmp_path / victim, VLLM)
+    for victim, stopped_s in itertools.product(("vllm", "vllm's core", "guard", "agent"), (0.0, 6.0)):
+        strike = Strike(0, (victim,), stopped_s > 0, in_the_second_point, stopped_s, 0.0)
+        experiment = prepared(tmp_path / f"{victim} {stopped_s:g}", VLLM)
         told = fight(ground, experiment, strike, peace)
         assert told.hit == [victim], f"{strike}: {told}"
         check(ground, experiment, strike, told, peace)
