@@ -89,8 +89,9 @@ class Hosts:
             ip("-n", switch, "link", "set", "bridge0", "up")
             for number in range(1, count + 1):
                 self.hosts.append(self._host(number, switch, undo))
+            self._cpus, self._env = cpus, env
             for host in self.hosts:
-                self._node(host, cpus, env)
+                self.node(host)
             self._undo = undo.pop_all()
 
     @property
@@ -120,7 +121,8 @@ class Hosts:
         wait_for(lambda: "/dev/shm" in host.run("cat", "/proc/mounts").stdout, 10, f"{name} has its folders")
         return host
 
-    def _node(self, host: Host, cpus: int, env: Mapping[str, str]) -> None:
+    def node(self, host: Host) -> None:
+        """Start Ray on it."""
         head = host is self.hosts[0]
         where = (
             ["--head", f"--port={PORT}", "--include-dashboard=false"]
@@ -129,8 +131,8 @@ class Hosts:
         )
         host.start(
             str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats", *where,
-            f"--node-ip-address={host.address}", f"--num-cpus={cpus}", "--num-gpus=0",
-            f"--object-store-memory={OBJECT_STORE_BYTES}", log=f"{host.name}.log", **env,
+            f"--node-ip-address={host.address}", f"--num-cpus={self._cpus}", "--num-gpus=0",
+            f"--object-store-memory={OBJECT_STORE_BYTES}", log=f"{host.name}.log", **self._env,
         )  # fmt: skip
         if head:
             ask = f"from orchestrator.cluster.ray_private import head_answers as a; exit(not a('{self.address}', 1.0))"
