@@ -110,15 +110,15 @@ class Need:
         label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
         return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
 
-    def least_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> int:
+    def least_nodes(self, machines: Sequence[Machine]) -> int:
         """How many otherwise empty nodes it takes, as far as their size is known."""
         if not self.gpus:
             return max(map(len, self.replicas), default=0)
-        return sum(len(one.bundles) for one in self._whole_nodes(machines, types))
+        return sum(len(one.bundles) for one in self._whole_nodes(machines))
 
     def as_machines(self, machines: Sequence[Machine], name: str) -> list[Machine]:
         """The ``least_nodes`` that it takes, with all the cores that others may want who share them."""
-        gpus = [one.bundles[0].gpus for one in self._whole_nodes(machines, ()) for _ in one.bundles]
+        gpus = [one.bundles[0].gpus for one in self._whole_nodes(machines) for _ in one.bundles]
         names = [f"{name}.{at}" for at in range(self.least_nodes(machines))]
         labels = ({ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}) | dict(self.labels)
         return [Machine(one, one, size, math.inf, labels) for one, size in zip(names, gpus, strict=False)]
@@ -130,7 +130,7 @@ class Need:
 
         ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
         """
-        if (nodes := self.least_nodes(machines, growth.types)) > most_nodes:
+        if (nodes := self.least_nodes(machines)) > most_nodes:
             return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
         if not growth.may:
             return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
@@ -140,7 +140,7 @@ class Need:
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
-    def _whole_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> list[Footprint]:
+    def _whole_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> list[Footprint]:
         """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits;
         without GPUs, of the smallest type that may be added. Where none is known, as large as its bundles."""
         seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)] if self.gpus else []
