@@ -74,9 +74,9 @@ class Host:
 
 
 class Hosts:
-    """``count`` hosts, the first with the head node; all others have the label ``role: engine``. A context manager."""
+    """``count`` hosts with Ray, the first with the head node; all others have the label ``role: engine``."""
 
-    def __init__(self, count: int, cpus: int = 2, **env: str) -> None:
+    def __init__(self, count: int, cpus: int = 2, ray: bool = True, **env: str) -> None:
         self._undo = ExitStack()
         self._prefix = f"orch{os.getpid()}"
         self.hosts: list[Host] = []
@@ -90,7 +90,7 @@ class Hosts:
             for number in range(1, count + 1):
                 self.hosts.append(self._host(number, switch, undo))
             self._cpus, self._env = cpus, env
-            for host in self.hosts:
+            for host in self.hosts if ray else ():
                 self.node(host)
             self._undo = undo.pop_all()
 

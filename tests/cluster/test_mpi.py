@@ -52,13 +52,6 @@ print(process.stop().left_over, flush=True)
 """
 
 
-class Bare(Hosts):
-    """Hosts without Ray."""
-
-    def _node(self, *_: object) -> None:
-        pass
-
-
 class Rank:
     """The owner of a rank's process, and where its log lies on its host."""
 
@@ -93,7 +86,7 @@ class Rank:
 @pytest.fixture
 def ranks() -> Iterator[list[Rank]]:
     """Both ranks' processes, once all four ranks said what they have and the first serves."""
-    with Bare(2) as hosts:
+    with Hosts(2, ray=False) as hosts:
         (programs := hosts.shared / "venv" / "bin").mkdir(parents=True)
         (programs / "python3").symlink_to(Path(sys.executable).resolve())
         for name, text in (("trtllm-llmapi-launch", LAUNCHER), ("trtllm-serve", SERVER)):
