@@ -41,7 +41,7 @@ class Location:
         return self.scheme == "file"
 
     def filesystem(self) -> fs.FileSystem:
-        """A fresh filesystem with short timeouts and few retries, because blobs.py retries."""
+        """A fresh filesystem with short timeouts; a refused call is repeated once, blobs.py tries again."""
         if self.is_local:
             return fs.LocalFileSystem()
         options: dict[str, Any] = dict(self.options)
@@ -123,7 +123,8 @@ def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
         background_writes=False,
         connect_timeout=5,
         request_timeout=30,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+        # the standard strategy stops repeating once 50 to 100 calls were refused
+        retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=1),
     )
 
 

@@ -20,6 +20,8 @@ from orchestrator.analysis import attempts
 from orchestrator.analysis.measured import complete, load_points
 from orchestrator.errors import InputError, ResultsError
 from orchestrator.results import packed
+from orchestrator.results.blobs import Blobs
+from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
 from orchestrator.results.root import open_results
 from orchestrator.results.store import FilePart, Manifest, Store
@@ -190,6 +192,20 @@ def test_every_third_request_refused_costs_only_time(s3: int, through: Callable[
     assert store.read("token_events").num_rows == 200
     assert faults(port) >= 4
     assert Store.open(uri(s3, "busy"), "exp").winners().keys() == {"m0", "m1", "m2", "m3"}
+
+
+def test_a_long_outage_does_not_cost_a_call_its_repetition(s3: int, through: Callable[[str], int]) -> None:
+    port = through("all_503")
+    blobs = Blobs(parse_location(uri(port, "long")), Retry(tries=110, sleep=lambda _: None))
+    with pytest.raises(ResultsError, match="try 110 of 110"):
+        blobs.put("object", b"refused")
+    assert faults(port) == 220
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/mode/third_503", timeout=10):
+        pass
+    blobs.retry = Retry(tries=1)
+    for index in range(6):
+        blobs.put(f"object{index}", b"written at the first try")
+    assert faults(port) > 221
 
 
 def test_a_lost_reply_is_not_taken_for_a_lost_object(s3: int, through: Callable[[str], int]) -> None:
