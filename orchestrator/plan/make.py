@@ -63,7 +63,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     """Write the frozen plan atomically. Raises InputError when it cannot be written."""
     beside = Path(f"{path}.part")
     try:
-        beside.write_text(plan.to_json(), encoding="utf-8")
+        with beside.open("w", encoding="utf-8") as file:
+            file.writelines(plan.json_parts())
         os.replace(beside, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
@@ -274,9 +275,7 @@ def _assessed(one: _Candidate, engine: Engine, loads: Sequence[PlannedLoad], clu
 
 
 def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Levels) -> Deployment:
-    plain = json.loads(
-        json.dumps({"predicted": verdict.predicted or None, "derived": dict(one.combination.derived)}, default=str)
-    )
+    derived = dict(one.combination.derived)
     return Deployment(
         id=one.id,
         label=label,
@@ -285,8 +284,9 @@ def _deployment(one: _Candidate, label: str, verdict: Feasibility, levels: Level
         status="planned" if verdict.status == "fits" else verdict.status,
         reasons=verdict.reasons,
         unserved=verdict.unserved,
+        predicted=verdict.predicted or None,
+        derived=json.loads(json.dumps(derived, default=str)) if derived else {},
         levels=levels.get(one.id, ()),
-        **plain,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -337,9 +337,17 @@ class Plan(SweepRules):
 
     def to_json(self) -> str:
         """The frozen plan as JSON that ``from_json`` turns into an equal plan; defaults are left out."""
-        content = self.model_dump(mode="json", exclude_defaults=True)
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """``to_json`` in pieces: the whole takes as much memory as the plan."""
         about = {"plan_format": FORMAT, "program_version": self.program_version}
-        return orjson.dumps(about | content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+        rest = self.model_dump(mode="json", exclude_defaults=True, exclude={"deployments"})
+        yield _json(about | rest).removesuffix("\n}") + ',\n  "deployments": ['
+        for index, one in enumerate(self.deployments):
+            text = _json(one.model_dump(mode="json", exclude_defaults=True)).replace("\n", "\n    ")
+            yield f"{',' if index else ''}\n    {text}"
+        yield "\n  ]\n}\n" if self.deployments else "]\n}\n"
 
     @classmethod
     def from_json(cls, text: str, *, to_run: bool = True) -> Plan:
@@ -362,3 +370,7 @@ class Plan(SweepRules):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InputError(f"not a valid plan: {place}: {first['msg']}") from None
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
@@ -94,10 +94,25 @@ ROLES: tuple[Role, ...] = get_args(Role)
 ROUTER = "router"  # the role of the router in front of all replicas
 
 
+_GIVEN: dict[frozenset[str], set[str]] = {}
+
+
 class Strict(BaseModel):
-    """Base of everything read from a user's file: unknown keys are errors, and objects are immutable."""
+    """Base of everything read from a user's file: unknown keys are errors, and objects are immutable.
+
+    Objects share their sets of given fields: a plan of 100,000 deployments would hold 150 MB of equal ones.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
+
+    def model_post_init(self, _: Any) -> None:
+        given = self.model_fields_set
+        object.__setattr__(self, "__pydantic_fields_set__", _GIVEN.setdefault(frozenset(given), given))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        made = super().model_copy(update=update, deep=deep)
+        made.model_post_init(None)
+        return made
 
 
 class Speculative(Strict):
