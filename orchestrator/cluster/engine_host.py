@@ -90,12 +90,14 @@ class EngineHost:
         )
 
     def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
-        """Lease this host for the launch, and ``cores`` of its cores, which are returned.
+        """Lease this host for the launch, its GPUs, and ``cores`` of its cores, which are returned.
 
         Raises Occupied when another sweep holds it, PlacementError.
         """
         self._sweep = sweep
-        return self._lease.take(sweep, exclusive, self.allocation.cores, cores)
+        parts = [one for one in self.allocation.devices if not one.isdecimal()]  # of a GPU, which NVML does not list
+        gpus = [gpu.uuid for gpu in self._devices] or parts
+        return self._lease.take(sweep, exclusive, self.allocation.cores, cores, gpus)
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:
         """Logs left on this node by agents of this sweep that died before they returned them: folder, name, log."""

@@ -1,4 +1,4 @@
-"""Leases: which launches and load clients use a host, its CPU cores and its ports; every driver and user there sees it.
+"""Leases: which launches and load clients use a host, its cores, GPUs and ports; every driver and user there sees it.
 
 Neither Ray nor a driver's admission knows what another driver's engines use, so the node decides. A lease is a small
 file that its holder keeps locked (flock), so it ends however the holder dies. The files are directly in /tmp, where
@@ -45,6 +45,7 @@ class Holding:
     ports: tuple[int, ...] = ()
     user: int = 0  # owner of the file
     client: bool = False  # a load client of the sweep, or of a `load` (which has no sweep)
+    gpus: tuple[str, ...] = ()  # UUIDs
 
     def __str__(self) -> str:
         return f"{'a load client' if self.client else f'launch {self.launch}'} of user {self.user}"
@@ -65,8 +66,10 @@ class Lease:
         self._mine = Holding(launch_id)
         self._file: int | None = None
 
-    def take(self, sweep: str, exclusive: bool, cores: Sequence[int] = (), count: int = 0) -> tuple[int, ...]:
-        """Take the host and ``count`` of ``cores`` that nobody else uses; returns these cores.
+    def take(
+        self, sweep: str, exclusive: bool, cores: Sequence[int] = (), count: int = 0, gpus: Sequence[str] = ()
+    ) -> tuple[int, ...]:
+        """Take the host, ``gpus`` (UUIDs) and ``count`` of ``cores`` that nobody else uses; returns these cores.
 
         Raises Occupied while other launches are in the way, PlacementError if waiting for them would not help.
         """
@@ -75,6 +78,8 @@ class Lease:
             for other in holdings:
                 if other.bars(self._mine.launch, sweep, exclusive):
                     raise Occupied(f"host {socket.gethostname()} is held by {other}")
+                if both := set(gpus) & set(other.gpus):  # another Ray, or another container, may give the same ones
+                    raise Occupied(f"host {socket.gethostname()}: GPU {min(both)} is held by {other}")
             free = _without(cores, holdings)[:count]
             if len(free) < count:
                 own = len(cores) - len(_without(cores, [one for one in holdings if one.launch == self._mine.launch]))
@@ -84,7 +89,7 @@ class Lease:
                         f"{text}, {own} of them for this launch's other ranks; {count} more are needed"
                     )
                 raise Occupied(f"{text}, {len(cores) - len(free)} of them in use; {count} more are needed")
-            self._write(replace(self._mine, sweep=sweep, exclusive=exclusive, cores=free))
+            self._write(replace(self._mine, sweep=sweep, exclusive=exclusive, cores=free, gpus=(*gpus,)))
         return free
 
     def share(self, sweep: str) -> bool:
@@ -170,7 +175,8 @@ def _read(file: int, user: int) -> list[Holding]:
         said = json.loads(os.pread(file, LARGEST_BYTES, 0))
         cores, ports = (tuple(int(one) for one in said[name]) for name in ("cores", "ports"))
         launch, sweep = (plain(str(said[name]))[:128] for name in ("launch", "sweep"))
-        return [Holding(launch, sweep, bool(said["exclusive"]), cores, ports, user, bool(said.get("client")))]
+        gpus, client = tuple(plain(str(one))[:128] for one in said.get("gpus", ())), bool(said.get("client"))
+        return [Holding(launch, sweep, bool(said["exclusive"]), cores, ports, user, client, gpus)]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
 

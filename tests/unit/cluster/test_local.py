@@ -36,6 +36,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.spool import ROOM
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.spec.settings import EngineSettings
+from orchestrator.telemetry.gpus import Gpu
 from tests.unit.results.builders import events, part_of, request, requests
 
 
@@ -111,6 +112,24 @@ def test_logs_of_the_dead_are_told_to_their_own_sweep_until_they_are_dropped(
         assert (node_folder("work") / f"{dead}-b").exists()
     finally:
         agent.drop_dead(f"{dead}-b")
+
+
+@pytest.mark.parametrize(("one", "other"), [("1", "GPU-b"), ("MIG-x", "MIG-x")])
+def test_agents_of_two_launches_do_not_get_one_gpu(one: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Gpu(0, "GPU-a0", "H100", 0), Gpu(1, "GPU-b0", "H100", 0)]
+    monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", lambda: found)
+    monkeypatch.setattr("orchestrator.cluster.engine_host.await_release", lambda _: ())
+    agents = [EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", (name,)) for name in (one, other, "0")]
+    try:
+        agents[0].lease("mine", exclusive=False, cores=0)
+        agents[2].lease("mine", exclusive=False, cores=0)
+        with pytest.raises(Occupied, match=r"GPU (GPU-b0|MIG-x) is held by launch test-"):
+            agents[1].lease("another", exclusive=False, cores=0)
+        agents[0].stop()
+        agents[1].lease("another", exclusive=False, cores=0)
+    finally:
+        for agent in agents:
+            agent.stop()
 
 
 def test_a_work_folder_is_its_users_alone_and_goes_with_its_launch() -> None:

@@ -116,6 +116,16 @@ def test_cores_of_others_are_left_alone_and_waited_for(tmp_path: Path) -> None:
     assert not isinstance(caught.value, Occupied)
 
 
+def test_a_gpu_that_another_ray_gives_too_is_waited_for(tmp_path: Path) -> None:
+    first, second, third = (Lease(name, tmp_path) for name in "abc")
+    first.take("s", False, gpus=["GPU-1", "GPU-2"])
+    with pytest.raises(Occupied, match=f"GPU GPU-2 is held by launch a of user {os.getuid()}"):
+        second.take("t", False, gpus=["GPU-2", "GPU-3"])
+    third.take("t", False, gpus=["GPU-3"])
+    first.release()
+    second.take("t", False, gpus=["GPU-2"])
+
+
 def test_ports_of_others_are_not_given(tmp_path: Path) -> None:
     first, second = Lease("a", tmp_path), Lease("b", tmp_path)
     mine = first.take_ports(3, np.random.default_rng(0)) + first.take_ports(2, np.random.default_rng(0))
