@@ -52,7 +52,7 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     if not _is_frozen(path):
         return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
     try:
-        return Plan.from_json(read_at_most(path, MOST_PLAN_BYTES).decode("utf-8"))
+        return Plan.from_json(read_at_most(path, MOST_PLAN_BYTES, pipe=True).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (InputError, UnicodeDecodeError) as error:

@@ -7,6 +7,7 @@ are aliases that expand to more values than a file may hold.
 
 import errno
 import math
+import os
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,9 +101,14 @@ def _bounded(text: str) -> str:
     return text if len(text) <= LONGEST_MESSAGE else f"{redacted(text)[:LONGEST_MESSAGE]} …"
 
 
-def read_at_most(path: str | Path, most_bytes: int) -> bytes:
-    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may have no end."""
+def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> bytes:
+    """A file's content. Raises OSError, also for a larger file, of which no more is read: it may have no end.
+
+    ``pipe``: it may also be a pipe or a device. What another file names may not: nothing may ever come.
+    """
     data = bytearray()
+    if not pipe and not os.path.isfile(path) and os.path.exists(path):
+        raise OSError(errno.EINVAL, "it is not a regular file")
     with open(path, "rb") as file:
         while piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data))):
             data += piece
@@ -114,7 +120,7 @@ def read_at_most(path: str | Path, most_bytes: int) -> bytes:
 def read_document(path: str | Path) -> Document:
     """Parse a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is not YAML."""
     try:
-        data = read_at_most(path, MOST_BYTES)
+        data = read_at_most(path, MOST_BYTES, pipe=True)
         return parse_document(data.decode("utf-8"), str(path))
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None

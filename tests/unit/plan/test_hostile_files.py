@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.catalog.models import model_facts
 from orchestrator.errors import ProblemsError
 from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
 from orchestrator.plan import make
@@ -95,6 +96,15 @@ def test_nothing_is_read_of_a_trace_that_may_have_no_end(pipe: str) -> None:
     for place in ("/dev/zero", pipe):
         load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": place}}
         assert refused(load=load) == f"trace {place!r} is not a regular file"
+
+
+@pytest.mark.timeout(20)
+def test_nothing_is_read_of_a_profile_or_a_models_config_that_may_have_no_end(tmp_path: Path) -> None:
+    for name in ("profile.yaml", "config.json"):
+        os.mkfifo(tmp_path / name)
+    said = refused(predictions={"profile": str(tmp_path / "profile.yaml")})
+    assert "it is not a regular file" in said
+    assert model_facts(str(tmp_path)) is None
 
 
 @pytest.mark.timeout(20)
