@@ -18,6 +18,7 @@ import numpy as np
 
 from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
+from orchestrator.cluster.node_checks import downloaded_bytes
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.engine import program_of
@@ -162,7 +163,7 @@ class EngineHost:
     def _wait_ready(self, timeout_s: float) -> Ready | Failure:
         assert self._server
         try:
-            ready = wait_ready(self._server, timeout_s)
+            ready = wait_ready(self._server, timeout_s, downloaded=partial(downloaded_bytes, self._server.settings))
         except EngineFailure as error:
             return error.failure
         self._phase = "run"

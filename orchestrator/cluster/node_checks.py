@@ -188,6 +188,17 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(folder)))
 
 
+def downloaded_bytes(settings: EngineSettings) -> int:
+    """What this node's hub cache holds of the model and its draft, files that are being written included."""
+    names = [settings.model, settings.speculative.model if settings.speculative else None]
+    folders = [f"models--{name.replace('/', '--')}" for name in names if name and not os.path.isabs(name)]
+    cache, found = hub_cache(settings.env) if folders else Path(), 0
+    for folder in folders:
+        with suppress(OSError), os.scandir(cache / folder / "blobs") as files:
+            found += sum(file.stat().st_blocks * 512 for file in files)
+    return found
+
+
 def _model(settings: EngineSettings) -> str:
     """Why this node cannot load the model; empty where it has it, can download it and has room, or needs none."""
     model = settings.model

@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 SILENCE_S = 900.0
+LOOK_S = 10.0  # between two looks at how much of the model was downloaded
 UNAVAILABLE = 503  # some answer this while they load, whatever the key
 LOG_LINES = 4000  # the cause of a failed start is far above the end of the log
 
@@ -63,14 +64,17 @@ def wait_ready(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     ask: Ask = ask,
+    downloaded: Callable[[], int] = lambda: 0,
 ) -> Ready:
     """Return once rank 0 serves the model and is proven to be ours.
 
     Raises EngineFailure when the process ends, when someone else answers on its port, after ``timeout_s``, or when the
-    log has not changed for ``silence_s``, unless the server answers that it is loading.
+    log has not changed for ``silence_s``, unless the server answers that it is loading. ``downloaded``: bytes of the
+    model that are on this node; while they become more, no time counts.
     """
     started, watch = clock(), _Watch(expected, ask, clock)
     last_log, last_change = "", started
+    looked, size = started, downloaded()
     while True:
         ready = watch.check()
         if ready is not None:
@@ -79,6 +83,10 @@ def wait_ready(
             return ready
         if (log := watch.log(TAIL_LINES)) != last_log or watch.loading:
             last_log, last_change = log, clock()
+        if (since_s := clock() - looked) >= LOOK_S:
+            before, size, looked = size, downloaded(), looked + since_s
+            if size > before:
+                started, last_change = started + since_s, looked
         waited_s, silent_s = clock() - started, clock() - last_change
         if waited_s >= timeout_s:
             raise watch.failed(FailureKind.NEVER_READY, watch.never_ready(waited_s))

@@ -17,6 +17,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 
 # vLLM's own choices by hardware (0.32 ``arg_utils.py: get_batch_defaults``), made explicit: for a CPU rank, for A100s
 # and GPUs below 70 GiB, and for GPUs from 160 GiB; all others get command.BATCH.
+DAY_S = 86_400
 CPU_BATCH = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
 SMALL_BATCH = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
 LARGE_BATCH = {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
@@ -110,7 +111,8 @@ def _transfer(settings: EngineSettings, node: Node) -> list[str]:
 def _environment(settings: EngineSettings, hardware: Hardware, node: Node) -> dict[str, str]:
     env = {
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ENGINE_READY_TIMEOUT_S": str(int(settings.startup_timeout_s)),  # its 600 s are too short for big models
+        # of startup_timeout_s no time counts in which weights are downloaded; vLLM's own limit counts it
+        "VLLM_ENGINE_READY_TIMEOUT_S": str(max(DAY_S, int(settings.startup_timeout_s))),
     }
     if settings.nnodes > 1:
         env["VLLM_HOST_IP"] = node.host

@@ -232,8 +232,8 @@ class Launch:
             now_s = self._clock.now_s()
             if now_s - said_s >= SAYS_S:
                 said_s, says = now_s, self._placements[waiting[0]].agents[0].saying()
-            limit_s = float(self._deployment.settings.startup_timeout_s)
-            self._phase("start", elapsed_s=now_s - began_s, total_s=limit_s, says=says)
+            waited_s, limit_s = now_s - began_s, float(self._deployment.settings.startup_timeout_s)
+            self._phase("start", elapsed_s=waited_s, total_s=max(limit_s, waited_s), says=says)  # later: it downloads
             if self._context.stop.is_set():
                 return False
             if (failure := self._context.taken_back(itertools.chain(*self._nodes), math.inf)) is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -103,11 +105,20 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     return found
 
 
-def wait(engine: Any, server: FakeServer, process: FakeProcess | None, timeout_s: float = 60.0, **given: Any) -> Ready:
+def wait(
+    engine: Any,
+    server: FakeServer,
+    process: FakeProcess | None,
+    timeout_s: float = 60.0,
+    downloaded: Callable[[], int] = lambda: 0,
+    **given: Any,
+) -> Ready:
     time = Time()
     settings = EngineSettings(engine=engine.name, model="acme/tiny", **given)
     expected = Expected(engine, settings, NODE, "http://127.0.0.1:21001", KEY, cast(EngineProcess, process))
-    return wait_ready(expected, timeout_s, silence_s=20.0, clock=time, sleep=time.sleep, ask=server)
+    return wait_ready(
+        expected, timeout_s, silence_s=20.0, clock=time, sleep=time.sleep, ask=server, downloaded=downloaded
+    )
 
 
 def failed(engine: Any, server: FakeServer, process: FakeProcess | None, **given: Any) -> Failure:
@@ -235,6 +246,21 @@ def test_health_that_is_not_200_yet_is_waited_for() -> None:
 def test_a_log_that_stays_silent_ends_the_wait_before_its_end() -> None:
     failure = failed(VLLM, FakeServer({}), FakeProcess(talks=4))
     assert (failure.kind, failure.failure_class) == ("silent", FailureClass.TIMEOUT)
+
+
+def test_no_time_counts_in_which_weights_are_downloaded() -> None:
+    """It says nothing meanwhile; limits are 60 s, and 20 s of silence."""
+    server, growing = FakeServer(vllm_answers(), after=4 * 300), itertools.count()
+    assert wait(VLLM, server, FakeProcess(talks=0), downloaded=growing.__next__).version == "0.32.0"
+    stuck = itertools.chain(range(10), itertools.repeat(9))  # after 90 s nothing more comes
+    failure = failed(VLLM, FakeServer({}), FakeProcess(talks=0), downloaded=stuck.__next__)
+    assert failure.kind == "silent"
+    sizes = itertools.chain(range(10), itertools.repeat(9))
+    failure = failed(VLLM, FakeServer({}), FakeProcess(), downloaded=sizes.__next__)
+    assert (failure.kind, failure.sentence) == (
+        "never_ready",
+        "the engine was not ready after 60 s (startup_timeout_s)",
+    )
 
 
 def test_an_engine_that_hangs_on_a_taken_port_is_told_from_one_that_loads(ours: dict[str, set[int]]) -> None:

@@ -40,7 +40,7 @@ def test_golden_one_rank_on_the_cpu() -> None:
     )
     assert made.env == {
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ENGINE_READY_TIMEOUT_S": "1800",
+        "VLLM_ENGINE_READY_TIMEOUT_S": "86400",
         "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
