@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +30,7 @@ PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
 UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
+MOST_TRIES = 3  # hosts on which a client does not start, one after the other
 
 
 class ClientHandle(Protocol):
@@ -241,17 +244,18 @@ class ClientPool:
         self._idle: list[Member] = []
         self._members: list[Member] = []
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
+        self._failed = Counter[str]()  # node id -> how often no client started there since one did
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
-        for itself, or that have no room for rows, are the last choice.
+        for itself, or that have no room for rows, are the last choice, but for those where no client starts.
 
         Raises PlacementError.
         """
         avoid = dict(avoid)
         unfit: set[str] = set()
         while True:
-            members = self._borrow(count, avoid)
+            members = self._on_other_hosts(count, avoid)
             calls = [(one.node_id, one.handle.begin("lease", self._tag)) for one in members]
             found = {node for node, call in calls if _told(call, "lease")} - unfit
             if not found:
@@ -262,11 +266,19 @@ class ClientPool:
             self._end_idle(lambda one: one.node_id in unfit)  # else they are the next ones taken
             avoid |= dict.fromkeys(found, UNFIT)
 
+    def _on_other_hosts(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
+        """``_borrow``, and again where no client started: with the hosts that come next then."""
+        for _ in range(MOST_TRIES - 1):
+            with suppress(PlacementError):
+                return self._borrow(count, avoid)
+        return self._borrow(count, avoid)
+
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         if not (machines := {machine.node_id: machine for machine in self._machines()}):
             raise PlacementError("no node is left that could run a load client")
         self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
+            avoid = {**avoid, **{node: UNFIT + times for node, times in self._failed.items()}}
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
             taken, self._idle = self._idle[:count], self._idle[count:]
             new: list[Member] = []
@@ -285,17 +297,28 @@ class ClientPool:
 
     def _await(self, new: Sequence[Member]) -> None:
         """Wait until new clients answer, and check that they can write to the results from their node."""
-        end_s = time.monotonic() + CALL_LIMIT_S
-        try:
-            for call in [member.handle.begin("process") for member in new]:
+        end_s, calls = time.monotonic() + CALL_LIMIT_S, [member.handle.begin("process") for member in new]
+        problems = []
+        for member, call in zip(new, calls, strict=True):
+            try:
                 self.processes.append(answer(call, "the first call", end_s - time.monotonic()))
-            for member in new:
-                if self._store is None or (member.here and self._store.is_local):
-                    continue
-                if problem := answer(member.handle.begin("reach_problem", self._store), "the check of the results"):
-                    raise PlacementError(f"no client on node {member.address}: {problem}")
-        except HostLost as error:
-            raise PlacementError(f"a load client did not start: {error}") from error
+                problem = self._reach_problem(member)
+            except HostLost as error:
+                problem = f"a load client did not start on node {member.address}: {error}"
+            if problem:
+                problems.append(problem)
+                self._failed[member.node_id] += 1
+            else:
+                del self._failed[member.node_id]
+        if problems:
+            raise PlacementError("; ".join(problems))
+
+    def _reach_problem(self, member: Member) -> str:
+        """Why a client cannot write to the results, or nothing."""
+        if self._store is None or (member.here and self._store.is_local):
+            return ""
+        problem = answer(member.handle.begin("reach_problem", self._store), "the check of the results")
+        return f"no client on node {member.address}: {problem}" if problem else ""
 
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:
         """Keep clients that still answer for the next launch; kill the others, and all of them unless ``reusable``."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.cluster.base import Cluster
-from orchestrator.cluster.clients import Clients, sweep_tag
+from orchestrator.cluster.clients import UNFIT, Clients, sweep_tag
 from orchestrator.errors import Failure, FailureKind, InputError, PlacementError, ResultsError
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase
@@ -159,15 +159,16 @@ class SweepContext:
         those = {*nodes, *self.cluster.leaving()}
         return any(one.node_id not in those for one in self.cluster.machines())
 
-    def borrow_clients(self, deployment_id: str, count: int | None = None) -> Clients:
-        """``count`` load clients, by default as many as a point begins with. Raises PlacementError."""
+    def borrow_clients(self, deployment_id: str, count: int | None = None, unfit: Collection[str] = ()) -> Clients:
+        """``count`` load clients, by default as many as a point begins with; on ``unfit`` nodes only if there are no
+        others. Raises PlacementError."""
         first = min(self.plan.clients or 1, self.cluster.most_clients())
-        began_s = self.clock.now_s()
+        began_s, avoid = self.clock.now_s(), self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)
         try:
-            return self.cluster.clients(count or first, self.state.avoid(deployment_id))
+            return self.cluster.clients(count or first, avoid)
         except PlacementError:
             with suppress(InputError):
                 self.store.check_writable()  # waits while the storage refuses, which is not the client node's fault
             if self._storage.ended_s < began_s:
                 raise
-        return self.cluster.clients(count or first, self.state.avoid(deployment_id))
+        return self.cluster.clients(count or first, avoid)

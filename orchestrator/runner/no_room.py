@@ -39,6 +39,7 @@ class Waited:
     _seconds: float = 0.0
     _before_s: float = 0.0  # until there was room for the last time
     _loaded_s: float = 0.0  # when there was load, or room, for the last time
+    _told: bool = False
 
     def look(self, progress: Progress, elapsed_s: float, sent: bool) -> float:
         """For how long they have waited in all, each time at most as long as they may.
@@ -48,19 +49,23 @@ class Waited:
         limit_s = ROOM.limit_s
         if progress.no_room:
             limit_s = 0.0 if self.elsewhere() else limit_s
-            self._tell(says(progress), limit_s)
-            self._seconds = self._before_s + min(_refused(says(progress), limit_s), limit_s)
+            waits_s = _refused(says(progress), limit_s) if limit_s else self._kept(says(progress))
+            self._seconds = self._before_s + min(waits_s, limit_s)
         else:
             ROOM.ended(passed=True)
-            self._before_s = self._seconds
+            self._before_s, self._told = self._seconds, False
         if progress.in_flight or not sent or not progress.no_room:
             self._loaded_s = elapsed_s
         self.in_vain = not limit_s and elapsed_s - self._loaded_s >= LOAD_S
         return self._seconds
 
-    def _tell(self, text: str, limit_s: float) -> None:
-        if not limit_s and threading.get_ident() not in ROOM.refusing:
+    def _kept(self, text: str) -> float:
+        """Nobody else waits for it: ROOM would keep every launch from starting."""
+        ROOM.ended(passed=False)
+        if not self._told:
+            self._told = True
             self.tell(Event("storage", f"{text}; they are kept until {LOAD_S:g} s after the last request"))
+        return 0.0
 
 
 def says(progress: Progress) -> str:

@@ -191,21 +191,25 @@ class Machines:
     """Clients on hosts, some of which other sweeps have for themselves."""
 
     def __init__(self, *held: str) -> None:
-        self.held, self.names, self.killed = held, "abc", list[str]()
+        self.held, self.names, self.killed, self.broken = held, "abc", list[str](), ""
 
     def machines(self) -> list[Machine]:
         return [Machine(name, name) for name in self.names]
 
     def start(self, machine: Machine) -> ClientHandle:
-        return Sitting(machine.node_id in self.held, lambda: self.killed.append(machine.node_id))
+        name = machine.node_id
+        return Sitting(name in self.held, lambda: self.killed.append(name), name in self.broken)
 
 
 class Sitting:
-    def __init__(self, held: bool, kill: Callable[[], None]) -> None:
-        self._held, self.kill = held, kill
+    def __init__(self, held: bool, kill: Callable[[], None], broken: bool) -> None:
+        self._held, self.kill, self._broken = held, kill, broken
 
     def begin(self, method: str, *args: object) -> Future[Any]:
         made: Future[Any] = Future()
+        if self._broken:
+            made.set_exception(HostLost("its process ended"))
+            return made
         made.set_result({"lease": self._held, "rest": True, "process": ("here", 1)}[method])
         return made
 
@@ -217,6 +221,20 @@ def test_clients_keep_off_hosts_that_are_held_or_full(held: str, where: str) -> 
     pool = ClientPool(None, "a", machines.machines, machines.start)
     clients = pool.borrow(1, {"a": 1, "b": 2})
     assert (clients.addresses, clients.unfit) == ([where], set(held))
+
+
+def test_a_host_on_which_no_client_starts_is_the_last_that_is_tried() -> None:
+    machines = Machines()
+    machines.broken = "ac"
+    pool = ClientPool(None, "x", machines.machines, machines.start)
+    assert pool.borrow(1, {}).addresses == ["b"]
+    assert machines.killed == ["a"]
+    assert pool.borrow(2, {}).addresses == ["b", "b"]
+    machines.broken = "abc"
+    with pytest.raises(PlacementError, match="did not start on node c: its process ended"):
+        pool.borrow(1, {"b": 1})
+    machines.broken = "bc"
+    assert pool.borrow(1, {}).addresses == ["a"], "it may be well again"
 
 
 def test_idle_clients_on_a_host_that_became_unfit_are_not_the_next_ones_taken() -> None:

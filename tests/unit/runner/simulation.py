@@ -148,6 +148,7 @@ class World:
     most_held: int = 0
     desired: list[Footprint] = field(default_factory=list)
     crowds: list[int] = field(default_factory=list)
+    avoided: list[dict[str, int]] = field(default_factory=list)  # of each call of ``clients``
     loads: list[LoadPoint] = field(default_factory=list)
     firsts: list[LoadPoint] = field(default_factory=list)
     told: list[Event | Phase] = field(default_factory=list)
@@ -206,6 +207,7 @@ class World:
     def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
         self.step("clients")
         self.crowds.append(count)
+        self.avoided.append(dict(avoid))
         nodes = [name for name in self.client_nodes if name not in self.gone_s]
         return FakeClients(self, [f"10.0.1.{index}" for index in range(count)], nodes[:count])
 

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster.base import HostLost
+from orchestrator.cluster.clients import UNFIT
 from orchestrator.errors import Failure, FailureKind, NoRoom, PlacementError, ResultsError
+from orchestrator.load.point import Progress
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
+from orchestrator.results.spool import ROOM
 from orchestrator.results.store import Store
 from orchestrator.runner.breakers import FIRST_WAIT_S, Breakers
 from orchestrator.runner.context import SweepContext
+from orchestrator.runner.no_room import Waited
 from orchestrator.runner.sweep import Sweep
 from tests.unit.runner.simulation import World, node, outcomes, plan_of, steps, sweep, world_of
 from tests.unit.runner.test_sweep import OOM, PORT, launches, points
@@ -154,8 +158,25 @@ def test_a_client_without_room_is_given_up_where_clients_may_run_on_another_host
     assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
     assert world.clock.now_s() < 600, "in a point it waits for a minute, before it not at all"
     assert "no room for rows in /tmp of x" in told(world, "retry")[0]
+    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True], "also once its disk has room again"
     if step == "load":
         assert told(world, "storage")[0].endswith("they are kept until 60 s after the last request")
+
+
+def test_rows_that_wait_where_clients_may_move_keep_no_other_launch_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ROOM, "limit_s", 900.0)
+    moves = iter([True, True, False, True])
+    heard: list[Any] = []
+    waited = Waited(heard.append, lambda: next(moves))
+    full = Progress(no_room=("/tmp of a",))
+    refusing = []
+    for second in range(4):
+        waited.look(full, second, sent=False)
+        refusing.append(bool(ROOM.refusing))
+    assert refusing == [False, False, True, False]
+    assert len(heard) == 1
 
 
 def test_a_node_that_is_taken_back_is_no_other_host(store: Store) -> None:
