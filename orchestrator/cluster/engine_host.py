@@ -260,10 +260,10 @@ class EngineHost:
         self.end_metrics()  # still reading where a point was cut short
         self._over.set()
         shutil.rmtree(self._workdir, ignore_errors=True)
-        self._lease.release()
         dirty: Sequence[str] = ()
         with suppress(Exception):  # NVML raises for a GPU that is lost; the engine is gone all the same
             dirty = await_release({gpu.uuid: gpu.used_bytes for gpu in self._devices}) if self._devices else ()
+        self._lease.release()  # now: whoever gets these GPUs next needs their memory
         return Stopped(left_over, log, tuple(dirty))
 
 

@@ -79,7 +79,10 @@ class Lease:
                 if other.bars(self._mine.launch, sweep, exclusive):
                     raise Occupied(f"host {socket.gethostname()} is held by {other}")
                 if both := set(gpus) & set(other.gpus):  # another Ray, or another container, may give the same ones
-                    raise Occupied(f"host {socket.gethostname()}: GPU {min(both)} is held by {other}")
+                    text = f"host {socket.gethostname()}: GPU {min(both)}"
+                    if other.launch == self._mine.launch:
+                        raise PlacementError(f"{text} was given to two ranks of this launch: two nodes of Ray have it")
+                    raise Occupied(f"{text} is held by {other}")
             free = _without(cores, holdings)[:count]
             if len(free) < count:
                 own = len(cores) - len(_without(cores, [one for one in holdings if one.launch == self._mine.launch]))

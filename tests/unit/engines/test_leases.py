@@ -122,6 +122,9 @@ def test_a_gpu_that_another_ray_gives_too_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(Occupied, match=f"GPU GPU-2 is held by launch a of user {os.getuid()}"):
         second.take("t", False, gpus=["GPU-2", "GPU-3"])
     third.take("t", False, gpus=["GPU-3"])
+    with pytest.raises(PlacementError, match="GPU GPU-1 was given to two ranks of this launch") as caught:
+        Lease("a", tmp_path).take("s", False, gpus=["GPU-1"])
+    assert not isinstance(caught.value, Occupied), "it would wait for itself"
     first.release()
     second.take("t", False, gpus=["GPU-2"])
 
