@@ -15,7 +15,7 @@ A failed *request* is never an exception: it is a row in ``requests``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -186,7 +186,12 @@ class PlacementError(OrchestratorError):
 
 
 class Occupied(PlacementError):
-    """Others hold it now, on the host itself: who is told, and the launch queues again."""
+    """Others hold it now: who is told where the host knows, and the launch queues again. ``nodes``: ids of the nodes
+    that are held, as far as Ray says which."""
+
+    def __init__(self, text: str, nodes: Collection[str] = ()) -> None:
+        self.nodes = frozenset(nodes)
+        super().__init__(text)
 
 
 class ResultsError(OrchestratorError):

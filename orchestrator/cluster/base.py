@@ -150,12 +150,12 @@ class Patience:
     timeout_s: float
     stopped: Callable[[], bool] = lambda: False
 
-    def check(self, waited_s: float, footprint: Footprint) -> None:
-        """Raises Occupied when the wait is over (nodes that could hold it are held), PlacementError when stopped."""
+    def check(self, waited_s: float, footprint: Footprint, held: Callable[[], Collection[str]] = tuple) -> None:
+        """Raises Occupied when the wait is over (nodes that could hold it are ``held``), PlacementError if stopped."""
         if self.stopped():
             raise PlacementError("the sweep was stopped")
         if waited_s >= self.timeout_s:
-            raise Occupied(f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it")
+            raise Occupied(f"{footprint} was not to be had within {self.timeout_s:g} s: others hold it", held())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,10 @@ Why it is built this way: docs/architecture.md, "Ray".
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from threading import Event, Thread
 from typing import Any
 
@@ -22,7 +24,14 @@ from orchestrator.cluster.ray_actors import AGENT_ACTOR, CLIENT_ACTOR, RayHandle
 from orchestrator.cluster.ray_address import live_address, watch_head
 from orchestrator.cluster.ray_growth import NODE_ID, Autoscaler, DesiredNodes, group_of, remove
 from orchestrator.cluster.ray_nodes import RayProbes, check_nodes, shipped_package
-from orchestrator.cluster.ray_private import autoscaler_report, draining, node_types, on_loopback, own_signals
+from orchestrator.cluster.ray_private import (
+    autoscaler_report,
+    draining,
+    free_resources,
+    node_types,
+    on_loopback,
+    own_signals,
+)
 from orchestrator.cluster.seldom import Seldom
 from orchestrator.errors import InputError, PlacementError
 from orchestrator.results.store import Store
@@ -103,7 +112,7 @@ class RayCluster:
                 self._desired.hold(nodes)
                 group = group_of(footprint, [{NODE_ID: node} for node in nodes])
                 undo.callback(remove, group)
-                _await(group, footprint, patience)
+                _await(group, footprint, nodes, patience)
                 if gone := set(nodes) & self.leaving().keys():  # starting an actor there would hang
                     raise PlacementError(f"node {', '.join(gone)} is being taken back")
                 handles = [self._agent(group, rank, launch_id, footprint) for rank in range(len(footprint.bundles))]
@@ -151,14 +160,23 @@ def _alive() -> list[Machine]:
     ]
 
 
-def _await(group: PlacementGroup, footprint: Footprint, patience: Patience) -> None:
+def _await(group: PlacementGroup, footprint: Footprint, nodes: Sequence[str], patience: Patience) -> None:
     """Wait until the group is placed. Raises PlacementError: see ``Cluster.place``."""
-    began = time.monotonic()
+    began, held = time.monotonic(), partial(_held, footprint, nodes)
     while not group.wait(1):
         waited_s = time.monotonic() - began
-        patience.check(waited_s, footprint)
+        patience.check(waited_s, footprint, held)
         if waited_s >= INFEASIBLE_S and _infeasible(group):
             raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
+
+
+def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
+    """Those of the nodes that have too little free for their bundles."""
+    free, needed = free_resources(), dict[str, Counter[str]]()
+    for node, bundle in zip(nodes, footprint.bundles, strict=True):
+        needed.setdefault(node, Counter()).update({"GPU": bundle.gpus, "CPU": bundle.cpus})
+    has = {node: free[node] for node in needed if node in free}
+    return {node for node, here in has.items() if any(here.get(name, 0.0) < n for name, n in needed[node].items())}
 
 
 def _infeasible(group: PlacementGroup) -> bool:

@@ -178,6 +178,15 @@ def draining() -> dict[str, int]:
     return found
 
 
+def free_resources() -> dict[str, dict[str, float]]:
+    """What nobody holds of each node's resources; empty where Ray does not say."""
+    with suppress(Exception):
+        from ray._private.state import available_resources_per_node
+
+        return dict(available_resources_per_node())
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class AutoscalerReport:
     """The autoscaler's last report. ``types``: of all nodes that are up or coming. ``stamp``: differs in each report.

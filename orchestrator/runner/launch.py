@@ -114,8 +114,9 @@ class Launch:
             self._phase("place", detail=str(footprint), total_s=patience.timeout_s)
             try:
                 placement = context.cluster.place(self.row.launch_id, footprint, nodes, patience)
-            except Occupied:
-                self._rest({one.address for one in context.cluster.machines() if one.node_id in nodes}, began_ns)
+            except Occupied as error:  # the nodes that are free are left to other launches
+                held = error.nodes or nodes
+                self._rest({one.address for one in context.cluster.machines() if one.node_id in held}, began_ns)
                 raise
             if not self._placements:
                 context.state.placed(self._deployment, self._clock.now_s())

@@ -71,6 +71,15 @@ def test_no_agent_starts_on_a_node_that_drained_while_it_was_waited_for(
     assert (fake.agents, fake.groups) == ([], [])
 
 
+def test_of_the_nodes_of_a_gang_those_are_held_that_have_too_little_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"n1": {"CPU": 8.0, "GPU": 8.0}, "n2": {"CPU": 8.0, "GPU": 7.0}, "n3": {"CPU": 1.0, "GPU": 8.0}, "n4": {}}
+    monkeypatch.setattr(ray_cluster, "free_resources", lambda: free)
+    gang = Footprint((Bundle(8, 2.0),) * 4)
+    assert ray_cluster._held(gang, ["n1", "n2", "n3", "gone"]) == {"n2", "n3"}
+    assert ray_cluster._held(Footprint((Bundle(4, 1.0),) * 2), ["n2", "n2"]) == {"n2"}, "both together"
+    assert ray_cluster._held(Footprint((Bundle(0, 1.0),)), ["n4"]) == {"n4"}, "Ray leaves out what is all taken"
+
+
 @pytest.mark.parametrize("later_s", [0, 600])
 def test_a_node_that_drains_again_is_gone_no_later_than_was_said_first(later_s: int, fake: Fake) -> None:
     cluster, now_ms = RayCluster(None), int(1e3 * time.time())

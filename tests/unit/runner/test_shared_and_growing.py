@@ -79,9 +79,9 @@ class Packing(World):
     def place(self, launch_id: str, footprint: Footprint, nodes: Sequence[str] | None, patience: object) -> Placed:
         assert isinstance(patience, Patience)
         began_s = self.clock.now_s()
-        while self.others.intersection(nodes or ()) and self.clock.now_s() < self.freed_s:
+        while (held := self.others.intersection(nodes or ())) and self.clock.now_s() < self.freed_s:
             self.clock.sleep(1.0)
-            patience.check(self.clock.now_s() - began_s, footprint)
+            patience.check(self.clock.now_s() - began_s, footprint, partial(frozenset, held))
         return super().place(launch_id, footprint, nodes, patience)
 
 
@@ -158,6 +158,16 @@ def test_what_others_hold_in_ray_is_no_failure_and_other_nodes_are_asked_for(sto
     assert world.joined_s == [pytest.approx(60 + JOINS_S, abs=5)] * 2
     assert all("others hold it" in text for text in told(world, "occupied"))
     assert not told(world, "node_rests")
+
+
+def test_a_gang_that_waits_for_a_node_of_others_leaves_the_other_nodes_to_others(store: Store) -> None:
+    world = packing([node(name) for name in "abcd"], others=frozenset("d"), freed_s=7200.0, autoscaler=False)
+    gang = "{tensor_parallel_size: 8, pipeline_parallel_size: 4}"
+    report = sweep(world, plan_of(f"{cases(6, gpus=8)}, {gang}"), store)
+    assert (report.counts.measured, report.counts.failed) == (7, 0)
+    kinds = [one.kind for one in world.told if isinstance(one, Event)]
+    sixth = [at for at, kind in enumerate(kinds) if kind == "measured"][5]
+    assert kinds[:sixth].count("launch") <= 6 + 6, "it tries again in between, and waits a minute each time"
 
 
 def test_what_others_hold_in_ray_is_waited_for_as_long_as_it_takes(store: Store) -> None:
