@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,7 +28,7 @@ PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
 UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
-MOST_TRIES = 3  # hosts on which a client does not start, one after the other
+MOST_TRIES = 3  # to start clients, each time on other hosts; then it is not the hosts
 
 
 class ClientHandle(Protocol):
@@ -225,6 +223,14 @@ def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
     return best[1], best[0] // 2
 
 
+class _NoClient(PlacementError):
+    """No client started on ``nodes``."""
+
+    def __init__(self, text: str, nodes: Collection[str]) -> None:
+        self.nodes = frozenset(nodes)
+        super().__init__(text)
+
+
 class ClientPool:
     """Long-lived client processes that launches borrow and give back. Thread-safe.
 
@@ -244,7 +250,6 @@ class ClientPool:
         self._idle: list[Member] = []
         self._members: list[Member] = []
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
-        self._failed = Counter[str]()  # node id -> how often no client started there since one did
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
@@ -267,18 +272,22 @@ class ClientPool:
             avoid |= dict.fromkeys(found, UNFIT)
 
     def _on_other_hosts(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
-        """``_borrow``, and again where no client started: with the hosts that come next then."""
+        """``_borrow``, with other hosts as long as no client starts on the ones that were chosen."""
+        failed = frozenset[str]()
         for _ in range(MOST_TRIES - 1):
-            with suppress(PlacementError):
-                return self._borrow(count, avoid)
-        return self._borrow(count, avoid)
+            try:
+                return self._borrow(count, {**avoid, **dict.fromkeys(failed, UNFIT + 1)})
+            except _NoClient as error:
+                if error.nodes <= failed:
+                    raise
+                failed |= error.nodes
+        return self._borrow(count, {**avoid, **dict.fromkeys(failed, UNFIT + 1)})
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         if not (machines := {machine.node_id: machine for machine in self._machines()}):
             raise PlacementError("no node is left that could run a load client")
         self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
-            avoid = {**avoid, **{node: UNFIT + times for node, times in self._failed.items()}}
             self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
             taken, self._idle = self._idle[:count], self._idle[count:]
             new: list[Member] = []
@@ -298,7 +307,7 @@ class ClientPool:
     def _await(self, new: Sequence[Member]) -> None:
         """Wait until new clients answer, and check that they can write to the results from their node."""
         end_s, calls = time.monotonic() + CALL_LIMIT_S, [member.handle.begin("process") for member in new]
-        problems = []
+        problems: dict[str, str] = {}
         for member, call in zip(new, calls, strict=True):
             try:
                 self.processes.append(answer(call, "the first call", end_s - time.monotonic()))
@@ -306,12 +315,9 @@ class ClientPool:
             except HostLost as error:
                 problem = f"a load client did not start on node {member.address}: {error}"
             if problem:
-                problems.append(problem)
-                self._failed[member.node_id] += 1
-            else:
-                del self._failed[member.node_id]
+                problems[member.node_id] = problem
         if problems:
-            raise PlacementError("; ".join(problems))
+            raise _NoClient("; ".join(problems.values()), problems)
 
     def _reach_problem(self, member: Member) -> str:
         """Why a client cannot write to the results, or nothing."""

@@ -231,7 +231,7 @@ def test_a_host_on_which_no_client_starts_is_the_last_that_is_tried() -> None:
     assert machines.killed == ["a"]
     assert pool.borrow(2, {}).addresses == ["b", "b"]
     machines.broken = "abc"
-    with pytest.raises(PlacementError, match="did not start on node c: its process ended"):
+    with pytest.raises(PlacementError, match="did not start on node b: its process ended"):
         pool.borrow(1, {"b": 1})
     machines.broken = "bc"
     assert pool.borrow(1, {}).addresses == ["a"], "it may be well again"
