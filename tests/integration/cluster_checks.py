@@ -20,6 +20,7 @@ from orchestrator.cluster.notices import NOTICE_FILE
 
 LONGEST_DOWNLOAD_S = 1500.0  # 140 GB of weights at 100 MB/s
 GPU = "nvidia.com/gpu"
+DRIVER_LATER = "install-nvidia-driver"  # metadata with which GCP's image installs it when it first boots
 AZURE_VALUES = {"priority": ["Regular", "Spot"], "evictionPolicy": ["Delete", "Deallocate"]}  # of a virtual machine
 SUBMISSION_MODES = ("K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode")
 
@@ -50,6 +51,13 @@ def ray_up(config: dict[str, Any]) -> list[str]:
     passes = any("IamInstanceProfile" in node for node in nodes.values())
     if passes and "IamInstanceProfile" not in nodes[config["head_node_type"]]:
         found.append("the head has Ray's own role, which may pass no other role on to the nodes that it starts")
+    first = "".join(prepared["initialization_commands"][:1])
+    found += [
+        f"{name}: its containers would start before its GPUs have a driver"
+        for name, node in nodes.items()
+        if any(one["key"] == DRIVER_LATER for one in node.get("metadata", {}).get("items", ()))
+        and "until nvidia-smi" not in first
+    ]
     commands = [line for key, lines in prepared.items() if key.endswith("_commands") for line in lines]
     found += [f"a nightly Ray is installed: {line}" for line in commands if "dev0" in line or "nightly" in line]
     return found + [problem for line in commands for problem in shell(line)]

@@ -84,6 +84,7 @@ NODE = "available_node_types/h100_spot/node_config"
         ("gcp", f"{NODE}/machinetype", "a3-highgpu-8g", "node_config.machinetype is unknown"),
         ("gcp", f"{NODE}/scheduling/provisioningModel", "spot", "'spot', not one of"),
         ("gcp", f"{NODE}/scheduling", [{"preemptible": True}], "scheduling is [{'preemptible': True}], not an object"),
+        ("gcp", "initialization_commands", ["sudo mkdir /mnt/weights"], "h100_spot: its containers would start before"),
         ("gcp", f"{NODE}/disks/0/initializeParams/diskSizeGb", 200, "diskSizeGb is 200, not a string"),
         ("azure", f"{NODE}/azure_arm_parameters/prioritty", "Spot", "azure_arm_parameters.prioritty is unknown"),
         ("azure", f"{NODE}/azure_arm_parameters/priority", "spot", "priority is 'spot', not one of"),
@@ -106,6 +107,26 @@ def test_gated_models_take_one_line_more(name: str) -> None:
     assert f"-e HF_TOKEN_PATH={place}" in config["docker"]["run_options"]
 
 
+@pytest.mark.parametrize(("vendor", "asked"), [("0x10de", 3), ("0x1af4", 0)])
+def test_a_node_with_gpus_waits_for_its_driver_and_one_without_does_not(
+    vendor: str, asked: int, tmp_path: Path
+) -> None:
+    """The head runs the same command."""
+    (device := tmp_path / "sys/bus/pci/devices/0").mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\necho asked >> {tmp_path}/asked; [ $(wc -l < {tmp_path}/asked) = 3 ]"
+    )
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    for name in ("nvidia-smi", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    command = load("gcp")["initialization_commands"][0].replace("/sys/", f"{tmp_path}/sys/")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", command], env={"PATH": path}, timeout=30, check=True)
+    counted = tmp_path / "asked"
+    assert (len(counted.read_text().split()) if counted.exists() else 0) == asked
+
+
 def test_a_file_without_setup_commands_would_install_a_nightly_ray() -> None:
     config = load("aws")
     del config["setup_commands"]
@@ -124,6 +145,20 @@ def test_a_kuberay_file_holds_pods_that_kubernetes_knows_and_the_operators_rules
 def test_a_kuberay_file_holds_kuberays_definition_read_strictly(name: str) -> None:
     (document,) = ray_documents(name)
     assert checks.kuberay_schema(document) == []
+
+
+def test_who_submits_to_the_cluster_that_stays_has_the_token_that_kuberay_made() -> None:
+    (document,) = ray_documents("kuberay-raycluster")
+    assert document["spec"]["authOptions"] == {"mode": "token"}
+    header = [line.removeprefix("#").strip() for line in text("kuberay-raycluster.yaml").splitlines() if line[0] == "#"]
+    (at,) = [at for at, line in enumerate(header) if line.startswith("export")]
+    assert any(line.startswith("ray job submit") for line in header[at:])
+    # KubeRay names the secret as the cluster, and the key in it auth_token
+    secret = f"get secret {document['metadata']['name']} -o jsonpath={{.data.auth_token}}"
+    kubectl = f'kubectl() {{ [ "$*" = "{secret}" ] && printf %s bXkgdG9rZW4=; }}'
+    script = f"{kubectl}\n{header[at]}\necho $RAY_AUTH_MODE, $RAY_AUTH_TOKEN"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "token, my token\n"
 
 
 GROUP = "spec/rayClusterSpec/workerGroupSpecs/0"
