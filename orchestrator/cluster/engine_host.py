@@ -59,6 +59,17 @@ def assigned_gpus() -> tuple[str, ...]:
     return tuple(sorted(ids, key=lambda part: (len(part), part)))
 
 
+def amd_gpus(devices: Sequence[str]) -> list[str]:
+    """What AMD's GPUs are leased as: NVML lists none, so by the indices that Ray gives; nothing for other devices.
+
+    HIP counts only what ROCR_VISIBLE_DEVICES leaves, which may be another part of the host for another Ray.
+    """
+    if not os.environ.get("HIP_VISIBLE_DEVICES"):
+        return []
+    left = [part.strip() for part in os.environ.get("ROCR_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    return [f"amd-{left[int(one)] if int(one) < len(left) else one}" for one in devices]
+
+
 class EngineHost:
     """The agent of a placement: runs one rank of a replica on this node. ``devices``: the GPUs it may use."""
 
@@ -97,7 +108,7 @@ class EngineHost:
         """
         self._sweep = sweep
         parts = [one for one in self.allocation.devices if not one.isdecimal()]  # of a GPU, which NVML does not list
-        gpus = [gpu.uuid for gpu in self._devices] or parts
+        gpus = [gpu.uuid for gpu in self._devices] or parts or amd_gpus(self.allocation.devices)
         return self._lease.take(sweep, exclusive, self.allocation.cores, cores, gpus)
 
     def dead_logs(self) -> list[tuple[str, str, bytes]]:

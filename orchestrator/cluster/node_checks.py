@@ -97,6 +97,7 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
         "unknown_interfaces": unknown_interfaces(),
         "leftovers": [f"{one.name} of launch {one.launch_id}" for one in leftovers()],
         "gpus": health(),
+        "amd_gpus": _amd_gpus(root),
         "engines": [_engine(*one) | {"model": _model(one[0])} for one in launched],
     }
 
@@ -127,6 +128,12 @@ def cgroup(root: Path = Path("/")) -> dict[str, float]:
                 if place == top:
                     break
     return found
+
+
+def _amd_gpus(root: Path) -> int:
+    """How many of AMD's GPUs this process may use: of the kernel's nodes for them, processors have no SIMD units."""
+    told = (_text(path).split() for path in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"))
+    return sum(dict(zip(words[::2], words[1::2], strict=False)).get("simd_count", "0") != "0" for words in told)
 
 
 def _clock_is_set() -> bool | None:

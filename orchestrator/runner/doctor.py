@@ -129,10 +129,16 @@ def _network(node: Node) -> Told:
 
 
 def _gpus(node: Node) -> Told:
-    found = node.facts["gpus"].get("gpus", [])
-    if node.machine.gpus > len(found):
-        what = f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but NVML sees {len(found)}"
-        yield "fail", what, "an engine may be given one that is not there", "look at nvidia-smi; restart Ray there"
+    found, of_amd = node.facts["gpus"].get("gpus", []), node.facts["amd_gpus"]
+    tool = "amd-smi" if of_amd and not found else "nvidia-smi"
+    sliced = any(gpu.get("mig") for gpu in found)  # Ray may be told to count the slices
+    if node.machine.gpus > len(found) + of_amd and not sliced:
+        sees = f"NVML sees {len(found)}" + f" and AMD's driver {of_amd}" * bool(of_amd)
+        what = f"the cluster counts {counted(node.machine.gpus, 'GPU')}, but {sees}"
+        yield "fail", what, "an engine may be given one that is not there", f"look at {tool}; restart Ray there"
+    elif of_amd and node.machine.gpus:
+        what = f"nothing is known of the state of its {counted(of_amd, 'GPU')} of AMD"
+        yield "warning", what, "one that is in use, too hot or failing is not found out", "look at amd-smi there"
     for gpu in found:
         yield from ((level, f"GPU {gpu['index']}: {what}", why, do) for level, what, why, do in _gpu(gpu))
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from multiprocessing import Pipe, reduction
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,30 @@ def test_agents_of_two_launches_do_not_get_one_gpu(one: str, other: str, monkeyp
             agents[1].lease("another", exclusive=False, cores=0)
         agents[0].stop()
         agents[1].lease("another", exclusive=False, cores=0)
+    finally:
+        for agent in agents:
+            agent.stop()
+
+
+@pytest.mark.parametrize(
+    ("hip", "rocr", "names"),
+    [("0,1", None, ["amd-0", "amd-1"]), ("0,1", "4, 5", ["amd-4", "amd-5"]), ("0,1", "", ["amd-0", "amd-1"]),
+     ("0,1", "4", ["amd-4", "amd-1"]), (None, None, []), ("", "4,5", [])],
+)  # fmt: skip
+def test_gpus_of_amd_are_leased_by_their_index_and_devices_of_nobody_are_not(
+    hip: str | None, rocr: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.cluster.engine_host.list_gpus", list)
+    for name, value in (("HIP_VISIBLE_DEVICES", hip), ("ROCR_VISIBLE_DEVICES", rocr)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    agents = [EngineHost(f"test-{new_ulid()}", "n", "127.0.0.1", devices) for devices in (("0", "1"), ("1",))]
+    try:
+        agents[0].lease("mine", exclusive=False, cores=0)
+        assert [list(one.gpus) for one in living() if one.sweep == "mine"] == [names]
+        with pytest.raises(Occupied, match=f"GPU {names[1]} is held") if names else nullcontext():
+            agents[1].lease("another", exclusive=False, cores=0)
     finally:
         for agent in agents:
             agent.stop()

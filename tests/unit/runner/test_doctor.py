@@ -63,6 +63,7 @@ FINE: dict[str, Any] = {
     "infiniband": {"mlx5_0/ports/1/state": "4: ACTIVE"},
     "leftovers": [],
     "gpus": {"driver": "570.86.15", "cuda": "12.8", "gpus": [GPU, GPU | {"index": 1}]},
+    "amd_gpus": 0,
     "engines": [],
 }
 
@@ -118,6 +119,8 @@ BROKEN = [
     ("versions", "fail", "Ray 2.50.0, but the driver has 2.60.0", {"versions": HERE | {"Ray": "2.50.0"}}),
     ("versions", "fail", "Python 3.12, but the driver has 3.11", {"versions": HERE | {"Python": "3.12"}}),
     ("gpus", "fail", "counts 2 GPUs, but NVML sees 0", {"gpus": {}}),
+    ("gpus", "fail", "but NVML sees 0 and AMD's driver 1", {"gpus": {}, "amd_gpus": 1}),
+    ("gpus", "warning", "nothing is known of the state of its 2 GPUs of AMD", {"gpus": {}, "amd_gpus": 2}),
     ("gpus", "fail", "GPU 0: it is lost", {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}}),
     ("gpus", "fail", "30.0 GiB are in use, by pids [42]", {"gpus": gpu(used_bytes=30 * GIB, pids=[42])}),
     ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
@@ -349,6 +352,23 @@ def test_limits_of_groups_of_version_1_count(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{limit}\n")
     assert cgroup(tmp_path) == {"cpu": 1.5, "memory": 2 * GIB}
+
+
+def test_gpus_of_amd_are_those_of_the_kernels_nodes_that_compute_and_may_be_read(tmp_path: Path) -> None:
+    for at, simds in enumerate((0, 1216, 1216, None)):  # a processor, two GPUs, and one of another container
+        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{at}"
+        node.mkdir(parents=True)
+        (node / "properties").write_text(
+            "" if simds is None else f"cpu_cores_count 0\nsimd_count {simds}\nvendor_id 4098\n"
+        )
+    assert node_checks._amd_gpus(tmp_path) == 2
+    assert node_checks._amd_gpus(tmp_path / "nothing") == 0
+
+
+def test_slices_of_gpus_may_be_counted_as_gpus() -> None:
+    one = {"gpus": [GPU | {"mig": True}]}
+    (found,) = told(node(Machine("a" * 20, "10.0.0.1", 7, 96.0), gpus=FINE["gpus"] | one))
+    assert (found.level, found.what) == ("warning", "GPU 0: MIG is on")
 
 
 def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> None:
