@@ -18,7 +18,7 @@ import numpy as np
 
 from orchestrator.cluster.base import Allocation, Stopped
 from orchestrator.cluster.calls import in_thread
-from orchestrator.cluster.node_checks import downloaded_bytes
+from orchestrator.cluster.node_models import downloaded_bytes
 from orchestrator.engines.command import Node
 from orchestrator.engines.container import is_docker
 from orchestrator.engines.engine import program_of

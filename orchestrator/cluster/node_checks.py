@@ -6,7 +6,7 @@ import platform
 import resource
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +16,11 @@ import psutil
 
 from orchestrator import __version__
 from orchestrator.cluster.base import ASK_LIMIT_S, Machine, NoAnswer
+from orchestrator.cluster.node_models import all_absent, hub_cache, wanted_by
 from orchestrator.cluster.node_network import mtus, unknown_interfaces
-from orchestrator.engines import ENGINES
+from orchestrator.engines import ROUTERS
 from orchestrator.engines.command import Node
+from orchestrator.engines.engine import program_of
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT, is_free
 from orchestrator.engines.reaper import leftovers, output_of
 from orchestrator.errors import OrchestratorError
@@ -30,7 +32,6 @@ from orchestrator.results.patience import Retry
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version
 from orchestrator.telemetry.gpus import health
 
-HUB_LIMIT_S = 8.0
 PORT_STEP = 220  # fifty of the ports of engines are tried
 WRITTEN_BYTES = 4 << 20  # test write to the results
 LIMITS = ("nofile", "memlock", "nproc")
@@ -67,7 +68,7 @@ class LocalProbes:
 def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path("/")) -> dict[str, Any]:
     """All facts that ``doctor`` judges. ``launched``: settings whose engines and models to look for on this node."""
     limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in LIMITS}
-    caches = {hub_cache(settings.env) for settings, _ in launched} or {hub_cache({})}
+    caches = {hub_cache(settings.env) for settings, _ in launched if settings.engine not in ROUTERS} or {hub_cache({})}
     disks = {"temporary files": Path("/tmp")} | {f"the model cache {one}": one for one in caches}  # noqa: S108
     return {
         "hostname": platform.node(),
@@ -98,7 +99,10 @@ def facts(launched: Sequence[tuple[EngineSettings, Hardware]], root: Path = Path
         "leftovers": [f"{one.name} of launch {one.launch_id}" for one in leftovers()],
         "gpus": health(),
         "amd_gpus": _amd_gpus(root),
-        "engines": [_engine(*one) | {"model": _model(one[0])} for one in launched],
+        "engines": [
+            _engine(*one) | {"models": models}
+            for one, models in zip(launched, _models([settings for settings, _ in launched]), strict=True)
+        ],
     }
 
 
@@ -166,10 +170,10 @@ def _space(folder: Path) -> dict[str, Any]:
 
 
 def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
-    """Where an engine's program is on this node, and its version; for a container the runtime, and whether it has the
-    image. ``missing``: the Python that would start the engine is there, but the engine is not installed in it.
+    """Where the program of an engine or router is on this node, and its version; for a container the runtime, and
+    whether it has the image. ``missing``: the Python that would start it is there, but it is not installed in it.
     """
-    engine = ENGINES[settings.engine]
+    engine = program_of(settings.engine)
     name = engine.command(settings.model_copy(update={"nnodes": 1}), hardware, Node(), "").argv[0]
     path, version, image = shutil.which(name), None, None
     if settings.image is not None:
@@ -185,53 +189,21 @@ def _engine(settings: EngineSettings, hardware: Hardware) -> dict[str, Any]:
     return {"name": what, "path": path, "version": version, "image": image, "missing": missing}
 
 
-def hub_cache(env: Mapping[str, str]) -> Path:
-    """The hub cache of an engine that gets ``env`` in addition to this process's environment."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    folder = env.get("HF_HUB_CACHE", HF_HUB_CACHE)
-    if "HF_HOME" in env and "HF_HUB_CACHE" not in {*env, *os.environ}:  # HF_HUB_CACHE wins, wherever it is set
-        folder = os.path.join(env["HF_HOME"], "hub")
-    return Path(os.path.expandvars(os.path.expanduser(folder)))
-
-
-def downloaded_bytes(settings: EngineSettings) -> int:
-    """What this node's hub cache holds of the model and its draft, files that are being written included."""
-    names = [settings.model, settings.speculative.model if settings.speculative else None]
-    folders = [f"models--{name.replace('/', '--')}" for name in names if name and not os.path.isabs(name)]
-    cache, found = hub_cache(settings.env) if folders else Path(), 0
-    for folder in folders:
-        with suppress(OSError), os.scandir(cache / folder / "blobs") as files:
-            found += sum(file.stat().st_blocks * 512 for file in files)
+def _models(launched: Sequence[EngineSettings]) -> list[dict[str, str]]:
+    """Why this node cannot load a model or tokenizer, by its name, for each of these settings."""
+    known, found = all_absent(launched), list[dict[str, str]]()
+    for settings in launched:
+        wanted, problems = wanted_by(settings), dict[str, str]()
+        cache = hub_cache(settings.env)
+        free: int = _space(cache)["free"] if wanted else 0
+        for one in wanted:
+            why, needed = known[one, cache]
+            if needed > free:
+                why = f"{needed / 1e9:.0f} GB have to be downloaded, but only {free / 1e9:.0f} are free in {cache}"
+            problems |= {one.name: why} if why else {}
+            free -= needed
+        found.append(problems)
     return found
-
-
-def _model(settings: EngineSettings) -> str:
-    """Why this node cannot load the model; empty where it has it, can download it and has room, or needs none."""
-    model = settings.model
-    if os.path.isabs(model):
-        return "" if os.path.exists(model) else "there is no such file or folder"
-    if ENGINES[settings.engine].emulated or settings.load_format == "dummy":
-        return ""
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    cache = hub_cache(settings.env)
-    if isinstance(try_to_load_from_cache(model, "config.json", cache_dir=cache, revision=settings.revision), str):
-        return ""
-    if HF_HUB_OFFLINE:
-        return "it is not in this node's cache, and HF_HUB_OFFLINE is set"
-    try:
-        # uses the token in this node's environment, if there is one
-        info = HfApi().model_info(model, revision=settings.revision, timeout=HUB_LIMIT_S, files_metadata=True)
-        if info.gated:  # everybody may read what it is, not what is in it
-            HfApi().auth_check(model)
-    except Exception as error:
-        token = "with" if os.environ.get("HF_TOKEN") else "without"
-        return redacted(f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300]
-    needed: int = sum(one.size or 0 for one in info.siblings or () if one.rfilename.endswith(".safetensors"))
-    free: int = _space(cache)["free"]
-    return f"it has {needed / 1e9:.0f} GB, but only {free / 1e9:.0f} are free for its cache {cache}" * (needed > free)
 
 
 def results_problem(uri: str, nonce: str) -> tuple[str, str, float]:

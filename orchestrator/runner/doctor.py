@@ -193,8 +193,9 @@ def diagnose(nodes: Sequence[Node], here: Mapping[str, str], kinds: Kinds, growt
         for check, told in NODE_CHECKS.items()
         for level, what, why, do in told(node)
     ]
-    found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes), *_engines(nodes, kinds)]
+    found += [*_versions(nodes, here), *_hosts(nodes), *_unset_clocks(nodes), *_drivers(nodes)]
     found += [*_mtus(nodes), *_fabric(nodes, kinds)]
+    found += dict.fromkeys(_engines(nodes, kinds))  # roles often lack the same
     return [*found, *_autoscaler(growth, kinds), *_room(nodes, kinds, growth)]
 
 
@@ -259,8 +260,7 @@ def _mtus(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
     """Replicas over several GPU nodes need InfiniBand (or RoCE or EFA, which the kernel lists in the same place)."""
-    all_of_them = [one for wanted in kinds.values() for one in wanted]
-    gangs = [one for one in all_of_them if (need := need_of(one, exclusive=False)).gang and need.gpus]
+    gangs = [one for one in _deployments(kinds) if (need := need_of(one, exclusive=False)).gang and need.gpus]
     for node in nodes:
         held = [one.label for one in gangs if _holds(node.machine, one)]
         if held and not node.facts["infiniband"]:
@@ -270,25 +270,26 @@ def _fabric(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
 
 
 def _engines(nodes: Sequence[Node], kinds: Kinds) -> Iterator[Finding]:
-    """Programs, images and models, on the nodes that can hold a deployment that needs them."""
-    for index, wanted in enumerate(kinds.values()):
+    """Programs of engines and routers, images and models, on the nodes that can hold a deployment that needs them."""
+    for index, kind in enumerate(kinds):
         versions: dict[str, list[str]] = {}
-        for node in (node for node in nodes if any(_holds(node.machine, one) for one in wanted)):
-            one, why = node.facts["engines"][index], f"{wanted[0].label} fails there"
+        why = f"{kind.deployments[0].label} fails there"
+        for node in (node for node in nodes if any(_holds(node.machine, one) for one in kind.deployments)):
+            one = node.facts["engines"][index]
             if not one["path"] or one["missing"]:
                 do = "install it, or say where it is (executable:)"
                 yield Finding("fail", "engines", node.name, f"{one['name']} is not installed", why, do)
             elif one["image"] is False:
                 do, slow = "pull it before the sweep", "the first start has to pull it"
                 yield Finding("warning", "engines", node.name, f"{one['name']} is not pulled yet", slow, do)
-            if one["model"]:
+            for name, problem in one["models"].items():
                 do = "download it to every node or shared cache; if it is gated, start Ray with HF_TOKEN set"
-                yield Finding("fail", "models", node.name, f"{wanted[0].settings.model}: {one['model']}", why, do)
+                yield Finding("fail", "models", node.name, f"{name}: {problem}", why, do)
             versions.setdefault(one["version"] or "not known", []).append(node.name)
         if len(versions) > 1:
             said = f"its version differs: {_each_on(versions)}"
             why, do = "one deployment would run different engines", "install the same version on all"
-            yield Finding("fail", "engines", wanted[0].settings.engine, said, why, do)
+            yield Finding("fail", "engines", kind.settings.engine, said, why, do)
 
 
 def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
@@ -297,7 +298,7 @@ def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
     if said := str(growth) or silent:
         do = "look at its log on the head (monitor.log), or the operator's"
         yield Finding("warning", "autoscaler", "cluster", said, "nodes that a sweep needs may never come", do)
-    needs = {need_of(one, exclusive=False) for wanted in kinds.values() for one in wanted}
+    needs = {need_of(one, exclusive=False) for one in _deployments(kinds)}
     for said in sorted({need.unclear(growth.types) for need in needs} - {""}):
         what, _, do = said.partition("; ")
         yield Finding("warning", "autoscaler", "cluster", what, "nodes are paid for that no deployment runs on", do)
@@ -306,7 +307,7 @@ def _autoscaler(growth: Growth, kinds: Kinds) -> Iterator[Finding]:
 def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Finding]:
     """Deployments for which there are too few nodes, even with those that the autoscaler may add."""
     grows = any(NODE_GROUP in node.machine.labels for node in nodes)
-    for one in (one for wanted in kinds.values() for one in wanted):
+    for one in _deployments(kinds):
         need = need_of(one, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
         places: float = sum(_holds(node.machine, one) for node in nodes)
@@ -317,6 +318,11 @@ def _room(nodes: Sequence[Node], kinds: Kinds, growth: Growth) -> Iterator[Findi
             told = "; what the autoscaler may add is not known" if not growth.types and grows else ""
             level: Level = "warning" if told else "fail"
             yield Finding(level, "room", "cluster", what + told, "it would end as no_room", do)
+
+
+def _deployments(kinds: Kinds) -> list[Deployment]:
+    """Each once, whatever its parts are."""
+    return list({one.id: one for kind in kinds for one in kind.deployments}.values())
 
 
 def _holds(machine: Machine, one: Deployment) -> bool:

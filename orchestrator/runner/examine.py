@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.cluster.base import Cluster, Growth, Machine, NoAnswer, Probes
-from orchestrator.cluster.node_checks import facts, hub_cache, results_problem
+from orchestrator.cluster.node_checks import facts, results_problem
+from orchestrator.cluster.node_models import hub_cache, wanted_by
 from orchestrator.cluster.node_network import listen, unreached
 from orchestrator.engines import ENGINES
 from orchestrator.errors import OrchestratorError
@@ -17,6 +18,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.location import parse_location
 from orchestrator.results.patience import Retry
 from orchestrator.runner.selfcheck import MAX_TTFT_ERROR_MS, selfcheck
+from orchestrator.spec.settings import EngineSettings
 
 Level = Literal["fail", "warning"]
 CLIENT_LIMIT_S = 120.0
@@ -56,25 +58,37 @@ class Node:
         return f"{self.facts['hostname']} ({self.machine.address}, {self.machine.node_id[:8]})"
 
 
-# Deployments grouped by what they need on a node: engine, how it is installed, model, and its cache
-Kinds = Mapping[tuple[Any, ...], Sequence[Deployment]]
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Deployments that need the same of a node: an engine or router, how it is installed, its models, and their cache.
+
+    ``settings``: those of that part of the first of them.
+    """
+
+    settings: EngineSettings
+    deployments: list[Deployment]
+
+
+Kinds = Sequence[Kind]
 
 
 def kinds_of(deployments: Iterable[Deployment]) -> Kinds:
-    """The deployments that are launched, by what they need on a node."""
-    kinds: dict[tuple[Any, ...], list[Deployment]] = {}
+    """The deployments that are launched, by what each of their roles and their routers need on a node."""
+    kinds: dict[tuple[Any, ...], Kind] = {}
     for one in deployments:
-        settings = one.settings
-        if ENGINES[settings.engine].launches:
-            place = (settings.engine, settings.executable, settings.image, settings.container_runtime)
-            kinds.setdefault((*place, settings.model, settings.revision, hub_cache(settings.env)), []).append(one)
-    return kinds
+        for part in one.settings.parts.values() if ENGINES[one.settings.engine].launches else ():
+            place = (part.engine, part.executable, part.image, part.container_runtime, part.nnodes > 1)
+            wanted = wanted_by(part)
+            cache = hub_cache(part.env) if wanted else None
+            kind = kinds.setdefault((*place, *wanted, cache), Kind(part, []))
+            kind.deployments.append(one)
+    return list(kinds.values())
 
 
 def examine(probes: Probes, kinds: Kinds, uri: str | None) -> tuple[list[Node], list[Finding]]:
     """Ask all nodes in parallel; the nodes that answered, and what was found by asking. ``uri``: results to test."""
     machines = {one.node_id: one for one in probes.machines}
-    said = probes.ask(facts, [(one[0].settings, one[0].hardware) for one in kinds.values()])
+    said = probes.ask(facts, [(kind.settings, kind.deployments[0].hardware) for kind in kinds])
     nodes, found = [], []
     for node_id, answer in said.items():
         if isinstance(answer, NoAnswer):

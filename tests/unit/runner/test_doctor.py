@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,6 +33,7 @@ from orchestrator.runner import examine as asking
 from orchestrator.runner.doctor import diagnose
 from orchestrator.runner.examine import Finding, Kinds, Node, clients, examine, kinds_of
 from orchestrator.spec.experiment import parse_experiment
+from orchestrator.spec.settings import Speculative
 from orchestrator.telemetry.gpus import health
 
 GIB = 2**30
@@ -77,7 +79,7 @@ def gpu(**changes: object) -> dict[str, Any]:
 
 
 def told(*nodes: Node, kinds: Kinds | None = None, **growth: Any) -> list[Finding]:
-    return diagnose(nodes, HERE, kinds or {}, Growth(**growth))
+    return diagnose(nodes, HERE, kinds or [], Growth(**growth))
 
 
 def test_a_node_that_is_fine_is_told_nothing_of() -> None:
@@ -188,7 +190,7 @@ load: {{levels: {{concurrency: [8]}}, duration: 5s}}
 
 
 VLLM = "engine: vllm, hardware: h100, tensor_parallel_size: 2, executable: /opt/vllm"
-THERE = {"name": "vllm", "path": "/x/vllm", "version": "0.32", "image": None, "missing": False, "model": ""}
+THERE = {"name": "vllm", "path": "/x/vllm", "version": "0.32", "image": None, "missing": False, "models": {}}
 
 
 def gpu_node(name: str = "a", labels: Any = None, **engine: object) -> Node:
@@ -204,7 +206,7 @@ def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_els
         ({"path": None}, "fail", "vllm is not installed"),
         ({"missing": True}, "fail", "vllm is not installed"),
         ({"image": False}, "warning", "vllm is not pulled yet"),
-        ({"model": "it is not in this node's cache"}, "fail", "org/model: it is not in this node's cache"),
+        ({"models": {"org/draft": "it is gated"}}, "fail", "org/draft: it is gated"),
     ):
         (found,) = told(gpu_node(**engine), head, kinds=kinds)
         assert (found.level, found.what) == (level, what)
@@ -289,7 +291,7 @@ def test_an_autoscaler_is_given_time_to_report_anew(monkeypatch: pytest.MonkeyPa
 
 
 def test_endpoints_need_nothing_of_a_node() -> None:
-    assert kinds_of(deployments("engine: endpoint, url: 'http://127.0.0.1:8000'")) == {}
+    assert kinds_of(deployments("engine: endpoint, url: 'http://127.0.0.1:8000'")) == []
 
 
 # -- the facts themselves
@@ -394,7 +396,7 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     (settings,) = (one.settings for one in deployments(VLLM))
 
     def of(model: str) -> str:
-        return node_checks._model(settings.model_copy(update={"model": model}))
+        return node_checks._models([settings.model_copy(update={"model": model})])[0].get(model, "")
 
     assert of(str(tmp_path)) == ""
     assert "no such file" in of(str(tmp_path / "gone"))
@@ -413,7 +415,10 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     assert "with HF_TOKEN" in said
     assert "accept the licence" in said
     assert secret not in said
-    files = [SimpleNamespace(rfilename=name, size=70 * 10**9) for name in ("1.safetensors", "2.safetensors", "x.bin")]
+    files = [
+        SimpleNamespace(rfilename=name, size=70 * 10**9, lfs=None)
+        for name in ("1.safetensors", "2.safetensors", "x.bin")
+    ]
     monkeypatch.setattr(
         "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files[:1], gated=False)
     )
@@ -421,9 +426,37 @@ def test_a_model_is_there_or_may_be_loaded_or_it_is_said_why_not(
     monkeypatch.setattr(
         "huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(siblings=files, gated=False)
     )
-    assert of("org/not-there") == f"it has 140 GB, but only 100 are free for its cache {tmp_path}"
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: "/cache/config.json")
+    too_much = f"140 GB have to be downloaded, but only 100 are free in {tmp_path}"
+    assert of("org/not-there") == too_much
+    (snapshot := tmp_path / "models--org--not-there/snapshots/1").mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--org--not-there/refs").mkdir()
+    (tmp_path / "models--org--not-there/refs/main").write_text("1")
+    assert of("org/not-there") == too_much, "a plan takes the config alone"
+    (snapshot / "model.safetensors").write_text("")
     assert of("org/not-there") == ""
+
+
+def test_a_model_and_its_draft_share_the_room_and_are_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def model_info(_: object, name: str, **__: object) -> Any:
+        asked.append(name)
+        files = [SimpleNamespace(rfilename="model.safetensors", size=70 * 10**9, lfs=None)]
+        return SimpleNamespace(siblings=files, gated=False)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", model_info)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12))
+    (alone,) = (one.settings for one in deployments(VLLM))
+    draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
+    both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
+    room = f"70 GB have to be downloaded, but only 30 are free in {tmp_path}"
+    assert node_checks._models([alone, both]) == [{}, {"org/draft": room}]
+    assert sorted(asked) == ["org/draft", "org/model"]
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -452,7 +485,8 @@ def test_a_gated_model_that_one_may_not_have_and_a_revision_that_is_not_there_ar
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         (one,) = deployments(VLLM)
-        said = node_checks._model(one.settings.model_copy(update={"model": "org/gated", "revision": revision}))
+        settings = one.settings.model_copy(update={"model": "org/gated", "revision": revision})
+        (said,) = node_checks._models([settings])[0].values()
         hub.shutdown()
     assert f"the hub does not serve it (without HF_TOKEN): {why}" in said
 
@@ -461,7 +495,8 @@ def cached(cache: Path) -> None:
     """A model of the hub, as its library keeps it."""
     snapshot = cache / "models--org--model" / "snapshots" / "1"
     snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
     (cache / "models--org--model" / "refs").mkdir()
     (cache / "models--org--model" / "refs" / "main").write_text("1")
 
@@ -484,7 +519,7 @@ def test_a_model_and_room_for_it_are_looked_for_where_its_engine_will(
     before = facts([(settings, one.hardware)])
     cached(tmp_path / where)
     after = facts([(settings, one.hardware)])
-    assert ["HF_HUB_OFFLINE" in said["engines"][0]["model"] for said in (before, after)] == [True, False]
+    assert ["HF_HUB_OFFLINE" in str(said["engines"][0]["models"]) for said in (before, after)] == [True, False]
     assert set(after["disk"]) == {"temporary files", f"the model cache {tmp_path / where}"}
 
 
@@ -492,6 +527,34 @@ def test_deployments_with_caches_of_their_own_are_looked_at_each() -> None:
     assert len(kinds_of(deployments(VLLM) * 2)) == 1
     for other in ("env: {HF_HOME: /data}", "revision: other"):
         assert len(kinds_of([*deployments(VLLM), *deployments(f"{VLLM}, {other}")])) == 2
+
+
+ROLES = """engine: vllm, hardware: h100, router: {engine: vllm_router, executable: /opt/router}, env: {HF_HOME: /data},
+  kv_transfer_config: {kv_connector: NixlConnector, kv_role: kv_both},
+  executable: /opt/vllm, roles: {prefill: {}, decode: {env: {HF_HOME: /other}}}"""
+
+
+def test_every_role_and_the_router_is_looked_for_and_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kinds = kinds_of(deployments(ROLES) * 2)
+    assert [(kind.settings.engine, kind.settings.executable) for kind in kinds] == [
+        ("vllm", "/opt/vllm"), ("vllm", "/opt/vllm"), ("vllm_router", "/opt/router")
+    ]  # fmt: skip
+    said = facts([(kind.settings, kind.deployments[0].hardware) for kind in kinds])
+    engines = said["engines"]
+    assert [list(one["models"]) for one in engines] == [["org/model"], ["org/model"], []]
+    assert [one["path"] for one in engines] == [None] * 3
+    caches = {"the model cache /data/hub", "the model cache /other/hub"}
+    assert set(said["disk"]) == {"temporary files"} | caches
+    one = node(gpu_node().machine, engines=engines)
+    found = told(one, kinds=kinds)
+    assert Counter((one.check, one.what.partition(" ")[0]) for one in found) == {
+        ("engines", "vllm"): 1, ("engines", "vllm_router"): 1, ("models", "org/model:"): 1
+    }  # fmt: skip
+    assert [one.check for one in told(node(engines=engines), kinds=kinds)] == ["room"]
 
 
 def test_a_node_that_does_not_see_the_results_says_so(tmp_path: Path) -> None:
@@ -609,20 +672,20 @@ class FakeProbes(LocalProbes):
 
 
 def test_nodes_that_do_not_answer_or_cannot_run_this_program_are_named(tmp_path: Path) -> None:
-    nodes, (found,) = examine(FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), {}, None)
+    nodes, (found,) = examine(FakeProbes(lambda *_: NoAnswer("gave no answer within 30 s")), [], None)
     assert [one.machine.node_id for one in nodes] == ["one"]
     assert (found.level, found.where, "raylet" in found.do) == ("fail", "127.0.0.3, two", True)
     asked = list[Any]()
-    examine(FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")), {}, str(tmp_path))
+    examine(FakeProbes(lambda function, *_: asked.append(function) or NoAnswer("none")), [], str(tmp_path))
     assert asked == [facts], "a silent node is not waited for again"
-    _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), {}, None)
+    _, (found,) = examine(FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None)
     assert "install this program" in found.do
 
 
 @pytest.mark.parametrize(("off_s", "least_s"), [(0.0, 0.0), (3.0, 2.5), (-3.0, 2.5)])
 def test_a_clock_that_is_off_is_told_by_what_round_trips_leave_open(off_s: float, least_s: float) -> None:
     probes = FakeProbes(lambda function, *given: time.time() + off_s if function is time.time else function(*given))
-    nodes, _ = examine(probes, {}, None)
+    nodes, _ = examine(probes, [], None)
     first, second = (one.clock_s for one in nodes)
     assert first < 0.5
     assert least_s <= second <= abs(off_s) + 0.5
@@ -635,13 +698,13 @@ def test_a_node_that_sees_other_results_is_named_and_nothing_stays_there(tmp_pat
         return function(elsewhere, *given[1:]) if function is results_problem else function(*given)
 
     probes = FakeProbes(sees_another)
-    _, (found,) = examine(probes, {}, str(tmp_path / "results"))
+    _, (found,) = examine(probes, [], str(tmp_path / "results"))
     assert (found.check, "does not see what the driver wrote" in found.what) == ("results", True)
     assert list((tmp_path / "results").iterdir()) == []
     own = LocalProbes([Machine("one", "10.0.0.1")])
-    assert examine(own, {}, str(tmp_path / "results"))[1] == []
+    assert examine(own, [], str(tmp_path / "results"))[1] == []
     (tmp_path / "file").write_text("")
-    assert [one.check for one in examine(own, {}, str(tmp_path / "file"))[1]] == ["results"]
+    assert [one.check for one in examine(own, [], str(tmp_path / "file"))[1]] == ["results"]
 
 
 def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
@@ -651,7 +714,7 @@ def test_a_check_that_fails_half_way_leaves_nothing_in_the_results(
         raise OSError("the share is gone")
 
     monkeypatch.setattr(asking.Blobs, "exist", lost)
-    _, (found,) = examine(FakeProbes(lambda function, *given: function(*given)), {}, str(tmp_path))
+    _, (found,) = examine(FakeProbes(lambda function, *given: function(*given)), [], str(tmp_path))
     assert (found.check, found.what) == ("results", "the share is gone")
     assert list(tmp_path.iterdir()) == []
 
@@ -666,7 +729,7 @@ def test_a_node_that_writes_slowly_to_the_results_is_named(tmp_path: Path) -> No
         said = function(*given)
         return (*said[:2], 2e6) if function is results_problem else said
 
-    _, (found,) = examine(FakeProbes(slow), {}, str(tmp_path))
+    _, (found,) = examine(FakeProbes(slow), [], str(tmp_path))
     assert (found.level, found.check, "writes 2.0 MB/s" in found.what) == ("warning", "results", True)
     assert "127.0.0.3" in found.where
     assert list(tmp_path.iterdir()) == []
@@ -697,7 +760,7 @@ class Unhurried(LocalProbes):
 
 def test_a_node_that_falls_silent_is_named_alone_and_others_find_each_other() -> None:
     probes = Unhurried()
-    nodes, (found,) = examine(probes, {}, None)
+    nodes, (found,) = examine(probes, [], None)
     assert len(nodes) == 3
     assert (found.level, found.check, found.what, "raylet" in found.do) == ("fail", "network", "gave no answer", True)
     assert "127.0.0.3" in found.where
@@ -741,7 +804,7 @@ def test_hosts_that_do_not_reach_each_other_where_engines_listen_are_named(
             other.listen()  # the kernel takes connections, and nobody answers
         port = other.getsockname()[1]
         probes = FakeProbes(lambda function, *given: port if function is node_network.listen else function(*given))
-        _, found = examine(probes, {}, None)
+        _, found = examine(probes, [], None)
     assert {(one.level, one.check) for one in found} == {("fail", "network")}
     assert all("127.0.0.3" in one.what and what in one.what for one in found)
     assert "127.0.0.2" in found[0].where
