@@ -3,6 +3,7 @@
 #   It asks for a token: what it prints first has to be run where it is used.
 #   clusters/local/two-nodes.sh &      then:  ray job submit --address http://127.0.0.1:8265 --working-dir . -- \
 #                                             python -m orchestrator run experiments/quickstart-emulated.yaml --results "$PWD/sweeps"
+#   GPUs of this machine are the first node's: both would be given the same.
 #   CPUS (of each node, 4), PORT (6379), DASHBOARD_PORT (8265), RAY (ray): set them to change them.
 set -euo pipefail
 : "${CPUS:=4}" "${DASHBOARD_PORT:=8265}"
@@ -19,7 +20,7 @@ until answers "$PORT"; do
   kill -0 $! 2>/dev/null || { cat "$folder/1/log"; exit 1; }
   sleep 1
 done
-"${node[@]}" --address="127.0.0.1:$PORT" --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
+"${node[@]}" --address="127.0.0.1:$PORT" --num-gpus=0 --dashboard-agent-listen-port=$((DASHBOARD_PORT + 3)) \
   --temp-dir="$folder/2" > "$folder/2/log" 2>&1 &
 until answers "$DASHBOARD_PORT"; do sleep 1; done
 say_token
