@@ -306,7 +306,7 @@ class Sweep:
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         queue = Queue() if context.breakers.paused() else self._waiting
         jobs = worth_adding(queue, free, running, left, context.most_nodes, MOST_LAUNCHES - len(running))
-        taken = held(running).union(one.node_id for one in machines if one not in free)
+        taken = held(running) | {one.node_id for one in machines} - {one.node_id for one in free}
         wanted = [one for job in jobs for one in job.need.nodes_worth_adding(machines, growth.types)]
         context.cluster.desire(wanted, taken)
         return {job.need for job in jobs}

@@ -226,3 +226,17 @@ def test_what_waits_is_asked_seldom_whether_the_budget_still_pays_for_it(
     world = World(VirtualClock(), [node("a")])
     sweep(world, plan_of(cases(20, gpus=8), more="budget: {gpu_hours: 1000}"), store)
     assert len(asked) < 20 * world.clock.now_s() / 10
+
+
+def test_nodes_are_not_compared_with_one_another_to_ask_for_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 1,000 of them that took 60 ms each time."""
+    compared, equal = list[object](), Machine.__eq__
+
+    def counts(one: Machine, other: object) -> bool:
+        compared.append(other)
+        return equal(one, other)
+
+    world = packing([node(f"n{at}", 4) for at in range(100)])
+    monkeypatch.setattr(Machine, "__eq__", counts)
+    assert sweep(world, plan_of(cases(1, gpus=8)), store).counts.measured == 1
+    assert len(compared) < 100
