@@ -43,10 +43,10 @@ class Answer:
         return f"HTTP {self.status}{where}"
 
     def json(self) -> Any:
-        """The body's value; None when it is not JSON."""
+        """The body's value; None when it is not JSON. Lone surrogates, which nobody could store, become ``?``."""
         try:
-            return json.loads(self.body)
-        except ValueError:
+            return json.loads(json.dumps(json.loads(self.body), ensure_ascii=False).encode(errors="replace"))
+        except (ValueError, RecursionError):  # nested deeper than anybody's stack
             return None
 
 

@@ -349,8 +349,9 @@ class Launch:
         events = self._context.take_events()
         try:
             commit_launch(self._context.store, self._deployment, row, events, self.answers)
-        except ResultsError as error:  # costs this row alone: other launches go on
-            self._context.give_back_events(events)
+        except Exception as error:  # costs this row alone: other launches go on
+            if isinstance(error, ResultsError):  # else one of them may be what no row can hold: it would cost all rows
+                self._context.give_back_events(events)
             self._tell("row_lost", f"the row of launch {row.launch_id} could not be stored: {error}")
 
     def _phase(self, name: str, **more: Any) -> None:

@@ -14,7 +14,6 @@ from orchestrator.errors import (
     InputError,
     Occupied,
     PlacementError,
-    ResultsError,
 )
 from orchestrator.load.point import LoadPoint, Reply
 from orchestrator.load.workloads.content import ids_within
@@ -249,7 +248,7 @@ class LaunchRun:
 
 def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchRow | None = None) -> None:
     """Commit every open measurement of a deployment whose engine cannot be started, which was told, as failed; of a
-    search only the one it asks for. If that cannot be stored, leave them out."""
+    search only the one it asks for. If that cannot be stored, whatever the reason, leave them out."""
     try:
         for _ in range(todo.left):
             found = todo.next()
@@ -259,7 +258,7 @@ def give_up(context: SweepContext, todo: Todo, failure: Failure, launch: LaunchR
             record = AttemptRecord(todo.deployment, point, measurement, Attempt(failure=failure), launch=launch)
             close(context, todo, commit_attempt(context.store, record), failure, given_up=True)
         todo.drop()
-    except ResultsError as error:
+    except Exception as error:
         left_out(context, todo, f"rows that say why cannot be stored ({error})", "row_lost")
 
 

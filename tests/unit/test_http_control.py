@@ -155,3 +155,16 @@ def test_all_addresses_of_a_name_share_one_limit(monkeypatch: pytest.MonkeyPatch
         assert time.monotonic() - began < 5
         for one in waiting:
             one.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (rb'{"version": "0.32.\ud800", "\udfff": ["\ud83d\ude00"]}', {"version": "0.32.?", "?": ["\U0001f600"]}),
+        (b'"\xed\xa0\x80"', "?"),
+        (b"[" * 200_000, None),
+        (b'{"version": 0.32.1}', None),
+    ],
+)
+def test_what_it_says_can_be_stored_whatever_it_is(body: bytes, value: object) -> None:
+    assert Answer(200, body).json() == value

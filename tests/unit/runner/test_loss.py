@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.cluster.base import HostLost
 from orchestrator.cluster.clients import UNFIT
+from orchestrator.engines.readiness import Ready
 from orchestrator.errors import Failure, FailureKind, NoRoom, PlacementError, ResultsError
 from orchestrator.load.point import Progress
 from orchestrator.results import blobs
@@ -202,6 +203,23 @@ def test_one_launch_whose_row_cannot_be_stored_does_not_end_the_others(
     report = sweep(world, plan_of(TWO), store)
     assert report.counts.measured == 2
     assert len(told(world, "row_lost")) == 2
+
+
+@pytest.mark.parametrize(
+    ("says", "measured", "left_out"),
+    [
+        (Ready({}, "0.32.\ud800"), 2, 0),
+        (Failure(FailureKind.OOM_LOAD, "Half of a character: \ud83d"), 1, 1),  # nor can a point's
+    ],
+)
+def test_a_launch_whose_row_cannot_be_made_costs_its_rows_alone(
+    says: object, measured: int, left_out: int, store: Store
+) -> None:
+    report = sweep(world := world_of(fails={"ready": [says, None]}), plan_of(TWO), store)
+    assert (report.counts.measured, report.counts.left_out) == (measured, left_out)
+    assert len(told(world, "row_lost")) == 1 + left_out
+    assert len(launches(store)) == 1
+    assert "measured" in store.read("events").column("kind").to_pylist()
 
 
 def test_events_of_a_launch_whose_row_cannot_be_stored_are_stored_with_the_next(
