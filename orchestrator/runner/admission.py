@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from orchestrator.cluster.base import Bundle, Machine
+from orchestrator.cluster.base import Bundle, Machine, NodeType
 from orchestrator.plan.order import place
 from orchestrator.runner.need import Need
 
@@ -200,11 +200,13 @@ def worth_adding(
     left: Cost,
     most_nodes: float = math.inf,
     most_launches: float = math.inf,
+    types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
     """The waiting launches that no node can take now and the budget ``left`` still pays for, in the order of admission.
 
     At most ``most_launches``, and none that would exceed ``most_nodes``. Launches that fit beside what runs count as
-    started: no node has to be added for them. Launches that share nodes share those that are added, too.
+    started: no node has to be added for them. Launches that share nodes share those that are added, too. ``types``: of
+    the nodes that may be added.
     """
     started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
     added, there = list[Machine](), list[Running]()  # nodes for what is wanted, and what would run there
@@ -221,7 +223,7 @@ def worth_adding(
                 continue
             full.add((job.need, job.avoid))
         if (nodes := None if job.need.exclusive else fit(job.need, added, there)) is None:
-            more = job.need.as_machines(machines, f"added{len(added)}")
+            more = job.need.as_machines(machines, f"added{len(added)}", types, most_nodes)
             if len(held(started)) + len(added) + len(more) > most_nodes:
                 continue
             added += more

@@ -71,13 +71,15 @@ class Need:
         kind = ", ".join(filter(None, (self.accelerator, *(f"{key}={value}" for key, value in self.labels))))
         return f"{sizes} ({kind})" if kind else sizes
 
-    def nodes_worth_adding(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> list[Footprint]:
+    def nodes_worth_adding(
+        self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
+    ) -> list[Footprint]:
         """The footprints to ask an autoscaler with these ``types`` for: whole nodes if it shares none, or several
-        would go to one node.
+        would go to one node. ``most``: see ``_whole_nodes``.
 
         Nodes with another accelerator must not hold them: none would be added.
         """
-        asked = self._whole_nodes(machines, types) if self.exclusive else self.footprints()
+        asked = self._whole_nodes(machines, types, most) if self.exclusive else self.footprints()
         others = ",".join(sorted({label for one in machines if (label := self._denied(one))}))
         if not others or ACCELERATOR_LABEL in dict(self.labels):
             return asked
@@ -110,18 +112,20 @@ class Need:
         label = "no label of the hardware tells them apart; give 'labels' one that only the right ones have"
         return f"for {self.accelerator} the autoscaler may add nodes of {kinds}: {label}"
 
-    def least_nodes(self, machines: Sequence[Machine]) -> int:
-        """How many otherwise empty nodes it takes, as far as their size is known."""
-        if not self.gpus:
-            return max(map(len, self.replicas), default=0)
-        return sum(len(one.bundles) for one in self._whole_nodes(machines))
+    def least_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf) -> int:
+        """How many otherwise empty nodes it takes, as far as their size is known. ``most``: see ``_whole_nodes``."""
+        return len(self.as_machines(machines, "", types, most))
 
-    def as_machines(self, machines: Sequence[Machine], name: str) -> list[Machine]:
+    def as_machines(
+        self, machines: Sequence[Machine], name: str, types: Sequence[NodeType] = (), most: float = math.inf
+    ) -> list[Machine]:
         """The ``least_nodes`` that it takes, with all the cores that others may want who share them."""
-        gpus = [one.bundles[0].gpus for one in self._whole_nodes(machines) for _ in one.bundles]
-        names = [f"{name}.{at}" for at in range(self.least_nodes(machines))]
+        sizes = [one.bundles[0].gpus for one in self._whole_nodes(machines, types, most) for _ in one.bundles]
+        if not self.gpus:
+            del sizes[max(map(len, self.replicas), default=0) :]
         labels = ({ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}) | dict(self.labels)
-        return [Machine(one, one, size, math.inf, labels) for one, size in zip(names, gpus, strict=False)]
+        names = (f"{name}.{at}" for at in range(len(sizes)))
+        return [Machine(one, one, size, math.inf, labels) for one, size in zip(names, sizes, strict=True)]
 
     def patience(
         self, machines: Sequence[Machine], growth: Growth, roomy: bool, most_nodes: float, timeout_s: float
@@ -130,37 +134,51 @@ class Need:
 
         ``roomy``: some nodes could hold it once. ``timeout_s``: how long an autoscaler gets.
         """
-        if (nodes := self.least_nodes(machines)) > most_nodes:
+        if (nodes := self.least_nodes(machines, growth.types, most_nodes)) > most_nodes:
             return 0.0, f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
         if not growth.may:
             return RETURN_S if roomy else ROOM_S, "it has no autoscaler"
         says = f" ({growth})" if str(growth) else ""
-        if growth.impossible.intersection(self.nodes_worth_adding(machines, growth.types)):
+        if growth.impossible.intersection(self.nodes_worth_adding(machines, growth.types, most_nodes)):
             return min(NO_TYPE_S, timeout_s), f"its autoscaler has no type of node that could{says}"
         limit_s = timeout_s * SET_UP if growth.coming else timeout_s
         return limit_s, f"none was added within {limit_s:g} s{says}"
 
-    def _whole_nodes(self, machines: Sequence[Machine], types: Sequence[NodeType] = ()) -> list[Footprint]:
-        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits;
-        without GPUs, of the smallest type that may be added. Where none is known, as large as its bundles."""
-        seen = [one.gpus for one in machines if one.gpus >= self.gpus and self.suits(one)] if self.gpus else []
-        gpus = max(self.gpus, self.gpus_per_node or min(seen, default=0)) if self.gpus else 0
-        known = [] if self.gpus else [(one.gpus, one.cpus) for one in types if one.most > 0 and self.may_be_on(one)]
-        size = min(known, default=(0, 0.0))[1]
+    def _whole_nodes(
+        self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
+    ) -> list[Footprint]:
+        """Whole nodes that hold all replicas: of the size its hardware says, else of the smallest machine that fits and
+        is no larger than all types that may be added, else of the smallest type. Where these are more than ``most``, of
+        the next size of which it takes no more, or the fewest. Without GPUs, of the smallest type. Where none is known,
+        as large as its bundles."""
+        if self.gpus and self.gpus_per_node:
+            return self._packed(max(self.gpus, self.gpus_per_node), math.inf)
+        added = sorted({(one.gpus, one.cpus) for one in types if one.most > 0 and self.may_be_on(one)})
+        if not self.gpus:
+            return self._packed(0, min(added, default=(0, 0.0))[1])
+        largest = max(added)[0] if added else math.inf
+        seen = sorted({one.gpus for one in machines if self.gpus <= one.gpus <= largest and self.suits(one)})
+        sizes = [(gpus, math.inf) for gpus in seen] + added or [(self.gpus, math.inf)]
+        ways = (self._packed(*size) for size in (sizes[:1] if most == math.inf else sizes))
+        return min(ways, key=lambda way: max(most, sum(len(one.bundles) for one in way)))
+
+    def _packed(self, gpus: int, cpus: float) -> list[Footprint]:
+        """Whole nodes of this size that hold all replicas. Those without GPUs are asked for with all their cores."""
         shelves: list[tuple[int, int, float]] = []  # nodes side by side; GPUs left and CPUs taken on each of them
         for bundles in (self.replicas[at] for at in self.by_size()):
             width, each = len(bundles), bundles[0]
             fitting = (
                 at
-                for at, (nodes, left, cpus) in enumerate(shelves)
-                if nodes >= width and left >= each.gpus and (self.gpus or cpus + each.cpus <= size)
+                for at, (nodes, left, taken) in enumerate(shelves)
+                if nodes >= width and left >= each.gpus and taken + each.cpus <= cpus
             )
             if (at := next(fitting, None)) is None:
                 at = len(shelves)
                 shelves.append((width, gpus, 0.0))
-            nodes, left, cpus = shelves[at]
-            shelves[at] = nodes, left - each.gpus, cpus + each.cpus
-        return [Footprint((Bundle(gpus, max(size, cpus)),) * nodes, self.labels) for nodes, _, cpus in shelves]
+            nodes, left, taken = shelves[at]
+            shelves[at] = nodes, left - each.gpus, taken + each.cpus
+        least = 0.0 if gpus else cpus
+        return [Footprint((Bundle(gpus, max(least, taken)),) * nodes, self.labels) for nodes, _, taken in shelves]
 
 
 def _accelerator_of(kind: NodeType) -> str:

@@ -300,14 +300,15 @@ class Sweep:
 
         Asks for none while the sweep pauses, because nobody knows whether anything will run on them.
         """
-        context, running, now_s = self._context, self._state.running(), self._clock.now_s()
+        context, running, now_s, types = self._context, self._state.running(), self._clock.now_s(), growth.types
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         queue = Queue() if context.breakers.paused() else self._waiting
-        jobs = worth_adding(queue, free, running, left, context.most_nodes, MOST_LAUNCHES - len(running))
+        most_nodes, launches = context.most_nodes, MOST_LAUNCHES - len(running)
+        jobs = worth_adding(queue, free, running, left, most_nodes, launches, types)
         taken = held(running) | {one.node_id for one in machines} - {one.node_id for one in free}
-        wanted = [one for job in jobs for one in job.need.nodes_worth_adding(machines, growth.types)]
+        wanted = [one for job in jobs for one in job.need.nodes_worth_adding(machines, types, most_nodes)]
         context.cluster.desire(wanted, taken)
         return {job.need for job in jobs}
 
@@ -342,13 +343,15 @@ class Sweep:
 
     def _look_for_homeless(self, growth: Growth, machines: list[Machine]) -> None:
         """Note the needs that no nodes could hold even if nothing ran, once nodes were asked for or none can come."""
-        now_s, most = self._clock.now_s(), self._context.most_nodes
+        now_s, most, types = self._clock.now_s(), self._context.most_nodes, growth.types
         homeless, before = dict[Need, float](), self._homeless
         waits = before.keys() if not self._context.breakers.paused() else ()  # after a pause nodes are asked for again
         for need in {kind[0].need: None for kind in self._waiting.kinds()}:
             if not need.replicas or fit(need, machines, (), most_nodes=most) is not None:
                 self._roomy.add(need)
-            elif not growth.may or need in self._asked or need in waits or need.least_nodes(machines) > most:
+            elif (
+                not growth.may or need in self._asked or need in waits or need.least_nodes(machines, types, most) > most
+            ):
                 homeless[need] = before.get(need, now_s)
         self._homeless = homeless
 

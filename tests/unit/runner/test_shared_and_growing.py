@@ -22,7 +22,7 @@ from orchestrator.runner.admission import Cost, Queue, Waiting, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.need import Need
 from orchestrator.spec.experiment import parse_experiment
-from tests.unit.runner.simulation import Placed, VirtualClock, World, node, outcomes, plan_of, sweep
+from tests.unit.runner.simulation import EXPERIMENT, Placed, VirtualClock, World, node, outcomes, plan_of, sweep
 
 JOINS_S = 180.0
 ON_CORES = """
@@ -110,6 +110,49 @@ def test_launches_on_cores_that_share_no_node_get_all_their_nodes_at_once(
     world = packing(gpus=0, cpus=8.0, says=Growth(types=(NodeType("c8", 0, 8.0, 9, labels), NodeType("g", 8, 96.0, 9))))
     assert sweep(world, on_cores(6), store).counts.measured == 24
     assert world.joined_s == [JOINS_S] * 6
+
+
+H8 = Growth(types=(NodeType("head", 0, 4.0, 0, {}), NodeType("h8", 8, 96.0, 9, {})))
+
+
+def unsized(cases: str, more: str = "") -> Plan:
+    """On hardware that does not say how many GPUs its nodes have."""
+    told = EXPERIMENT.replace(", gpus_per_node: 8", "").format(cases=cases, levels="8")
+    return make_plan(parse_experiment(told + more, "x.yaml"))
+
+
+def test_nodes_with_gpus_are_as_large_as_the_type_that_may_be_added(store: Store) -> None:
+    """All come at once, and a launch of 8 replicas with a GPU each takes one, not 8."""
+    world = packing(says=H8)
+    assert sweep(world, unsized(cases(6)), store).counts.measured == 6
+    assert world.joined_s == [JOINS_S] * 6
+    world = packing(says=H8)
+    replicas = unsized("{tensor_parallel_size: 1, replicas: 8}")
+    assert sweep(world, replicas, Store.open(f"{store.uri}/one", "x"), most_nodes=1).counts.measured == 1
+    assert len(world.joined_s) == 1
+    world = packing(says=H8)
+    shared = unsized(cases(32), more="isolation: shared")
+    sweep(world, shared, Store.open(f"{store.uri}/shared", "x"), most_nodes=4)
+    assert world.joined_s == [JOINS_S] * 4
+
+
+def test_a_larger_size_of_node_is_asked_for_where_more_of_the_smaller_ones_are_not_allowed() -> None:
+    need = Need(((Bundle(1, 1.0),),) * 8)
+    small, large = NodeType("g1", 1, 8.0, 99, {}), NodeType("h8", 8, 96.0, 9, {})
+    assert [need.least_nodes([], (large, small), most) for most in (8, 2, 0.5)] == [8, 1, 1]
+    assert need.nodes_worth_adding([], (large, small)) == [Footprint((Bundle(1, 1.0),))] * 8
+    assert need.nodes_worth_adding([], (large, small), 2) == [Footprint((Bundle(8, 8.0),))]
+    assert need.least_nodes([node("head", 1)], (large,), 2) == 1, "nor does a small head set it"
+    few_cores = (NodeType("h8", 8, 6.0, 9, {}),)
+    assert need.nodes_worth_adding([], few_cores) == [Footprint((Bundle(8, 6.0),)), Footprint((Bundle(8, 2.0),))]
+
+
+def test_a_standing_node_larger_than_all_types_does_not_set_the_size_of_nodes() -> None:
+    need = Need(((Bundle(2, 1.0),),))
+    standing = [node("large", 16), node("other", 2, pool="a")]
+    assert need.nodes_worth_adding(standing[:1], H8.types) == [Footprint((Bundle(8, 1.0),))]
+    assert need.nodes_worth_adding(standing[:1]) == [Footprint((Bundle(16, 1.0),))]
+    assert need.nodes_worth_adding(standing, H8.types) == [Footprint((Bundle(2, 1.0),))]
 
 
 def test_a_type_that_is_never_added_or_a_large_head_does_not_set_the_size_of_nodes(store: Store) -> None:
