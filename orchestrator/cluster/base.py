@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ASK_LIMIT_S = 60.0  # for a node to answer a check; a busy one takes 30 s to start a worker
 ACCELERATOR_LABEL = "ray.io/accelerator-type"  # Ray gives it to every node whose GPUs it knows
+NODE_GROUP = "ray.io/node-group"  # label of the nodes of an autoscaling cluster: the name of their type
+MOST_GROUPS = 64  # footprints to desire at once: Ray's scheduler and autoscaler look at each again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,8 @@ class Cluster(Protocol):
         ...
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
-        """Ask the cluster to add nodes for these footprints beside those that launches hold; replaces the last wish.
+        """Ask the cluster to add nodes for these footprints, at most MOST_GROUPS, beside those that launches hold;
+        replaces the last wish.
 
         ``taken``: ids of nodes given to launches, those not placed yet included. Nothing is placed by this: the nodes
         show up in ``machines`` or they do not. Without footprints only the launches keep nodes up.

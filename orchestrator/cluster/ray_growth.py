@@ -14,13 +14,11 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from orchestrator.cluster.base import Footprint, Growth, NodeType
+from orchestrator.cluster.base import MOST_GROUPS, Footprint, Growth, NodeType
 from orchestrator.cluster.ray_private import AutoscalerReport
 from orchestrator.cluster.seldom import Seldom
 
 NODE_ID = "ray.io/node-id"
-MOST_GROUPS = 64  # Ray's scheduler and autoscaler look at every pending group again and again
-
 LOOK_S = 3.0  # how often the autoscaler's report is read
 SILENT_S = 60.0  # normally it reports every 5 s
 REPORTS = 2  # reports in a row that must call a footprint infeasible

@@ -1,5 +1,5 @@
-"""Two pure functions of the queue, the machines and the running launches: ``choose`` picks the next launch and its
-nodes, ``worth_adding`` says for which launches nodes should be added.
+"""Pure functions of the queue, the machines and the running launches: ``choose`` picks the next launch and its nodes,
+``worth_adding`` says for which launches nodes should be added, ``asked_for`` which.
 
 Order: multi-node launches first, then those predicted best, then the longest. The head of the queue gets a reservation,
 and others overtake it only where they do not delay it (EASY backfill). Ray's own queue has no look-ahead: there, small
@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
-from orchestrator.cluster.base import Bundle, Machine, NodeType
+from orchestrator.cluster.base import MOST_GROUPS, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import place
 from orchestrator.runner.need import Need
 
@@ -98,6 +99,20 @@ class Queue:
 
     def __iter__(self) -> Iterator[Waiting]:
         return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
+
+    def in_turn(self, closed: Collection[Need]) -> Iterator[Waiting]:
+        """One launch of each need in turn, the first in the order of admission; ``late`` ones last. Launches of needs
+        that become ``closed`` meanwhile are passed over."""
+        same: dict[tuple[Need, int], list[list[Waiting]]] = {}
+        for (need, _, late), kind in self._kinds.items():
+            same.setdefault((need, late), []).append(kind)
+
+        def turns(kinds: list[list[Waiting]]) -> Iterator[tuple[tuple[int, int, object], Waiting]]:
+            jobs = takewhile(lambda job: job.need not in closed, heapq.merge(*kinds, key=attrgetter("order")))
+            return (((job.late, turn, job.order), job) for turn, job in enumerate(jobs))
+
+        every = (job for _, job in heapq.merge(*map(turns, same.values())))
+        return (job for job in every if job.need not in closed)
 
 
 def held(running: Iterable[Running]) -> set[str]:
@@ -202,15 +217,18 @@ def worth_adding(
     most_launches: float = math.inf,
     types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
-    """The waiting launches that no node can take now and the budget ``left`` still pays for, in the order of admission.
+    """The waiting launches that no node can take now and the budget ``left`` still pays for: one of each need in turn,
+    because nodes may come for one and none for another.
 
-    At most ``most_launches``, and none that would exceed ``most_nodes``. Launches that fit beside what runs count as
-    started: no node has to be added for them. Launches that share nodes share those that are added, too. ``types``: of
-    the nodes that may be added.
+    At most ``most_launches``, and none that would exceed ``most_nodes`` or, but for the first of each need, what may be
+    added of the ``types`` that fit. Launches that fit beside what runs count as started: no node has to be added for
+    them. Launches that share nodes share those that are added, too.
     """
     started, wanted, full = list(running), list[Waiting](), set[tuple[Need, frozenset[str]]]()
     added, there = list[Machine](), list[Running]()  # nodes for what is wanted, and what would run there
-    for job in queue:
+    types_of, may_come = dict[Need, tuple[str, ...]](), dict[tuple[str, ...], float]()  # and how many more of these
+    closed = set[Need]()  # get no more
+    for job in queue.in_turn(closed):
         if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
             break
         left -= job.cost
@@ -224,13 +242,34 @@ def worth_adding(
             full.add((job.need, job.avoid))
         if (nodes := None if job.need.exclusive else fit(job.need, added, there)) is None:
             more = job.need.as_machines(machines, f"added{len(added)}", types, most_nodes)
-            if len(held(started)) + len(added) + len(more) > most_nodes:
+            if first := job.need not in types_of:
+                types_of[job.need], number = job.need.may_come(machines, types)
+                may_come.setdefault(types_of[job.need], number)
+            too_many = len(more) > may_come[types_of[job.need]] and not first
+            if too_many or len(held(started)) + len(added) + len(more) > most_nodes:
+                closed.add(job.need)
                 continue
+            may_come[types_of[job.need]] -= len(more)
             added += more
             nodes = fit(job.need, more, ())
         there += [Running(job.need, nodes, math.inf)] if nodes else []
         wanted.append(job)
     return wanted
+
+
+def asked_for(
+    jobs: Iterable[Waiting], machines: Sequence[Machine], types: Sequence[NodeType], most_nodes: float
+) -> tuple[list[Footprint], set[Need]]:
+    """What to ask an autoscaler for, and the needs that this is for. At most MOST_GROUPS footprints: those of the first
+    launch as far as that allows, of the others all or none."""
+    asked, needs, each = list[Footprint](), set[Need](), dict[Need, list[Footprint]]()
+    for need in (job.need for job in jobs):
+        if need not in each:
+            each[need] = need.nodes_worth_adding(machines, types, most_nodes)
+        if not asked or len(asked) + len(each[need]) <= MOST_GROUPS:
+            asked += each[need][:MOST_GROUPS]
+            needs.add(need)
+    return asked, needs
 
 
 def _reserve(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.cluster.base import Growth, Machine
+from orchestrator.cluster.base import NODE_GROUP, Growth, Machine
 from orchestrator.engines.leases import FIRST_PORT, LAST_PORT
 from orchestrator.plan.model import Deployment
 from orchestrator.runner.examine import REPORT_S, Finding, Kinds, Level, Node
@@ -18,7 +18,6 @@ LEAST_DISK, GOOD_DISK = GIB, 20 * GIB
 CLOCK_WARNING_S, CLOCK_FAIL_S = 0.005, 0.1
 FAST_CLOCKS = {"", "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}  # need no system call
 USED_GPU = GIB
-NODE_GROUP = "ray.io/node-group"  # label of the nodes of an autoscaling cluster
 
 
 # -- checks of one node; each yields: level, what is wrong, why it matters, what to do

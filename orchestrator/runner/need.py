@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.accelerators import find, may_be
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Growth, Machine, NodeType
+from orchestrator.cluster.base import ACCELERATOR_LABEL, NODE_GROUP, Bundle, Footprint, Growth, Machine, NodeType
 from orchestrator.engines import ENGINES
 from orchestrator.plan.model import Deployment
 from orchestrator.several import listed
@@ -98,6 +98,13 @@ class Need:
             return large
         said = [(key, value) for key, value in self.labels if key in kind.labels or not key.startswith("ray.io/")]
         return all(kind.labels.get(key) == value for key, value in said)
+
+    def may_come(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> tuple[tuple[str, ...], float]:
+        """The types of node that may be added for it, and how many more of them: infinite where that is not known."""
+        fitting = [one for one in types if one.most > 0 and self.may_be_on(one)]
+        names = tuple(one.name for one in fitting)
+        there = sum(one.labels.get(NODE_GROUP) in names for one in machines)
+        return names, sum(one.most for one in fitting) - there if fitting else math.inf
 
     def unclear(self, types: Sequence[NodeType]) -> str:
         """Why an autoscaler may add nodes with other GPUs, again and again; empty if it will not, or nobody knows.

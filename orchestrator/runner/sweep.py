@@ -15,7 +15,7 @@ from orchestrator.errors import Failure, FailureKind
 from orchestrator.plan.order import BEGUN, RISKY, promises
 from orchestrator.results.events import Event, Phase
 from orchestrator.results.store import first_ok
-from orchestrator.runner.admission import Nodes, Queue, Running, Waiting, choose, fit, held, worth_adding
+from orchestrator.runner.admission import Nodes, Queue, Running, Waiting, asked_for, choose, fit, held, worth_adding
 from orchestrator.runner.context import SweepContext
 from orchestrator.runner.default_hardware import check_same, on_this_cluster
 from orchestrator.runner.launch import Launch
@@ -300,17 +300,17 @@ class Sweep:
 
         Asks for none while the sweep pauses, because nobody knows whether anything will run on them.
         """
-        context, running, now_s, types = self._context, self._state.running(), self._clock.now_s(), growth.types
+        context, running, now_s = self._context, self._state.running(), self._clock.now_s()
         left = left_of(context.plan.budget, self._state.spent(now_s))
         for key, todo in self._launched.items():
             left -= cost_of(todo.deployment, max(0.0, self._state.end_s(key) - now_s))
         queue = Queue() if context.breakers.paused() else self._waiting
         most_nodes, launches = context.most_nodes, MOST_LAUNCHES - len(running)
-        jobs = worth_adding(queue, free, running, left, most_nodes, launches, types)
+        jobs = worth_adding(queue, free, running, left, most_nodes, launches, growth.types)
         taken = held(running) | {one.node_id for one in machines} - {one.node_id for one in free}
-        wanted = [one for job in jobs for one in job.need.nodes_worth_adding(machines, types, most_nodes)]
+        wanted, asked = asked_for(jobs, machines, growth.types, most_nodes)
         context.cluster.desire(wanted, taken)
-        return {job.need for job in jobs}
+        return asked
 
     def _start(self, todo: Todo, nodes: Nodes) -> None:
         def run() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cluster.base import ACCELERATOR_LABEL, Bundle, Footprint, Machine, NodeType
+from orchestrator.cluster.base import ACCELERATOR_LABEL, MOST_GROUPS, NODE_GROUP, Bundle, Footprint, Machine, NodeType
 from orchestrator.plan.order import BEGUN, RISKY
-from orchestrator.runner.admission import Cost, Pick, Queue, Running, Waiting, choose, fit, worth_adding
+from orchestrator.runner.admission import Cost, Pick, Queue, Running, Waiting, asked_for, choose, fit, worth_adding
 from orchestrator.runner.need import Need
 
 GPU8 = [Machine(f"n{i}", f"10.0.0.{i}", gpus=8, cpus=96) for i in range(3)]
@@ -183,6 +186,55 @@ def test_what_no_node_can_take_at_present_is_worth_adding_in_the_order_of_admiss
     assert [job.key for job in worth_adding(Queue(jobs), GPU8, running, LOTS)] == ["long", "short"]
     assert [job.key for job in worth_adding(Queue(jobs), [], [], LOTS)] == ["gang", "long", "short"]
     assert worth_adding(Queue(jobs[:1]), GPU8, running, LOTS) == []
+
+
+POOLS = [gpu_need(8, labels=(("pool", name),), gpus_per_node=8) for name in "ab"]
+MANY = [
+    *(Waiting(f"a{at:03}", POOLS[0], 1000) for at in range(100)),
+    *(Waiting(f"b{at}", POOLS[1], 9) for at in range(10)),
+]
+
+
+def test_nodes_are_asked_for_in_turn_so_that_those_of_one_kind_do_not_wait_for_all_of_another() -> None:
+    asked = [job.key for job in worth_adding(Queue(MANY), [], [], LOTS, most_launches=64)]
+    assert asked[:4] == ["a000", "b0", "a001", "b1"]
+    assert Counter(key[0] for key in asked) == {"a": 54, "b": 10}
+    risky = [Waiting("risky", gpu_need(1), 10**6, late=RISKY), *MANY[98:102]]
+    assert [job.key for job in worth_adding(Queue(risky), [], [], LOTS)] == ["a098", "b0", "a099", "b1", "risky"]
+
+
+@pytest.mark.parametrize(("there", "asked"), [(0, 4), (2, 2), (4, 1)])
+def test_no_more_is_asked_for_than_may_be_added_but_one_of_each_need(there: int, asked: int) -> None:
+    """The one of which there are none left: what is not asked for would never be given up."""
+    types = [NodeType(f"{name}8", 8, 96.0, most, {"pool": name}) for name, most in (("a", 4), ("b", 99))]
+    machines = [Machine(f"n{at}", f"n{at}", 8, 96.0, {"pool": "a", NODE_GROUP: "a8"}) for at in range(there)]
+    running = [Running(POOLS[0], ((one.node_id,),), 100.0) for one in machines]
+    found = worth_adding(Queue(MANY), machines, running, LOTS, most_launches=60, types=types)
+    assert Counter(job.key[0] for job in found) == {"a": asked, "b": 10}
+    assert len(worth_adding(Queue(MANY), machines, running, LOTS, types=types[:0])) == 110, "no types are known"
+
+
+def test_of_many_footprints_only_as_many_as_ray_can_look_at_are_asked_for_and_said_to_be() -> None:
+    needs = [gpu_need(1, replicas=count, exclusive=False) for count in (40, 30, 20)]
+    asked, those = asked_for([Waiting(str(at), one, 1) for at, one in enumerate(needs)], [], (), 99)
+    assert (len(asked), those) == (60, {needs[0], needs[2]})
+    large = gpu_need(1, replicas=100, exclusive=False)
+    asked, those = asked_for([Waiting("large", large, 1), Waiting("other", needs[0], 1)], [], (), 99)
+    assert (len(asked), those) == (MOST_GROUPS, {large}), "it could never be given up else"
+
+
+def test_of_10000_launches_as_few_are_looked_at_as_are_asked_for() -> None:
+    looked_at = list[Need]()
+
+    class Looking(Queue):
+        def in_turn(self, closed: Collection[Need]) -> Iterator[Waiting]:
+            for job in super().in_turn(closed):
+                looked_at.append(job.need)
+                yield job
+
+    queue = Looking(Waiting(f"{at:05}", POOLS[at % 2], 10) for at in range(10_000))
+    assert len(worth_adding(queue, [], [], LOTS, most_nodes=6)) == 6
+    assert len(looked_at) < 10
 
 
 def test_an_endpoint_needs_no_node_and_a_shared_node_is_not_asked_for_twice() -> None:

@@ -271,6 +271,17 @@ def test_what_waits_is_asked_seldom_whether_the_budget_still_pays_for_it(
     assert len(asked) < 20 * world.clock.now_s() / 10
 
 
+def test_what_waits_to_be_asked_for_is_not_given_up_as_if_it_had_been(store: Store) -> None:
+    """No more than 64 footprints are asked for at once."""
+    world, asked = World(VirtualClock(), [], autoscaler=True), list[int]()
+    for at_s in (5.0, 905.0):
+        world.clock.at(at_s, lambda: asked.append(len(world.desired)))
+    plan = plan_of("{replicas: 40}, {replicas: 41}", more="isolation: shared")
+    assert sweep(world, plan, store).counts.failed == 2
+    assert sorted(asked) == [40, 41]
+    assert 1800 <= world.clock.now_s() < 1810
+
+
 def test_nodes_are_not_compared_with_one_another_to_ask_for_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 1,000 of them that took 60 ms each time."""
     compared, equal = list[object](), Machine.__eq__
