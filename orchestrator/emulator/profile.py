@@ -1,18 +1,16 @@
 """What the emulator imitates: a device, a model, a few constants, a fault script. A file, or a catalogue name."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
 from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.registry import data_beside, unknown_name
-from orchestrator.spec.document import MOST_BYTES, read_at_most
+from orchestrator.spec.document import MOST_BYTES, Problems, add_errors, from_home, parse_document, read_at_most
 from orchestrator.spec.settings import EngineSettings, Hardware, Strict
 
 DEFAULT_ACCELERATOR = "H100-80GB"
@@ -144,7 +142,7 @@ def load_profile(name: str | None) -> Profile:
     """
     if name is None:
         return Profile()
-    path = Path(name).expanduser()
+    path = from_home(name)
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         return _from_file(path)
     accelerator, _, model = name.partition("/")
@@ -158,20 +156,23 @@ def load_profile(name: str | None) -> Profile:
 def _from_file(path: Path) -> Profile:
     try:
         text = read_at_most(path, MOST_BYTES).decode("utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error
+    is_json = path.suffix == ".json"
+    # JSON is YAML but for tabs, which only stand between its values
+    document = parse_document(text.replace("\t", " ") if is_json else text, str(path), may_be_empty=not is_json)
+    problems = Problems(document)
     try:
-        return Profile.model_validate(value or {})
+        profile = Profile.model_validate({} if document.value is None else document.value)
     except ValidationError as error:
-        raise problems_of(error, str(path)) from error
+        add_errors(error, Profile, problems, lambda loc: tuple(part for part in loc if part != Device.__name__))
+    problems.raise_any()
+    return profile
 
 
-def problems_of(error: ValidationError, file: str | None = None) -> ProblemsError:
+def problems_of(error: ValidationError) -> ProblemsError:
     """What pydantic found, each with its place."""
-    return ProblemsError(
-        [Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}", file) for item in error.errors()]
-    )
+    return ProblemsError([Problem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") for item in error.errors()])
 
 
 def device_of(profile: Profile, hardware: Hardware) -> Accelerator:

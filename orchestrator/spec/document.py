@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from orchestrator.errors import Problem, ProblemsError
+from orchestrator.errors import InputError, Problem, ProblemsError
 from orchestrator.redaction import plain, redacted
 from orchestrator.registry import did_you_mean
 
@@ -28,6 +28,7 @@ Locate = Callable[[Place], Place]
 
 MOST_BYTES, PIECE_BYTES = 1_000_000, 2**20
 MOST_VALUES = 200_000
+MOST_DEPTH = 100  # of mappings and lists: what encodes values as JSON fails beyond 250
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line
 LONGEST_MESSAGE = 1500  # characters
 _INT = re.compile(r"[-+]?[0-9]{1,18}")
@@ -110,11 +111,20 @@ def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> by
     if not pipe and not os.path.isfile(path) and os.path.exists(path):
         raise OSError(errno.EINVAL, "it is not a regular file")
     with open(path, "rb") as file:
-        while piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data))):
+        size = os.fstat(file.fileno()).st_size  # 0 of a pipe
+        while size <= most_bytes and (piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))):
             data += piece
-    if len(data) > most_bytes:
+    if max(size, len(data)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
     return bytes(data)
+
+
+def from_home(path: str) -> Path:
+    """A path whose ``~`` is the home folder. Raises InputError where that is not known, as for a user nobody knows."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path!r}: there is no home folder of {path.partition('/')[0]!r} here") from None
 
 
 def read_document(path: str | Path) -> Document:
@@ -128,13 +138,16 @@ def read_document(path: str | Path) -> Document:
         raise _refused(path, "is not UTF-8 text", data[: error.start].count(b"\n") + 1) from None
 
 
-def parse_document(text: str, file: str) -> Document:
+def parse_document(text: str, file: str, *, may_be_empty: bool = False) -> Document:
     """Parse YAML text; ``file`` is its name in messages. Raises ProblemsError when it is not YAML, empty or too large;
-    single values that cannot be read are among the document's ``problems``."""
+    single values that cannot be read are among the document's ``problems``. The value of what is, and ``may_be_empty``,
+    is None."""
     if len(text) > MOST_BYTES:
         raise _refused(file, f"is larger than {MOST_BYTES:,} characters")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is None and may_be_empty:
+            return Document(file, None, {(): 1}, {})
         if node is None:
             raise _refused(file, "is empty", 1)
         return _Reader(file).read(node)
@@ -173,6 +186,9 @@ class _Reader:
         self.count += 1
         if self.count > MOST_VALUES:
             raise _refused(self.file, f"holds more than {MOST_VALUES:,} values")
+        if len(place) > MOST_DEPTH:
+            message = f"is nested too deeply: {MOST_DEPTH} mappings and lists inside each other are the most"
+            raise _refused(self.file, message, _line(node))
         if node.tag not in _TAGS:
             self._bad(node, f"the tag {node.tag!r} is not allowed")
             return None
@@ -275,7 +291,7 @@ def add_errors(error: ValidationError, model: Any, problems: Problems, locate: L
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
-    listed = f"known: {', '.join(names)}" if len(names) <= 20 else "docs/experiment-file.md lists every key"
+    listed = f"known: {', '.join(names)}" if len(names) <= 25 else "docs/experiment-file.md lists every key"
     return did_you_mean(name, names) or listed
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator.emulator.flags import options_of, parser
-from orchestrator.emulator.profile import device_of, facts_of, load_profile
+from orchestrator.emulator.profile import Profile, device_of, facts_of, load_profile
 from orchestrator.emulator.server import start_failure, start_lines
 from orchestrator.engines import ENGINES
 from orchestrator.engines.command import Node
@@ -117,13 +118,67 @@ def test_a_sequence_that_does_not_fit_fails_at_start_in_vllms_words() -> None:
     assert "To serve at least one request with the model's max seq len (8192)" in (failure or "")
 
 
+def profile_from(tmp_path: Path, text: str, name: str = "profile.yaml") -> Profile:
+    (tmp_path / name).write_text(text)
+    return load_profile(str(tmp_path / name))
+
+
 def test_every_wrong_line_of_a_profile_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "profile.yaml"
-    path.write_text("accelerator: H100\nconstants: {bandwidth_efficiency: -1, tpyo: 1}\nfaults: {die_at_request: x}\n")
+    wrong = "accelerator: H100\nconstants: {bandwidth_efficiency: -1}\nfaults:\n  die_at_request: x\n  stat: oom\n"
     with pytest.raises(ProblemsError) as caught:
-        load_profile(str(path))
-    places = {problem.message.partition(":")[0] for problem in caught.value.problems}
-    assert places == {"constants.bandwidth_efficiency", "constants.tpyo", "faults.die_at_request"}
+        profile_from(tmp_path, wrong)
+    assert {one.file for one in caught.value.problems} == {str(tmp_path / "profile.yaml")}
+    assert [(one.line, one.message.partition(" must")[0], one.hint) for one in caught.value.problems] == [
+        (2, "'bandwidth_efficiency'", None),
+        (4, "'die_at_request'", None),
+        (5, "unknown key 'stat'", "did you mean 'start'?"),
+    ]
+
+
+def test_a_wrong_figure_of_a_profiles_device_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="2: 'memory_gb' must be greater than 0, not -3"):
+        profile_from(tmp_path, "accelerator:\n  {memory_gb: -3, bandwidth_gb_s: 1, tflops: {fp8: 1}}\n")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "constants: {}\n"])
+def test_an_empty_profile_is_that_of_the_deployment(tmp_path: Path, text: str) -> None:
+    assert profile_from(tmp_path, text) == Profile()
+
+
+def test_numbers_of_profiles_are_read_however_they_are_written(tmp_path: Path) -> None:
+    constants = {"step_overhead_s": 1e-3, "sequence_overhead_s": 2.5e-06, "link_efficiency": 1.0, "prefill_first": True}
+    given = {"constants": constants, "model": {"rms_norm_eps": 1e-6}, "default_output_tokens": 7}
+    expected = Profile.model_validate(given)
+    texts = {
+        "fit.yaml": yaml.safe_dump(given, sort_keys=False),  # as ``emulator fit`` writes them
+        "plain.json": json.dumps(given),
+        "tabs.json": json.dumps(given, indent="\t"),
+        "own.yml": "constants: {step_overhead_s: 1e-3, sequence_overhead_s: 2.5E-6, link_efficiency: 1, "
+        "prefill_first: yes}\nmodel: {rms_norm_eps: 0.000001}\ndefault_output_tokens: 7\n",
+    }
+    for name, text in texts.items():
+        assert profile_from(tmp_path, text, name) == expected, name
+
+
+def bomb(depth: int) -> str:
+    """Mappings of ten merged mappings each, of ten merged ones each, and so on."""
+    merged = (f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 10)}]}}\n" for at in range(1, depth))
+    return "a0: &a0 {x: 1}\n" + "".join(merged)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("merges.yaml", bomb(12), "holds more than 200,000 values"),
+        ("deep.yaml", "[" * 3000, "is nested too deeply"),
+        ("deep.json", '{"a":' * 100_000, "is nested too deeply"),
+        ("closed.json", '{"model": ' + '{"a":' * 150 + "1" + "}" * 151, "1: is nested too deeply: 100 mappings"),
+    ],
+)
+def test_a_profile_that_asks_for_too_much_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(ProblemsError, match=said):
+        profile_from(tmp_path, text, name)
 
 
 def test_a_profile_file_can_describe_a_device_and_a_model_of_its_own(tmp_path: Path) -> None:

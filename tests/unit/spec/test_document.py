@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, ProblemsError
-from orchestrator.spec.document import MOST_BYTES, Problems, parse_document, read_document
+from orchestrator.spec.document import MOST_BYTES, MOST_DEPTH, Problems, parse_document, read_document
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20)
 SIMPLE = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | TEXT
@@ -123,6 +123,15 @@ def test_aliases_that_multiply_are_stopped() -> None:
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {<<: *a}\n", "[" * 5000, "- " * 3000 + "x"])
 def test_endless_nesting_is_a_problem(text: str) -> None:
     assert "nested too deeply" in only_problem(text).message
+
+
+@pytest.mark.parametrize(("opened", "closed"), [("{a: ", "}"), ("[", "]")])
+def test_what_is_nested_deeper_than_json_can_be_written_is_refused_with_its_line(opened: str, closed: str) -> None:
+    text = "a:\n  " + opened * (MOST_DEPTH - 1) + "1" + closed * (MOST_DEPTH - 1)
+    assert json.dumps(parse_document(text, "x.yaml").value)
+    found = only_problem("b: 1\na:\n" + " " + opened * MOST_DEPTH + "1" + closed * MOST_DEPTH)
+    assert found.message.startswith("is nested too deeply: 100 mappings and lists")
+    assert found.line == 3
 
 
 @pytest.mark.parametrize(
