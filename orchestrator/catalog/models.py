@@ -85,7 +85,7 @@ def _facts_cached(model: str, revision: str | None, overrides: str, online: bool
     else:
         from orchestrator.catalog.gguf import read_header  # few need it
 
-        found = read_header(Path(model).expanduser())
+        found = read_header(Path(os.path.expanduser(model)))
     return None if found is None else facts_from_config(model, found[0] | json.loads(overrides), found[1])
 
 
@@ -107,7 +107,7 @@ def with_modelopt(config: Json, beside: Json | None) -> Json:
 
 
 def _folder(model: str, revision: str | None, online: bool) -> Path | None:
-    local = Path(model).expanduser()
+    local = Path(os.path.expanduser(model))  # of a user nobody knows it stays, and is nowhere
     if (local / "config.json").is_file():
         return local
     if local.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (not online and known_config(model)):
@@ -198,7 +198,7 @@ def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None
 def _read_json(path: Path) -> Json | None:
     try:
         value = json.loads(read_at_most(path, MOST_BYTES).decode("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def start_lines(facts: ModelFacts, device: Accelerator, replica: model.Replica) 
 
 def token_counter(model: str) -> Callable[[str], int]:
     """Counts tokens with the model's own tokenizer.json, read at the first text prompt; without one by length."""
-    path = Path(model).expanduser() / "tokenizer.json"
+    path = Path(os.path.expanduser(model)) / "tokenizer.json"
 
     @cache
     def tokenizer() -> Tokenizer:

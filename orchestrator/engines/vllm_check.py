@@ -17,6 +17,7 @@ from orchestrator.engines import vllm_judge
 from orchestrator.engines.command import Node
 from orchestrator.engines.vllm import ENGINE as VLLM
 from orchestrator.errors import InputError
+from orchestrator.spec.document import from_home
 from orchestrator.spec.settings import EngineSettings, Hardware, installed_version, is_version
 
 START_S = 180.0  # importing vLLM takes 10 s, the first time on a slow disk two minutes
@@ -94,7 +95,7 @@ def ask(environment: str | Path, cases: Sequence[Case], limit_s: float | None = 
 
     Raises InputError when the environment has no vLLM, or when vLLM finds no device here.
     """
-    python = Path(environment).expanduser().absolute() / "bin" / "python"
+    python = from_home(str(environment)).absolute() / "bin" / "python"
     if not python.exists():
         raise InputError(f"{environment} is not a virtual environment: it has no bin/python")
     lines = "".join(json.dumps(case) + "\n" for case in cases)

@@ -17,7 +17,9 @@ from typing import Any
 
 from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
+from orchestrator.errors import InputError
 from orchestrator.results.ids import content_digest, digest
+from orchestrator.spec.document import from_home
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed, installed_version, is_version
 
@@ -66,7 +68,8 @@ class Paths:
         self.model = cache(self._model)
 
     def resolved(self, settings: EngineSettings) -> EngineSettings:
-        """Settings with absolute paths. Raises ValueError for an environment variable that is not set."""
+        """Settings with absolute paths. Raises ValueError for an environment variable that is not set, and for the home
+        folder of a user nobody knows."""
         return settings.each(self._resolved)
 
     def _resolved(self, settings: EngineSettings) -> EngineSettings:
@@ -100,8 +103,11 @@ class Paths:
 
     def _path(self, text: str) -> str:
         """An absolute path. Links are not resolved: a virtual environment's own path matters."""
-        filled = _VARIABLE.sub(_from_environment, text)
-        return os.path.normpath(self._folder / Path(filled).expanduser())
+        try:
+            filled = from_home(_VARIABLE.sub(_from_environment, text))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return os.path.normpath(self._folder / filled)
 
     def _model(self, text: str) -> str:
         """An absolute path if ``text`` looks like a path or exists beside the experiment, else a name on the hub."""

@@ -2,13 +2,13 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pyarrow import fs
 
 from orchestrator.errors import InputError, Problem, ProblemsError
+from orchestrator.spec.document import from_home
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region", "force_virtual_addressing", "anonymous"}
 _GS_OPTIONS = {"endpoint_override", "scheme", "anonymous", "project_id"}
@@ -69,7 +69,7 @@ def parse_location(uri: str) -> Location:
 def _local(path: str) -> Location:
     if not path:
         raise InputError("the results URI is empty; give a folder, or s3://bucket/prefix")
-    return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))
+    return Location(scheme="file", path=os.path.abspath(from_home(path)))
 
 
 def _object_store(uri: str, scheme: str) -> Location:

@@ -299,6 +299,11 @@ def test_a_broken_config_is_no_config(tmp_path: Path, text: str) -> None:
     assert model_facts(str(tmp_path)) is None
 
 
+def test_a_config_that_is_nested_without_end_is_no_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 100_000)
+    assert model_facts(str(tmp_path)) is None
+
+
 def test_a_config_that_is_too_large_to_be_one_is_no_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps(BASE))

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.catalog.models import model_facts
+from orchestrator.emulator.api import four_bytes
+from orchestrator.emulator.profile import load_profile
+from orchestrator.emulator.server import token_counter
+from orchestrator.engines.vllm_check import ask
+from orchestrator.errors import InputError, ProblemsError
 from orchestrator.plan.identity import Paths
+from orchestrator.results.location import parse_location
 from orchestrator.spec.settings import EngineSettings
+from tests.unit.plan.files import planned
 
 
 def resolved(folder: Path, **fields: Any) -> EngineSettings:
@@ -59,6 +67,44 @@ def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("MODELS", "/data/models")
     one = resolved(tmp_path, model="${MODELS}/llama", executable="~/venv")
     assert (one.model, one.executable) == ("/data/models/llama", "/home/me/venv")
+
+
+UNKNOWN = "there is no home folder of '~nosuchuser' here"
+
+
+@pytest.mark.parametrize("name", ["executable", "model", "tokenizer", "image", "profile"])
+def test_the_home_of_a_user_nobody_knows_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"'~nosuchuser/x': {UNKNOWN}"):
+        resolved(tmp_path, **{name: "~nosuchuser/x"})
+
+
+TRACE = {"process": "trace", "trace": "~nosuchuser/x"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"deployments": {"engine": "vllm", "executable": "~nosuchuser/x"}},
+        {"model": {"id": "~nosuchuser/x"}},
+        {"load": {"levels": {"request_rate": [1]}, "arrivals": TRACE}},
+        {"workloads": [{"name": "w", "kind": "file", "prompts": "~nosuchuser/x", "output_tokens": 1}]},
+        {"predictions": {"profile": "~nosuchuser/x"}},
+    ],
+)
+def test_a_plan_with_a_file_of_a_user_nobody_knows_is_refused_with_its_line(changes: dict[str, Any]) -> None:
+    with pytest.raises(ProblemsError, match=rf"x.yaml:1: .*{UNKNOWN}"):
+        planned(**changes)
+
+
+def test_other_paths_of_a_user_nobody_knows_are_bad_input_or_nowhere() -> None:
+    with pytest.raises(InputError, match=UNKNOWN):
+        parse_location("~nosuchuser/results")
+    with pytest.raises(InputError, match=UNKNOWN):
+        ask("~nosuchuser/.venv", [])
+    with pytest.raises(InputError, match=UNKNOWN):
+        load_profile("~nosuchuser/profile.yaml")
+    assert model_facts("~nosuchuser/m") is model_facts("~nosuchuser/m.gguf") is None
+    assert token_counter("~nosuchuser/m") is four_bytes
 
 
 def test_a_variable_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
