@@ -6,6 +6,7 @@ leaves open; local models, traces, prompts, programs and image files by their co
 environment by the version and the wheel found there.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from orchestrator.engines.command import Node
 from orchestrator.engines.engine import program_of
 from orchestrator.errors import InputError
 from orchestrator.results.ids import content_digest, digest
-from orchestrator.spec.document import from_home
+from orchestrator.spec.document import MOST_FILE_BYTES, PIECE_BYTES, from_home
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import LOCATION, EngineSettings, Hardware, installed, installed_version, is_version
 
@@ -236,11 +237,19 @@ def sampled_digest(path: Path) -> str | None:
 
 
 def file_digest(path: str) -> str | None:
-    """16 hex digits of a file's SHA-256; None when it cannot be read, or is no regular file: others may have no end."""
+    """16 hex digits of a file's SHA-256, as ``content_digest`` has them of its bytes. None when it cannot be read, is
+    no regular file (others may have no end), or is larger than MOST_FILE_BYTES."""
+    found, size = hashlib.sha256(), 0
     try:
-        return content_digest(Path(path).read_bytes()) if Path(path).is_file() else None
+        if not os.path.isfile(path) or os.path.getsize(path) > MOST_FILE_BYTES:
+            return None
+        with open(path, "rb") as file:
+            while size <= MOST_FILE_BYTES and (piece := file.read(PIECE_BYTES)):
+                found.update(piece)
+                size += len(piece)
     except OSError:
         return None
+    return found.hexdigest()[:16] if size <= MOST_FILE_BYTES else None
 
 
 def version_mismatch(resolved: EngineSettings, contents: Contents) -> str | None:

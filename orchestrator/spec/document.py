@@ -27,6 +27,7 @@ Place = tuple[str | int, ...]  # keys and list indices from the top of the docum
 Locate = Callable[[Place], Place]
 
 MOST_BYTES, PIECE_BYTES = 1_000_000, 2**20
+MOST_FILE_BYTES = 2**31  # of a file that is read or hashed as a whole: prompts, traces
 MOST_VALUES = 200_000
 MOST_DEPTH = 100  # of mappings and lists: what encodes values as JSON fails beyond 250
 MOST_PROBLEMS = 200  # reported of one file: one mistake can be repeated in every line

@@ -27,6 +27,7 @@ from pydantic import Field, PrivateAttr
 from orchestrator.errors import Problem, ProblemsError
 from orchestrator.load.workloads import PROMPT_STREAM, Content, Kind, Message, Prompt, Prompter, SessionLengths, stream
 from orchestrator.results.ids import content_digest
+from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 from orchestrator.spec.load import MOST_TOKENS, Lengths, Workload
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -223,15 +224,18 @@ def read_file(what: str, path: str) -> bytes:
     """The content of a user's file. ``what``: how the ProblemsError calls it where it cannot be read."""
     status_of(what, path)
     with _readable(what, path):
-        return Path(path).read_bytes()
+        return read_at_most(path, MOST_FILE_BYTES)
 
 
 def status_of(what: str, path: str) -> os.stat_result:
-    """The status of a file, which must be a regular one: several clients read it, and a pipe can be read only once."""
+    """The status of a file, which must be a regular one: several clients read it, and a pipe can be read only once. All
+    of them hold it in memory, so it has a limit."""
     with _readable(what, path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise ProblemsError([Problem(f"{what} {path!r} is not a regular file")])
+    if found.st_size > MOST_FILE_BYTES:
+        raise ProblemsError([Problem(f"{what} {path!r} is larger than {MOST_FILE_BYTES >> 30} GiB")])
     return found
 
 

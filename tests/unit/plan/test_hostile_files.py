@@ -13,12 +13,13 @@ import pytest
 from orchestrator.catalog.models import model_facts
 from orchestrator.errors import ProblemsError
 from orchestrator.load.workloads import ConversationsWorkload, RandomWorkload, SessionLengths
+from orchestrator.load.workloads.file import first_line
 from orchestrator.plan import make
 from orchestrator.plan.identity import file_digest, sampled_digest
 from orchestrator.plan.make import make_plan
 from orchestrator.registry import MOST_COMPARED, did_you_mean
 from orchestrator.results.ids import content_digest
-from orchestrator.spec.document import MOST_PROBLEMS, parse_document
+from orchestrator.spec.document import MOST_FILE_BYTES, MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Lengths
@@ -114,6 +115,40 @@ def test_what_is_no_regular_file_has_no_digest(pipe: str, tmp_path: Path) -> Non
     assert planned(deployments={"engine": "emulator", "profile": pipe}).deployments
     (tmp_path / "some.txt").write_text("x")
     assert file_digest(str(tmp_path / "some.txt")) == content_digest(b"x")
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> str:
+    """A file that says to be large and takes no room."""
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(MOST_FILE_BYTES + 1)
+    return str(tmp_path / "sparse")
+
+
+@pytest.mark.timeout(20)
+def test_of_a_trace_prompts_or_a_profile_that_are_too_large_nothing_is_read(
+    sparse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.load.workloads.file.read_at_most", None)
+    load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "trace", "trace": sparse}}
+    assert refused(load=load) == f"trace {sparse!r} is larger than 2 GiB"
+    prompts = {"name": "w", "kind": "file", "prompts": sparse, "output_tokens": 1}
+    assert refused(workloads=[prompts]) == f"prompts {sparse!r} is larger than 2 GiB"
+    with pytest.raises(ProblemsError, match="larger than 2 GiB"):
+        first_line("trace", sparse)
+    assert file_digest(sparse) is None
+    assert "it is larger than 1,000,000 bytes" in refused(predictions={"profile": f"{sparse}"})
+
+
+def test_a_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(range(256)) * 5
+    (tmp_path / "some.txt").write_bytes(data)
+    monkeypatch.setattr("orchestrator.plan.identity.PIECE_BYTES", 100)
+    assert file_digest(str(tmp_path / "some.txt")) == content_digest(data)
+    monkeypatch.setattr("orchestrator.plan.identity.MOST_FILE_BYTES", len(data))
+    assert file_digest(str(tmp_path / "some.txt")) == content_digest(data)
+    monkeypatch.setattr("orchestrator.plan.identity.MOST_FILE_BYTES", len(data) - 1)
+    assert file_digest(str(tmp_path / "some.txt")) is None
 
 
 def test_levels_of_too_many_deployments_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
