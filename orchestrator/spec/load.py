@@ -6,6 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -41,10 +42,8 @@ Per = Literal["gpu", "usd", "deployment"]  # what throughput and capacities are 
 
 
 def parse_duration(text: object) -> float:
-    """Seconds from text such as ``500ms``. A number without a unit is refused, except 0.
-
-    Raises ValueError with what to write instead.
-    """
+    """Seconds from text such as ``500ms``. A number without a unit is refused, except 0. Raises ValueError with what to
+    write instead."""
     if text == 0 and not isinstance(text, bool):
         return 0.0
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
@@ -151,10 +150,8 @@ class Workload(Strict, ABC):
     api: str = "completions"  # a name of ``Engine.dialects``
 
     def resolved(self, path: Callable[[str], str]) -> Self:
-        """The same with its files found (``path`` makes paths absolute) and identified by their content.
-
-        Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
-        """
+        """The same with its files found (``path`` makes paths absolute) and identified by their content. Raises
+        ProblemsError for a file that cannot be sent, and whatever ``path`` raises."""
         return self
 
     @abstractmethod
@@ -246,16 +243,20 @@ class Arrivals(Strict):
         if self.process not in ARRIVALS:
             return unknown_name("arrival process", self.process, ARRIVALS)
         needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
-        if needed and getattr(self, needed) is None:
-            return f"arrivals {self.process!r} need the field {needed!r}"
-        return None
+        missing = needed and getattr(self, needed) is None
+        return f"arrivals {self.process!r} need the field {needed!r}" if missing else None
+
+    @cached_property
+    def _cycle(self) -> tuple[float, float, float]:
+        """Length of all steps, their requests at 1/s, and the largest factor: every level of a deployment asks."""
+        steps = self.steps or [(0.0, 0.0)]
+        return sum(length for _, length in steps), sum(map(math.prod, steps)), max(factor for factor, _ in steps)
 
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
         """Why a point at this mean rate, of this length or number of requests, is more than a client can hold."""
-        steps, mean = self.steps or [], rate if self.to is None else (rate + self.to) / 2
-        cycle_s, cycle = sum(length for _, length in steps), sum(map(math.prod, steps))  # requests of a cycle at 1/s
+        (cycle_s, cycle, most), mean = self._cycle, rate if self.to is None else (rate + self.to) / 2
         if seconds is not None and cycle:  # the last cycle may end after its busiest step
-            mean *= min(max(factor for factor, _ in steps), cycle * -(-seconds // cycle_s) / seconds)
+            mean *= min(most, cycle * -(-seconds // cycle_s) / seconds)
         if seconds is not None and (expected := mean * seconds) > MOST_REQUESTS and self.process != "trace":
             text = f"{mean:g} requests/s for {hours(seconds)} are {expected:.3g} requests"
             return f"{text}; a point may have {MOST_REQUESTS:,}"
@@ -264,15 +265,14 @@ class Arrivals(Strict):
         if self.steps is not None and not cycle:
             return "nothing is due in any of these steps"
         cycles = (seconds / cycle_s if seconds is not None else (requests or 0) / rate / cycle) if cycle else 0.0
-        if cycles * len(steps) > MOST_STEPS:
+        if cycles * len(self.steps or ()) > MOST_STEPS:
             return f"these steps would be repeated {cycles:.3g} times; a point may have {MOST_STEPS:,} steps"
         return None
 
     def at(self, level: Level) -> str:
         """What rows call them: the process, unless all requests are due at once or each follows an answer."""
-        if level.control == "concurrency":
-            return "closed"
-        return "at_once" if level.value == math.inf else self.process
+        by_rate = "at_once" if level.value == math.inf else self.process
+        return "closed" if level.control == "concurrency" else by_rate
 
 
 def _from_word(value: Any) -> Any:

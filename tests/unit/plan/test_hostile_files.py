@@ -22,7 +22,7 @@ from orchestrator.results.ids import content_digest
 from orchestrator.spec.document import MOST_FILE_BYTES, MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined
 from orchestrator.spec.expressions import parse_expression
-from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Lengths
+from orchestrator.spec.load import MOST_TURNS, MOST_TURNS_OF_ALL, Arrivals, Lengths
 from tests.unit.plan.files import planned
 from tests.unit.spec.files import GOOD, problem
 
@@ -173,6 +173,27 @@ def test_an_expression_of_a_level_is_parsed_once_for_deployments_with_the_same_n
     plan = planned(deployments=deployments, load={"levels": {"concurrency": ["max_num_seqs * 2", 7]}})
     assert [one.levels[0].value for one in plan.deployments] == [2.0 * seqs for seqs in range(1, 101)]
     assert read == ["max_num_seqs * 2"]
+
+
+def test_steps_are_added_once_for_all_levels_of_all_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[int] = []
+
+    class Steps(list[Any]):
+        def __iter__(self) -> Any:
+            added.append(len(self))
+            return super().__iter__()
+
+    arrivals = Arrivals.model_validate({"process": "steps", "steps": [[1.0, 2.0], [3.0, 4.0]]})
+    object.__setattr__(arrivals, "steps", Steps(arrivals.steps or ()))
+    said = {arrivals.too_much(rate / 10, 60.0, None) for rate in range(1, 1000)}
+    assert said == {None}
+    assert len(added) <= 3  # lengths, requests, the busiest
+    assert (
+        arrivals.too_much(1e6, 60.0, None)
+        == "2.33333e+06 requests/s for 60 s are 1.4e+08 requests; a point may have 5,000,000"
+    )
+    fresh = Arrivals.model_validate({"process": "steps", "steps": [[1.0, 2.0], [3.0, 4.0]]})
+    assert (fresh, fresh.model_dump()) == (arrivals, arrivals.model_dump())
 
 
 def test_workloads_are_compared_by_a_digest_and_not_each_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
