@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from orchestrator.spec.document import Place, Problems, add_errors, nearest, wrong
-from orchestrator.spec.expressions import Expression, elements, parse_expression
+from orchestrator.spec.expressions import Expression, elements, long_ones, parse_expression
 from orchestrator.spec.settings import (
     ADDED,
     LOCATION,
@@ -155,7 +155,7 @@ def expand(given: Given, problems: Problems) -> list[Combination]:
         if not isinstance(raw, dict) or not raw:
             problems.add(place, "'deployments' must be a mapping with at least 'engine', or a list of them")
             continue
-        combinations += _Deployments(place, problems, given).expand(raw, room)
+        combinations += _Deployments(place, problems, given, room).expand(raw)
     return combinations
 
 
@@ -166,12 +166,13 @@ class _Deployments:
     place: Place
     problems: Problems
     given: Given
+    room: _Room
 
-    def expand(self, raw: dict[str, Any], room: _Room) -> list[Combination]:
+    def expand(self, raw: dict[str, Any]) -> list[Combination]:
         own = {name: value for name, value in raw.items() if name not in CONTROLS}
         base = self._checked(Choice(own, {name: (*self.place, name) for name in own}), (*KNOWN, *CONTROLS))
         read = self._blocks(raw.get("vary"))
-        if not self._fits(raw, [block for _, block in read], room):
+        if not self._fits(raw, [block for _, block in read]):
             return []
         blocks = [[self._checked(choice, KNOWN) for choice in block.choices(place)] for place, block in read]
         self._check_overlap(blocks)
@@ -182,17 +183,19 @@ class _Deployments:
         for choices in itertools.product(*blocks):
             if (one := self._combine(base, choices, derive, exclude)) is not None:
                 made.append(one)
-                room.values -= elements(one.derived) if one.derived else 0
-            if room.values < 0:
-                message = f"derived values have too many elements; all deployments may hold {MOST_VALUES:,} values"
-                self.problems.add((*self.place, "derive"), message)
+                self.room.values -= elements(one.derived) if one.derived else 0
+            if self.room.values < 0:
+                message = "derived values, and lists and mappings that rules name, have too many elements"
+                place = (*self.place, "derive" if derive else "exclude")
+                self.problems.add(place, f"{message}; all deployments may hold {MOST_VALUES:,} values")
                 break
         return made
 
-    def _fits(self, raw: Mapping[str, Any], blocks: Sequence[Block], room: _Room) -> bool:
+    def _fits(self, raw: Mapping[str, Any], blocks: Sequence[Block]) -> bool:
         """Takes the combinations and their values from ``room``; False, and a report, if there is too little."""
-        count, message = _product(block.size for block in blocks), ""
+        room, count, message = self.room, _product(block.size for block in blocks), ""
         own = elements({name: value for name, value in raw.items() if name != "vary"})
+        own += sum(long_ones(raw.get(name)) for name in ("derive", "exclude"))
         values = count * own + sum(count // block.size * block.values for block in blocks)
         if count > room.combinations:
             told = f"{count:,}" if count <= UNTOLD else f"more than {UNTOLD:,}"
@@ -359,8 +362,9 @@ class _Deployments:
         return next((place for place in places if place in self.problems.document.lines), places[0])
 
     def _evaluate(self, expression: Expression, names: Mapping[str, Any], place: Place) -> Any:
+        self.room.values -= expression.elements_read(names)
         try:
-            return expression.evaluate(names)
+            return expression.evaluate(names) if self.room.values >= 0 else None
         except ValueError as error:
             self.problems.add(place, str(error))
             return None

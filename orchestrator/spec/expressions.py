@@ -9,6 +9,7 @@ import ast
 import math
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from orchestrator.registry import did_you_mean
 
 MOST_CHARACTERS = 1000
 MOST_DEPTH = 50
+LONG = 40  # characters of an expression take about as long as one more value
 MOST_ELEMENTS = 1000  # of a list or mapping, with those inside it
 LARGEST = 2**63
 PARTS = ("roles.", "router.")  # what names with dots begin with
@@ -51,16 +53,26 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
+_PLAIN = (str, int, float, type(None))  # values without elements
 Reading = Callable[[Mapping[str, Any]], Any]  # computes a part of an expression from the values of names
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked expression and the names it reads."""
+    """A checked expression and the names it reads, each with how often."""
 
     text: str
     read: Reading = field(repr=False, compare=False)
-    names: frozenset[str]
+    times: Mapping[str, int] = field(repr=False, compare=False)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.times)
+
+    def elements_read(self, values: Mapping[str, Any]) -> int:
+        """How many elements of lists and mappings it may look at: those of each one it names, each time."""
+        held = ((times, values.get(name)) for name, times in self.times.items())
+        return sum(times * elements(value) for times, value in held if not isinstance(value, _PLAIN))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value that Python would compute. Raises ValueError with the reason when there is none."""
@@ -83,14 +95,14 @@ def parse_expression(text: str, known: Collection[str]) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise ValueError(f"{text!r} is not an expression: {reason}") from None
-    read = _Reader(text).reading(tree)
-    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - _CONSTANTS.keys()
-    for name in sorted(names):
+    read = _Reader(text).reading(tree, held=True)  # by what ``evaluate`` bounds
+    times = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _CONSTANTS)
+    for name in sorted(times):
         if name not in known:
             guess = did_you_mean(name, known)
             hint = f"; {guess}" if guess else ": it is neither a setting nor derived"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
-    return Expression(text, read, names)
+    return Expression(text, read, times)
 
 
 class _Dotted(ast.NodeTransformer):
@@ -102,25 +114,52 @@ class _Dotted(ast.NodeTransformer):
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """Reads a part of an expression that names nothing: its value is the same for all combinations."""
+
+    value: Any
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Compiles a syntax tree into functions of the values of names."""
 
     text: str
 
-    def reading(self, node: ast.expr, depth: int = 0) -> Reading:
-        """The function for one node. Raises ValueError for what is not allowed, or nested deeper than MOST_DEPTH."""
+    def reading(self, node: ast.expr, depth: int = 0, held: bool = False) -> Reading:
+        """The function for one node. Raises ValueError for what is not allowed, or nested deeper than MOST_DEPTH.
+
+        ``held``: its value is part of a list around it, which is bounded with everything in it.
+        """
         if depth > MOST_DEPTH:
             raise ValueError(f"{self.text!r} is nested too deeply")
-        inner = [self.reading(child, depth + 1) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        is_list = isinstance(node, ast.List | ast.Tuple)
+        holds = is_list or (held and isinstance(node, ast.BoolOp | ast.IfExp))
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        inner = [self.reading(child, depth + 1, holds) for child in children]
+        read = self._reading(node, inner)
+        if is_list and not held:
+            read = partial(_bounded_list, read)
+        if not isinstance(node, ast.Name) and all(isinstance(part, _Known) for part in inner):
+            try:
+                return _Known(read({}))
+            except (TypeError, ZeroDivisionError, OverflowError):
+                pass  # whoever asks for its value is told
+        return read
+
+    def _reading(self, node: ast.expr, inner: Sequence[Reading]) -> Reading:
         match node:
             case ast.Constant(value=value) if _is_plain(value):
-                return lambda values: value
+                return _Known(value)
             case ast.Name(id=name):
                 return lambda values: values[name] if name in values else _CONSTANTS[name]
             case ast.List():
-                return lambda values: _bounded([item(values) for item in inner])
+                return lambda values: [item(values) for item in inner]
             case ast.Tuple():
-                return lambda values: _bounded(tuple(item(values) for item in inner))
+                return lambda values: tuple(item(values) for item in inner)
             case ast.BoolOp(op=op):
                 return partial(_boolean, isinstance(op, ast.And), inner)
             case ast.UnaryOp(op=ast.Not()):
@@ -145,6 +184,8 @@ def elements(value: Any, most: float = math.inf) -> int:
     while left and count <= most:
         one = left.pop()
         count += 1
+        if isinstance(one, _PLAIN):  # asked first, since asking for mappings takes ten times as long
+            continue
         if isinstance(one, Mapping | BaseModel):
             left.extend(one.values() if isinstance(one, Mapping) else vars(one).values())
         elif isinstance(one, list | tuple):
@@ -152,11 +193,21 @@ def elements(value: Any, most: float = math.inf) -> int:
     return count
 
 
+def long_ones(texts: Any) -> int:
+    """How many values expressions count as in addition to one each, since some are long; anything else counts none."""
+    texts = texts.values() if isinstance(texts, Mapping) else texts if isinstance(texts, list) else ()
+    return sum(len(text) // LONG for text in texts if isinstance(text, str))
+
+
 def _bounded(value: Any) -> Any:
     """Lists of lists of lists grow with the power of their depth, and whoever compares or shows one walks it."""
-    if not isinstance(value, str | int | float | None) and elements(value, MOST_ELEMENTS) > MOST_ELEMENTS:
+    if not isinstance(value, _PLAIN) and elements(value, MOST_ELEMENTS) > MOST_ELEMENTS:
         raise OverflowError(f"it has more than {MOST_ELEMENTS:,} elements")
     return value
+
+
+def _bounded_list(read: Reading, values: Mapping[str, Any]) -> Any:
+    return _bounded(read(values))
 
 
 def _is_plain(value: object) -> bool:

@@ -14,7 +14,7 @@ from orchestrator.errors import ProblemsError
 from orchestrator.plan.make import make_plan
 from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment
-from orchestrator.spec.expressions import elements
+from orchestrator.spec.expressions import Expression, elements
 from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS
 from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
 
@@ -105,8 +105,37 @@ def test_a_derived_value_is_bounded_and_so_are_all_of_them_together() -> None:
         "engine": "vllm",
         "derive": {"a": f"[{','.join('1' * 400)}]"} | {f"b{index}": "a" for index in range(12_500)},
     }
-    assert problem(deployments=few).startswith("derived values have too many elements")
+    assert problem(deployments=few).startswith("derived values, and lists and mappings that rules name, have too many")
     assert elements([[1, 2], (3,), {"a": 1}]) == 8
+
+
+def rules(text: str) -> list[str]:
+    return [f"{text} == {at}" for at in range(48)]
+
+
+def test_long_rules_count_as_several_values() -> None:
+    vary = [{"grid": {"max_num_seqs": list(range(1, 1001)), "block_size": list(range(1, 101))}}]
+    said = problem(deployments={"engine": "vllm", "vary": vary, "exclude": rules("url == dtype and " * 50 + "url")})
+    assert said.startswith("makes 100,000 combinations with 106,200,000 values")
+
+
+def test_lists_and_mappings_count_whenever_a_rule_names_them() -> None:
+    vary = [{"grid": {"max_num_seqs": list(range(1, 1001))}}]
+    env = {f"A{at}": "b" for at in range(99)}
+    some = {"engine": "vllm", "vary": vary, "env": env, "exclude": rules("env == null")}
+    assert parsed(deployments=some).combinations
+    said = problem(deployments=some | {"exclude": rules("env == 1 or env")})
+    assert said.startswith("derived values, and lists and mappings that rules name, have too many elements")
+
+
+def test_what_one_combination_reads_is_bounded_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[str] = []
+    evaluate = Expression.evaluate
+    monkeypatch.setattr(Expression, "evaluate", lambda one, names: evaluated.append(one.text) or evaluate(one, names))
+    env = {f"A{at}": "b" for at in range(9_999)}
+    some = {"engine": "vllm", "env": env, "exclude": [f"{'env == 1 or ' * 50}1 == {at}" for at in range(2, 100)]}
+    assert problem(deployments=some).startswith("derived values, and lists and mappings that rules name")
+    assert len(evaluated) == 9
 
 
 @pytest.mark.parametrize(
