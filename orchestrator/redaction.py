@@ -20,9 +20,12 @@ _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|[sr]k_(?:live|test)_\w{16,}|(?:gh[pousr]|github_pat)_\w{16,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
-    r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|gsk_\w{16,}|nvapi-[\w-]{16,})"
 )
-_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, longer than any word
+# A JSON web token, somewhere in a run of its letters. What follows the run is looked at once, not from each "eyJ".
+_WEB_TOKEN = re.compile(r"(?<![\w-])(?=[\w-]++\.[\w-]{8,}+\.)([\w-]*?)\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+")
+# Letters and digits, longer than any word. A run of them is looked at once, from its start.
+_RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")
 _PASSWORD = re.compile(r"://[^/\s@:]*:([^/\s@]+)@")
 # What stays, and a secret behind it. Each begins with letters or signs that a search finds fast.
 _BEHIND = (
@@ -42,6 +45,7 @@ PIECE = 8  # characters of a secret that are hidden where a cut has left no more
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """``plain`` text without ``secrets``, tokens of known shapes, keys in headers and credentials in URLs."""
     text = hidden(plain(text), secrets)
+    text = _WEB_TOKEN.sub(rf"\1{HIDDEN}", text) if "eyJ" in text else text
     text = _SHAPES.sub(HIDDEN, text)
     for pattern in _BEHIND:
         text = pattern.sub(rf"\1{HIDDEN}", text)

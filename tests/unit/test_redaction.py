@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.engines.command import Command
 from orchestrator.engines.process import EngineProcess
-from orchestrator.redaction import HIDDEN, is_secret, plain, redacted, secrets_of
+from orchestrator.redaction import HIDDEN, is_like_secret, is_secret, plain, redacted, secrets_of
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,57 @@ def test_colours_and_control_characters_are_gone(text: str, expected: str) -> No
 def test_no_control_character_is_left_of_any_text(text: str) -> None:
     assert not [char for char in redacted(text) if unicodedata.category(char) == "Cc" and char not in "\t\n"]
     assert redacted(redacted(text)) == redacted(text)
+
+
+WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl-_"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"token={WEB_TOKEN}, x", "token=***, x"),
+        (f"session-{WEB_TOKEN}", "session-***"),
+        (f"sk-{WEB_TOKEN}", "sk-***"),
+        (f"eyJ-a.{WEB_TOKEN} {WEB_TOKEN}", "eyJ-a.*** ***"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.", "***"),
+        (f"x{WEB_TOKEN} eyJhbGciOiJIUzI1NiJ9 eyJhbGciOiJIUzI1NiJ9.short.x", None),
+    ],
+)
+def test_a_web_token_is_hidden_wherever_it_begins(text: str, expected: str | None) -> None:
+    assert redacted(text) == (text if expected is None else expected)
+
+
+REPEATED = [
+    "eyJ-",
+    "eyJ",
+    "-eyJaaaaaaaa.b",
+    "aaaaaaaa.",
+    "sk-",
+    "xoxb-",
+    "AIza",
+    "bearer ",
+    "://",
+    "://a:",
+    "uthorization: ",
+]
+REPEATED += ["?", "&a", "&key", "api_key", "secret: [", "\x1b", "\x1b[0", "\x1b]", "a", "a1", " "]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("repeated", REPEATED)
+def test_a_megabyte_that_nearly_is_a_secret_is_read_once(repeated: str) -> None:
+    """Where each part of it is read to its end, it takes hours."""
+    text = repeated * (1_000_000 // len(repeated))
+    assert len(redacted(text)) <= len(text)
+    is_like_secret(text)
+    assert not [one for one in secrets_of({"URL": text}) if len(one) > len(text)]
+
+
+def test_a_name_is_like_a_secret_where_letters_and_digits_are_mixed() -> None:
+    assert is_like_secret("my-a1b2c3d4e5f60718")
+    assert is_like_secret("aaaaaaaaaaaaaaaaaa9")
+    assert not is_like_secret("a" * 40)
+    assert not is_like_secret("a1b2c3-d4e5f60718")
 
 
 def test_an_engines_log_hides_what_its_whole_environment_keeps_secret(

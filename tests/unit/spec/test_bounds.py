@@ -15,7 +15,7 @@ from orchestrator.plan.make import make_plan
 from orchestrator.spec.document import MOST_PROBLEMS, parse_document
 from orchestrator.spec.experiment import examined, parse_experiment
 from orchestrator.spec.expressions import Expression, elements
-from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS
+from orchestrator.spec.load import MOST_REQUESTS, MOST_STEPS, parse_duration
 from tests.unit.spec.files import GOOD, parsed, problem, problems, problems_in
 
 DEVICES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -233,6 +233,13 @@ def test_what_means_nothing_is_refused(changes: dict[str, Any], said: str) -> No
 def test_a_duration_that_no_clock_measures_is_refused(key: str, text: str) -> None:
     said = problem(load=load(**{key: text}))
     assert said == f"{key!r}: {text!r} is shorter than 1e-06 s, the shortest duration that is not 0"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["1" * 900_000 + "!", "1" + " " * 900_000 + "!", " " * 900_000, "." * 900_000])
+def test_a_duration_as_long_as_the_file_is_read_once(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
 
 
 KEYS = ["sk_live_" + "a" * 24, "a1b2c3d4e5f60718293a4b5c", "4f" * 20, "zz99-" + "q7" * 10, "x y", "", "A" * 256]
