@@ -242,7 +242,7 @@ class _Reader:
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
-        if not text.isprintable() and (plain(text) != text or any("\ud800" <= letter <= "\udfff" for letter in text)):
+        if not text.isprintable() and plain(text) != text:
             self._bad(node, "text holds control characters or halves of characters")
             return ""
         return text

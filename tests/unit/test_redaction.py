@@ -132,6 +132,7 @@ def test_a_name_that_only_looks_like_one_says_nothing(name: str) -> None:
         ("\x1b]0;title\x07text\x1b]8;;http://x\x1b\\link", "textlink"),
         ("10%\r20%\r\n100%\tdone\n", "10%\n20%\n100%\tdone\n"),
         ("a\x00b\x07c\x9bd\u202ee", "abcde"),
+        ("0.32.\ud800 \U0001f600", "0.32.? \U0001f600"),
     ],
 )
 def test_colours_and_control_characters_are_gone(text: str, expected: str) -> None:
