@@ -242,6 +242,8 @@ class _Reader:
 
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
+        if not text.isprintable():  # JSON may write a character as two halves
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         if not text.isprintable() and plain(text) != text:
             self._bad(node, "text holds control characters or halves of characters")
             return ""

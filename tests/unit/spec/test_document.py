@@ -152,6 +152,10 @@ def test_half_characters_and_null_bytes_are_refused(text: str) -> None:
     assert "control characters or halves of characters" in only_problem(text).message
 
 
+def test_a_character_in_two_halves_is_one_as_json_writes_it() -> None:
+    assert parse_document(json.dumps({"name": "x\U0001f600"}), "x.json").value == {"name": "x\U0001f600"}
+
+
 def test_a_control_character_is_a_problem_with_its_line() -> None:
     assert only_problem("a: 1\nb: \x07\n").line == 2
 
