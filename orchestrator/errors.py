@@ -5,7 +5,8 @@ OrchestratorError
 │   └── ProblemsError     several problems found at once, each with its place in a file
 ├── EngineFailure         an engine did not start, died or misbehaved: becomes a row, the sweep goes on
 ├── PlacementError        the cluster could not give what a deployment needs
-│   └── Occupied          others hold it now: no failure, it queues again
+│   ├── Occupied          others hold it now: no failure, it queues again
+│   └── NoClient          of some nodes: others are tried
 └── ResultsError          the results store is unreadable or refuses a write
     ├── DamagedError      a committed file is not whole
     └── NoRoom            the disk for temporary files is full
@@ -190,6 +191,14 @@ class Occupied(PlacementError):
     that are held, as far as Ray says which."""
 
     def __init__(self, text: str, nodes: Collection[str] = ()) -> None:
+        self.nodes = frozenset(nodes)
+        super().__init__(text)
+
+
+class NoClient(PlacementError):
+    """Load clients did not start on ``nodes``, or do not reach the results from there."""
+
+    def __init__(self, text: str, nodes: Collection[str]) -> None:
         self.nodes = frozenset(nodes)
         super().__init__(text)
 

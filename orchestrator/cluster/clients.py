@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, answer
-from orchestrator.errors import NoRoom, PlacementError
+from orchestrator.errors import NoClient, NoRoom, PlacementError
 from orchestrator.load.point import LoadPoint, Progress, SoFar
 from orchestrator.results.ids import digest
 
@@ -28,7 +28,6 @@ PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # a client that answers but never finishes must not be waited for without end
 REUSE_LIMIT_S = 5.0
 UNFIT = 3  # in ``avoid``: worse than a node that any launch of this sweep uses
-MOST_TRIES = 3  # to start clients, each time on other hosts; then it is not the hosts
 
 
 class ClientHandle(Protocol):
@@ -195,10 +194,14 @@ class Clients:
         return self._run
 
     @property
+    def full(self) -> set[str]:
+        """Nodes without room for rows."""
+        return {self.nodes[index] for index in self._full | (self._run.full if self._run else set())}
+
+    @property
     def unfit(self) -> set[str]:
-        """Nodes to which no client should move: without room for rows, or another sweep's when these were borrowed."""
-        full = self._full | (self._run.full if self._run else set())
-        return {self.nodes[index] for index in full} | self._unfit
+        """Nodes to which no client should move: those, and another sweep's when these were borrowed."""
+        return self.full | self._unfit
 
     @property
     def processes(self) -> Sequence[tuple[str, int]]:
@@ -223,14 +226,6 @@ def _clock_offset(handle: ClientHandle, rounds: int = 8) -> tuple[int, int]:
     return best[1], best[0] // 2
 
 
-class _NoClient(PlacementError):
-    """No client started on ``nodes``."""
-
-    def __init__(self, text: str, nodes: Collection[str]) -> None:
-        self.nodes = frozenset(nodes)
-        super().__init__(text)
-
-
 class ClientPool:
     """Long-lived client processes that launches borrow and give back. Thread-safe.
 
@@ -253,14 +248,15 @@ class ClientPool:
 
     def borrow(self, count: int, avoid: Mapping[str, int]) -> Clients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts that another sweep has
-        for itself, or that have no room for rows, are the last choice, but for those where no client starts.
+        for itself, or that have no room for rows, are the last choice.
 
-        Raises PlacementError.
+        Raises NoClient, PlacementError.
         """
         avoid = dict(avoid)
+        self._end_idle(lambda one: avoid.get(one.node_id, 0) >= UNFIT)  # else they are the first ones taken
         unfit: set[str] = set()
         while True:
-            members = self._on_other_hosts(count, avoid)
+            members = self._borrow(count, avoid)
             calls = [(one.node_id, one.handle.begin("lease", self._tag)) for one in members]
             found = {node for node, call in calls if _told(call, "lease")} - unfit
             if not found:
@@ -270,18 +266,6 @@ class ClientPool:
             unfit.update(found)
             self._end_idle(lambda one: one.node_id in unfit)  # else they are the next ones taken
             avoid |= dict.fromkeys(found, UNFIT)
-
-    def _on_other_hosts(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
-        """``_borrow``, with other hosts as long as no client starts on the ones that were chosen."""
-        failed = frozenset[str]()
-        for _ in range(MOST_TRIES - 1):
-            try:
-                return self._borrow(count, {**avoid, **dict.fromkeys(failed, UNFIT + 1)})
-            except _NoClient as error:
-                if error.nodes <= failed:
-                    raise
-                failed |= error.nodes
-        return self._borrow(count, {**avoid, **dict.fromkeys(failed, UNFIT + 1)})
 
     def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[Member]:
         if not (machines := {machine.node_id: machine for machine in self._machines()}):
@@ -307,23 +291,26 @@ class ClientPool:
     def _await(self, new: Sequence[Member]) -> None:
         """Wait until new clients answer, and check that they can write to the results from their node."""
         end_s, calls = time.monotonic() + CALL_LIMIT_S, [member.handle.begin("process") for member in new]
-        problems: dict[str, str] = {}
+        lost: dict[str, str] = {}
         for member, call in zip(new, calls, strict=True):
             try:
                 self.processes.append(answer(call, "the first call", end_s - time.monotonic()))
-                problem = self._reach_problem(member)
             except HostLost as error:
-                problem = f"a load client did not start on node {member.address}: {error}"
-            if problem:
-                problems[member.node_id] = problem
-        if problems:
-            raise _NoClient("; ".join(problems.values()), problems)
+                lost[member.node_id] = f"a load client did not start on node {member.address}: {error}"
+        if lost:
+            raise NoClient("; ".join(lost.values()), lost)
+        for member in new:  # the first one that fails tells: it may be the storage, which all of them would wait for
+            if problem := self._reach_problem(member):
+                raise NoClient(problem, [member.node_id])
 
     def _reach_problem(self, member: Member) -> str:
         """Why a client cannot write to the results, or nothing."""
         if self._store is None or (member.here and self._store.is_local):
             return ""
-        problem = answer(member.handle.begin("reach_problem", self._store), "the check of the results")
+        try:
+            problem = answer(member.handle.begin("reach_problem", self._store), "the check of the results")
+        except HostLost as error:
+            problem = str(error)
         return f"no client on node {member.address}: {problem}" if problem else ""
 
     def give_back(self, members: Sequence[Member], reusable: bool = True) -> None:

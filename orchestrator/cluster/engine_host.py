@@ -174,7 +174,8 @@ class EngineHost:
     def _wait_ready(self, timeout_s: float) -> Ready | Failure:
         assert self._server
         try:
-            ready = wait_ready(self._server, timeout_s, downloaded=partial(downloaded_bytes, self._server.settings))
+            downloaded = partial(downloaded_bytes, self._server.settings, self._server.node)
+            ready = wait_ready(self._server, timeout_s, downloaded=downloaded)
         except EngineFailure as error:
             return error.failure
         self._phase = "run"

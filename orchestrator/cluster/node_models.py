@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from orchestrator.catalog.models import INDEX
 from orchestrator.engines import ENGINES, ROUTERS
+from orchestrator.engines.command import Node, filled
 from orchestrator.redaction import redacted
 from orchestrator.spec.settings import EngineSettings
 
@@ -39,6 +40,10 @@ class Wanted:
     def repository(self) -> str:
         """Without the quantization that llama.cpp takes behind it."""
         return self.name.partition(":")[0]
+
+    def blobs(self, cache: Path) -> Path:
+        """Where a hub cache has the content of its files."""
+        return cache / f"models--{self.repository.replace('/', '--')}" / "blobs"
 
 
 def wanted_by(settings: EngineSettings) -> list[Wanted]:
@@ -66,14 +71,17 @@ def hub_cache(env: Mapping[str, str]) -> Path:
     return Path(os.path.expandvars(os.path.expanduser(folder)))
 
 
-def downloaded_bytes(settings: EngineSettings) -> int:
+def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
     """What this node's hub cache holds of the model and its draft, files that are being written included."""
     names = [settings.model, settings.speculative.model if settings.speculative else None]
-    folders = [f"models--{name.replace('/', '--')}" for name in names if name and not os.path.isabs(name)]
-    cache, found = hub_cache(settings.env) if folders else Path(), 0
-    for folder in folders:
-        with suppress(OSError), os.scandir(cache / folder / "blobs") as files:
-            found += sum(file.stat().st_blocks * 512 for file in files)
+    wanted = [Wanted(name, "weights") for name in names if name and not os.path.isabs(name)]
+    cache = hub_cache({name: filled(value, node) for name, value in settings.env.items()}) if wanted else Path()
+    found = 0
+    for one in wanted:
+        with suppress(OSError), os.scandir(one.blobs(cache)) as files:
+            for file in files:
+                with suppress(OSError):  # it has its final name by now
+                    found += file.stat().st_blocks * 512
     return found
 
 
@@ -104,9 +112,7 @@ def absent(wanted: Wanted, cache: Path) -> tuple[str, int]:
     except Exception as error:
         token = "with" if os.environ.get("HF_TOKEN") else "without"
         return redacted(f"the hub does not serve it ({token} HF_TOKEN): {type(error).__name__}: {error}")[:300], 0
-    return "", _to_download(info.siblings or (), cache / f"models--{name.replace('/', '--')}" / "blobs") * (
-        wanted.part == "weights"
-    )
+    return "", _to_download(info.siblings or (), wanted.blobs(cache)) * (wanted.part == "weights")
 
 
 def _is_cached(wanted: Wanted, cache: Path) -> bool:
@@ -130,9 +136,17 @@ def _is_cached(wanted: Wanted, cache: Path) -> bool:
     describing = DESCRIBING["tokenizer" if wanted.part == "tokenizer" else "config"]
     if wanted.part != "weights" or not _matching(files, describing):
         return bool(_matching(files, describing))
-    weights = _matching(files, WEIGHTS)
-    shards = Counter(shard.groups() for name in weights if (shard := SHARD.fullmatch(name)))
-    return bool(weights) and named <= files and all(n == int(of) for (_, of, _), n in shards.items())
+    return any(_complete(_matching(files, [kind]), named) for kind in WEIGHTS)
+
+
+def _complete(files: Sequence[str], named: Set[str]) -> bool:
+    """Whether these files of one kind have a whole model: all that an index ``named``, or beside those all shards of
+    one, or one in a single file. An index may be of other files than its engine takes."""
+    if named and named <= set(files):
+        return True
+    others = [name for name in files if name not in named]
+    shards = Counter(shard.groups() for name in others if (shard := SHARD.fullmatch(name)))
+    return any(n == int(of) for (_, of, _), n in shards.items()) or any(not SHARD.fullmatch(name) for name in others)
 
 
 def _to_download(siblings: Sequence[Any], blobs: Path) -> int:

@@ -159,7 +159,7 @@ def _from_file(path: Path) -> Profile:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error
     is_json = path.suffix == ".json"
-    # JSON is YAML but for tabs, which only stand between its values
+    # as YAML, which bounds it and knows its lines; tabs only stand between values there
     document = parse_document(text.replace("\t", " ") if is_json else text, str(path), may_be_empty=not is_json)
     problems = Problems(document)
     try:

@@ -222,7 +222,8 @@ def wheel_digest(described: Path) -> str | None:
 def sampled_digest(path: Path) -> str | None:
     """16 hex digits of a hash over a file's size, its start, and samples spread evenly up to its end.
 
-    None for scripts, and where ``file_digest`` has none. Hashing 140 GB would take minutes, this takes milliseconds.
+    None for scripts, and for what cannot be read or is no regular file. Hashing 140 GB would take minutes, this takes
+    milliseconds.
     """
     try:
         if not path.is_file():

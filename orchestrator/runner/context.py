@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from orchestrator.cluster.base import Cluster
 from orchestrator.cluster.clients import UNFIT, Clients, sweep_tag
-from orchestrator.errors import Failure, FailureKind, InputError, PlacementError, ResultsError
+from orchestrator.errors import Failure, FailureKind, InputError, NoClient, PlacementError, ResultsError
 from orchestrator.plan.model import Deployment, Plan
 from orchestrator.results.events import Event, Listener, Phase
 from orchestrator.results.spool import ROOM
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.runner.todo import Todo
 
 NOTHING = Cost()
+CLIENT_TRIES = 3  # to start clients; after a failure that is not the storage's on other nodes
 FIGURES_EVERY_S = 30.0  # whoever reads the results sooner computes what is not stored yet
 
 
@@ -163,12 +164,19 @@ class SweepContext:
         """``count`` load clients, by default as many as a point begins with; on ``unfit`` nodes only if there are no
         others. Raises PlacementError."""
         first = min(self.plan.clients or 1, self.cluster.most_clients())
-        began_s, avoid = self.clock.now_s(), self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)
-        try:
-            return self.cluster.clients(count or first, avoid)
-        except PlacementError:
-            with suppress(InputError):
-                self.store.check_writable()  # waits while the storage refuses, which is not the client node's fault
-            if self._storage.ended_s < began_s:
-                raise
+        avoid = self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)
+        for _ in range(CLIENT_TRIES - 1):
+            began_s = self.clock.now_s()
+            try:
+                return self.cluster.clients(count or first, avoid)
+            except PlacementError as error:
+                with suppress(InputError):
+                    self.store.check_writable()  # waits while the storage refuses, which is not the nodes' fault
+                if self.stop.is_set():
+                    raise
+                if self._storage.ended_s >= began_s:
+                    continue
+                if not isinstance(error, NoClient):
+                    raise
+                avoid |= dict.fromkeys(error.nodes, UNFIT + 1)
         return self.cluster.clients(count or first, avoid)

@@ -128,8 +128,9 @@ def _network(node: Node) -> Told:
 
 
 def _gpus(node: Node) -> Told:
-    found, of_amd = node.facts["gpus"].get("gpus", []), node.facts["amd_gpus"]
-    tool = "amd-smi" if of_amd and not found else "nvidia-smi"
+    found = node.facts["gpus"].get("gpus", [])
+    of_amd = 0 if found else node.facts["amd_gpus"]  # beside NVIDIA's it is part of the processor
+    tool = "amd-smi" if of_amd else "nvidia-smi"
     sliced = any(gpu.get("mig") for gpu in found)  # Ray may be told to count the slices
     if node.machine.gpus > len(found) + of_amd and not sliced:
         sees = f"NVML sees {len(found)}" + f" and AMD's driver {of_amd}" * bool(of_amd)

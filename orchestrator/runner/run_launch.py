@@ -44,7 +44,7 @@ class LaunchRun:
         self._launch = Launch(context, todo.deployment, nodes)
         self._start = todo.start
         self._on = tuple(itertools.chain(*nodes))
-        self._unfit = set[str]()  # nodes for its clients
+        self._full = set[str]()  # nodes whose disk its clients filled
         self._counted: Failure | None = None  # what ended it, if that was counted against a measurement
         self._count_text: dict[str, bool] = {}  # by path of an API: whether the tokens of its replies must be counted
 
@@ -231,9 +231,9 @@ class LaunchRun:
             self._exchange_clients(measurer, 2 * crowd)
 
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
-        self._unfit |= measurer.clients.unfit  # with its clients a disk gets room again, until they fill it once more
+        self._full |= measurer.clients.full  # with its clients a disk gets room again, until they fill it once more
         measurer.clients.release()
-        measurer.clients = self._context.borrow_clients(self._deployment.id, count, self._unfit)
+        measurer.clients = self._context.borrow_clients(self._deployment.id, count, self._full)
 
     def _again(self, failure: Failure) -> bool:
         """Whether the engine is started again after this failure."""

@@ -24,13 +24,13 @@ import pytest
 
 from orchestrator.cluster.base import ClientReport, HostLost, Machine
 from orchestrator.cluster.client_host import ClientHost, local_tokenizer
-from orchestrator.cluster.clients import ClientHandle, ClientPool, ClientRun
+from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, ClientRun
 from orchestrator.cluster.engine_host import EngineHost, cap, kept
 from orchestrator.cluster.local import ClientProcess, LocalCluster, _Answer, _received, _serve
 from orchestrator.engines import ENGINES
 from orchestrator.engines.leases import Lease, living
 from orchestrator.engines.ownership import FileLock, node_folder
-from orchestrator.errors import NoRoom, Occupied, PlacementError, ResultsError
+from orchestrator.errors import NoClient, NoRoom, Occupied, PlacementError, ResultsError
 from orchestrator.load.point import LoadPoint, Progress, Target
 from orchestrator.load.workloads import RandomWorkload
 from orchestrator.results.ids import new_ulid
@@ -248,18 +248,23 @@ def test_clients_keep_off_hosts_that_are_held_or_full(held: str, where: str) -> 
     assert (clients.addresses, clients.unfit) == ([where], set(held))
 
 
-def test_a_host_on_which_no_client_starts_is_the_last_that_is_tried() -> None:
+def test_it_is_said_on_which_hosts_no_client_started() -> None:
     machines = Machines()
     machines.broken = "ac"
     pool = ClientPool(None, "x", machines.machines, machines.start)
-    assert pool.borrow(1, {}).addresses == ["b"]
+    with pytest.raises(NoClient, match="did not start on node a: its process ended; .* on node c") as caught:
+        pool.borrow(3, {})
+    assert caught.value.nodes == {"a", "c"}
+    assert sorted(machines.killed) == ["a", "b", "c"]
+    assert pool.borrow(1, {"a": 4, "c": 4}).addresses == ["b"]
+
+
+def test_idle_clients_on_a_host_without_room_are_not_taken_while_there_are_others() -> None:
+    machines = Machines()
+    pool = ClientPool(None, "x", machines.machines, machines.start)
+    pool.borrow(1, {}).release()
+    assert pool.borrow(1, {"a": UNFIT}).addresses == ["b"]
     assert machines.killed == ["a"]
-    assert pool.borrow(2, {}).addresses == ["b", "b"]
-    machines.broken = "abc"
-    with pytest.raises(PlacementError, match="did not start on node b: its process ended"):
-        pool.borrow(1, {"b": 1})
-    machines.broken = "bc"
-    assert pool.borrow(1, {}).addresses == ["a"], "it may be well again"
 
 
 def test_idle_clients_on_a_host_that_became_unfit_are_not_the_next_ones_taken() -> None:

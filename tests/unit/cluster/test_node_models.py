@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import hf_hub_download
 
 from orchestrator.cluster.node_models import Wanted, absent, downloaded_bytes, wanted_by
+from orchestrator.engines.command import Node
 from orchestrator.spec.settings import EngineSettings
 from tests.harness import wait_for
 
@@ -53,18 +54,20 @@ def hub() -> Iterator[str]:
 
 def test_what_a_download_has_written_so_far_counts(hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    settings = EngineSettings(engine="vllm", model="acme/tiny", env={"HF_HUB_CACHE": str(tmp_path)})
-    assert downloaded_bytes(settings) == 0
-    given = {"cache_dir": tmp_path, "endpoint": hub}
+    settings = EngineSettings(engine="vllm", model="acme/tiny", env={"HF_HUB_CACHE": f"{tmp_path}/{{host}}"})
+    node = Node(host="h1")
+    assert downloaded_bytes(settings, node) == 0
+    given = {"cache_dir": tmp_path / "h1", "endpoint": hub}
     thread = threading.Thread(target=hf_hub_download, args=("acme/tiny", "model.safetensors"), kwargs=given)
     thread.start()
-    half = wait_for(lambda: downloaded_bytes(settings), 20, "some of it is there")
+    half = wait_for(lambda: downloaded_bytes(settings, node), 20, "some of it is there")
     assert thread.is_alive()
     assert half <= len(HALF)
     Hub.may_go_on.set()
     thread.join(20)
-    assert downloaded_bytes(settings) >= 2 * len(HALF)
-    assert downloaded_bytes(settings.model_copy(update={"model": str(tmp_path)})) == 0
+    assert downloaded_bytes(settings, node) >= 2 * len(HALF)
+    assert downloaded_bytes(settings.model_copy(update={"model": "acme/tiny:Q4_K_M"}), node) >= 2 * len(HALF)
+    assert downloaded_bytes(settings.model_copy(update={"model": str(tmp_path)}), node) == 0
 
 
 INDEX = "model.safetensors.index.json"
@@ -107,6 +110,8 @@ def stored(cache: Path, files: dict[str, str], revision: str = "main", commit: s
         ({"config.json": "{}", "pytorch_model.bin": "w"}, True),
         ({"config.json": "{}", "training_args.bin": "w"}, False),
         ({"tiny-Q4_K_M.gguf": "w"}, True),
+        ({"config.json": "{}", "consolidated.safetensors": "w"} | ONE, True),  # Mistral's, all that its engine takes
+        ({"config.json": "{}", "model.safetensors": "w", "pytorch_model-00001-of-00002.bin": "w"}, True),
         ({"config.json": "{}", INDEX: "[1]"} | dict.fromkeys(SHARDS, "w"), False),
     ],
 )

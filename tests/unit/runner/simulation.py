@@ -205,9 +205,9 @@ class World:
         return Placed(self, launch_id, [FakeAgent(self, name) for name in nodes])
 
     def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
+        self.avoided.append(dict(avoid))
         self.step("clients")
         self.crowds.append(count)
-        self.avoided.append(dict(avoid))
         nodes = [name for name in self.client_nodes if name not in self.gone_s]
         return FakeClients(self, [f"10.0.1.{index}" for index in range(count)], nodes[:count])
 
@@ -322,6 +322,10 @@ class FakeClients:
     nodes: Sequence[str] = ()
     point: LoadPoint | None = None
     processes: Sequence[tuple[str, int]] = ()
+
+    @property
+    def full(self) -> set[str]:
+        return self.unfit
 
     @property
     def unfit(self) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.cluster.base import HostLost
 from orchestrator.cluster.clients import UNFIT
 from orchestrator.engines.readiness import Ready
-from orchestrator.errors import Failure, FailureKind, NoRoom, PlacementError, ResultsError
+from orchestrator.errors import Failure, FailureKind, NoClient, NoRoom, PlacementError, ResultsError
 from orchestrator.load.point import Progress
 from orchestrator.results import blobs
 from orchestrator.results.events import Event
@@ -121,6 +121,28 @@ def test_a_client_that_the_storage_refuses_is_no_lost_client_and_costs_no_start(
     refuses(world, 5.0, 200.0)
     assert sweep(world, plan_of(), store).counts.measured == 1
     assert [one for one in world.log if one in ("start", "clients")] == ["start", "clients", "clients"]
+
+
+def test_after_an_outage_clients_start_where_they_should_have_before(
+    store: Store, refuses: Callable[..., None]
+) -> None:
+    world = world_of(fails={"clients": [NoClient("no client on node a: the storage refuses", {"a"}), None]})
+    refuses(world, 5.0, 200.0)
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert world.avoided[0] == world.avoided[1]
+
+
+def test_where_no_client_starts_others_are_tried_and_then_the_launch_fails(store: Store) -> None:
+    def gone(name: str) -> NoClient:
+        return NoClient(f"a load client did not start on node {name}: it ended", {name})
+
+    world = world_of(fails={"clients": [gone("x"), gone("y"), None]})
+    assert sweep(world, plan_of(), store).counts.measured == 1
+    assert [one.keys() & {"x", "y"} for one in world.avoided] == [set(), {"x"}, {"x", "y"}]
+    assert steps(world)["start"] == 1
+    world = world_of(fails={"clients": [gone("x"), gone("y"), gone("z"), None]})
+    sweep(world, plan_of("{tensor_parallel_size: 2}"), store)
+    assert "did not start on node z" in told(world, "retry")[0]
 
 
 # --- disks of load clients that are full ---
