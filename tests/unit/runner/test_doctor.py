@@ -123,7 +123,12 @@ BROKEN = [
     ("gpus", "fail", "counts 2 GPUs, but NVML sees 0", {"gpus": {}}),
     ("gpus", "fail", "but NVML sees 0 and AMD's driver 1", {"gpus": {}, "amd_gpus": 1}),
     ("gpus", "warning", "nothing is known of the state of its 2 GPUs of AMD", {"gpus": {}, "amd_gpus": 2}),
-    ("gpus", "fail", "counts 2 GPUs, but NVML sees 1", {"gpus": {"gpus": FINE["gpus"]["gpus"][:1]}, "amd_gpus": 1}),
+    (
+        "gpus",
+        "fail",
+        "counts 2 GPUs, but NVML sees 1",
+        {"gpus": FINE["gpus"] | {"gpus": FINE["gpus"]["gpus"][:1]}, "amd_gpus": 1},
+    ),
     ("gpus", "fail", "GPU 0: it is lost", {"gpus": FINE["gpus"] | {"gpus": [{"index": 0, "lost": True}, GPU]}}),
     ("gpus", "fail", "30.0 GiB are in use, by pids [42]", {"gpus": gpu(used_bytes=30 * GIB, pids=[42])}),
     ("gpus", "warning", "MIG is on", {"gpus": gpu(mig=True)}),
