@@ -113,6 +113,8 @@ class SweepContext:
     def admit(self, deployment: Deployment, next_s: float) -> str | None:
         """As ``over_budget``, but what other launches do now counts up to its estimated end. If it says None, so does
         this: its ``next_s`` begin now, or when its launch holds its devices."""
+        if self.plan.budget is None:
+            return None
         with self._admits:  # of two that ask at once the second sees what the first one got
             now_s = self.clock.now_s()
             over = self.over_budget(deployment, next_s, self.state.aside(now_s, deployment.id))
