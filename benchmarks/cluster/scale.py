@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def main() -> int:
     cases = (f"{{{shapes[at % 4]}, max_num_seqs: {at + 1}}}" for at in range(given.deployments))
     plan = plan_of(", ".join(cases), levels=LEVELS)
     world = World(VirtualClock(), [node(f"n{at:04}") for at in range(given.nodes)])
-    process, memory_mb, measured = psutil.Process(), list[float](), 0
+    process, memory_mb, used_s, measured = psutil.Process(), list[float](), list[float](), 0
     tenth = max(1, given.deployments * POINTS // 10)
 
     def told(item: Event | Phase) -> None:
@@ -123,6 +124,7 @@ def main() -> int:
             measured += 1
             if measured % tenth == 0:
                 memory_mb.append(round(process.memory_info().rss / 1e6))
+                used_s.append(time.process_time() - began_s - Aside.total_s - Aside.calls * call_s)
                 print(f"{measured} points, {memory_mb[-1]} MB", file=sys.stderr, flush=True)
             for noted in (world.log, world.crowds, world.loads, world.firsts, world.ranks, world.api_keys):
                 noted.clear()  # what the simulation notes of its own
@@ -153,6 +155,7 @@ def main() -> int:
         "simulation_ms_per_point": round(1e3 * aside_s / measured, 2),
         "counted_calls": Aside.calls, "us_to_count_one": round(1e6 * call_s, 2), "ms_to_store_a_file": file_ms,
         "memory_mb_at_each_tenth": memory_mb,
+        "ms_per_point_in_each_tenth": [round(1e3 * (b - a) / tenth, 1) for a, b in pairwise([0.0, *used_s])],
     }  # fmt: skip
     print(json.dumps(figures, indent=2))
     return int(share > 0.01)
