@@ -128,18 +128,12 @@ def _arrow(hint: Any) -> tuple[pa.DataType, bool]:
     return (pa.struct(_fields(cast(type, hint))) if is_dataclass(hint) else _PLAIN[hint]), False
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """A record's fields; none of other types."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
-
-
 def _plain(value: Any) -> Any:
     """A record as plain values that pyarrow accepts."""
     if value is None or type(value) in _PLAIN:  # most are
         return value
-    if names := _names(cast(type, type(value))):
-        return {name: _plain(getattr(value, name)) for name in names}
+    if is_dataclass(value):
+        return {name: _plain(getattr(value, name)) for name in _hints(cast(type, type(value)))}
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
