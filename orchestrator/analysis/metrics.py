@@ -167,8 +167,10 @@ def distribution(values: Floats) -> Distribution | None:
     if not values.size:
         return None
     values.sort()
-    moments = (values.mean(), values.std(), values[0], values[-1])
-    return _distribution(moments, quantiles(values, QUANTILES))
+    mean = np.add.reduce(values) / values.size  # as values.mean() and values.std() do, which take four times as long
+    off = values - mean
+    std = np.sqrt(np.add.reduce(np.multiply(off, off, out=off)) / values.size)
+    return _distribution((mean, std, values[0], values[-1]), quantiles(values, QUANTILES))
 
 
 def _distributions(observed: Observed) -> dict[str, Distribution | None]:

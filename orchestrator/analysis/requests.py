@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.results.columns import AT_ONCE
+from orchestrator.results.columns import AT_ONCE, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import BUFFERED_SHARE, Status
 
@@ -88,7 +88,8 @@ def request_arrays(requests: Rows, token_events: Rows | None) -> Iterator[Reques
         gaps = None if token_events is None else token_events.slice(before, end - before)
         yield _arrays(requests.slice(start, step), gaps, bool(coalesced > BUFFERED_SHARE * chunks))
         before = end
-        pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
+        if requests.num_rows > AT_ONCE:
+            pa.default_memory_pool().release_unused()  # what decoding took: Arrow keeps it, numpy never uses it
 
 
 def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> RequestArrays:
@@ -106,7 +107,7 @@ def _arrays(requests: Rows, token_events: Rows | None, buffered: bool) -> Reques
         done_ns=_floats(requests, "done_ns"),
         input_tokens=_input_tokens(requests),
         output_tokens=output_tokens,
-        shown_tokens=output_tokens - np.nan_to_num(_floats(requests, "hidden_tokens")),
+        shown_tokens=output_tokens - or_zero(_floats(requests, "hidden_tokens")),
         buffered=buffered,
         token_events=token_events,
         position=np.zeros(0, np.int32) if token_events is None else _positions(index, _index(token_events)),

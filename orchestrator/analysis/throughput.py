@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from orchestrator.analysis.requests import Block, Bools, Floats, Ints, RequestArrays, WindowNs
+from orchestrator.results.columns import or_zero
 
 BATCHES = 10  # parts of each repeat, for intervals.py
 
@@ -27,7 +28,7 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
     request has no gaps there, its N tokens count as evenly spread from first to last. They add up to N in any case.
     """
     edges = np.asarray(edges_ns, dtype=np.float64)
-    known = columns.ok & (np.nan_to_num(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
+    known = columns.ok & (or_zero(columns.output_tokens) > 0) & ~np.isnan(columns.first_ns + columns.last_ns)
     came = np.zeros(edges.size)
     for block in columns.blocks():
         came += _timed_before(columns, block, known, edges)
@@ -42,7 +43,7 @@ def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
 
 def basis(columns: RequestArrays) -> frozenset[str]:
     """Where the times of tokens come from: ``chunk_times``, ``interpolated`` or both."""
-    timed = _timed(columns)[columns.ok & (np.nan_to_num(columns.output_tokens) > 1)]
+    timed = _timed(columns)[columns.ok & (or_zero(columns.output_tokens) > 1)]
     return frozenset("chunk_times" if one else "interpolated" for one in np.unique(timed))
 
 
@@ -84,8 +85,11 @@ def _timed_before(columns: RequestArrays, block: Block, known: Bools, edges: Flo
     chunk = np.clip(np.searchsorted(elapsed_us, limit_us, side="left") - 1, start, end)
     in_first = block.first_tokens[rows[at]]
     share = (in_first + tokens[chunk] - tokens[start]) / (in_first + tokens[end] - tokens[start])
-    came = np.split(share * output[at], np.searchsorted(edge, np.arange(1, edges.size)))
-    return np.array([output[whole].sum() + some.sum() for whole, some in zip(over, came, strict=True)])
+    came, ends = share * output[at], np.searchsorted(edge, np.arange(edges.size + 1))
+    found: Floats = over @ output  # whole numbers: exact in any order
+    for place in np.flatnonzero(np.diff(ends)):
+        found[place] += came[ends[place] : ends[place + 1]].sum()
+    return found
 
 
 def _running(values: npt.NDArray[np.integer[Any]]) -> Ints:

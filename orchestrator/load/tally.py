@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.load.point import ClientStats, LoadPoint
-from orchestrator.results.columns import Column
+from orchestrator.results.columns import Column, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import ErrorClass, Status
 from orchestrator.spec.load import Level
@@ -23,7 +24,45 @@ NUMBERS = (
 TEXTS = ("status", "error_class", "token_count_source")
 EXACT = ("token_ids", "continuous_usage", "native")  # sources of counts that say what was streamed
 Floats = NDArray[np.float64]
-_Arrays = dict[str, NDArray[Any]]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """Columns of some requests. ``numbers``: with NaN for null. ``codes``: of each text column, a number for each row
+    that says which of its ``texts`` it holds; null is none of them."""
+
+    numbers: dict[str, Floats]
+    codes: dict[str, NDArray[np.int32]]
+    texts: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, rows: Rows) -> "_Requests":
+        numbers = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS}
+        codes, texts = {}, {}
+        for name in TEXTS:
+            coded = rows[name].combine_chunks().dictionary_encode()
+            at = coded.indices.fill_null(-1) if coded.null_count else coded.indices
+            codes[name] = at.to_numpy(zero_copy_only=False)
+            texts[name] = {text: code for code, text in enumerate(coded.dictionary.to_pylist())}
+        return cls(numbers, codes, texts)
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.numbers[name]
+
+    def says(self, name: str, *texts: str) -> Bools:
+        """Whether a row holds one of these texts."""
+        known, codes = self.texts[name], self.codes[name]
+        found = np.zeros(codes.size, np.bool_)
+        for text in texts:
+            if text in known:
+                found |= codes == known[text]
+        return found
+
+    def where(self, chosen: Bools) -> "_Requests":
+        """Some of them."""
+        numbers = {name: values[chosen] for name, values in self.numbers.items()}
+        return _Requests(numbers, {name: codes[chosen] for name, codes in self.codes.items()}, self.texts)
 
 
 class Tally:
@@ -49,44 +88,43 @@ class Tally:
         self._waited_due_ns, self._waited_s = Column(), Column()
         self._off: Counter[tuple[float, float]] = Counter()  # by turn and difference: prompts longer than asked for
         for part in slices(requests):
-            every = _arrays(part)
+            every = _Requests.of(part)
             self._count_open(every)
-            later = every["scheduled_ns"] >= start_ns
-            self._add({name: values[later] for name, values in every.items()})
+            self._add(every.where(every["scheduled_ns"] >= start_ns))
 
-    def _count_open(self, of: _Arrays) -> None:
+    def _count_open(self, of: _Requests) -> None:
         due_ns, done_ns = of["scheduled_ns"], of["done_ns"]
         self._due_by += np.searchsorted(np.sort(due_ns) / 1e9, self._instants_s)
         self._over_by += np.searchsorted(np.sort(done_ns) / 1e9, self._instants_s)
-        done_s = np.nan_to_num(done_ns / 1e9)
+        done_s = or_zero(done_ns / 1e9)
         self._over_s = max(self._over_s, done_s.max(initial=0.0))
         self._rest_s += np.clip(done_s - self.due_until_s, 0, None).sum()
-        waited = (of["status"] == Status.OK) | (of["status"] == Status.TIMEOUT)  # other failures may be instant
+        waited = of.says("status", Status.OK, Status.TIMEOUT)  # other failures may be instant
         self._waited_due_ns.add(due_ns[waited])
         self._waited_s.add((done_ns - due_ns)[waited] / 1e9)
 
-    def _add(self, of: _Arrays) -> None:
-        ok, error, source = of["status"] == Status.OK, of["error_class"], of["token_count_source"]
+    def _add(self, of: _Requests) -> None:
+        ok, by_chunks = of.says("status", Status.OK), of.says("token_count_source", "chunks")
         sent_s, due_s = of["sent_ns"] / 1e9, of["scheduled_ns"] / 1e9
         lag_ms = (sent_s - due_s) * 1e3
         self.lag_ms.add(lag_ms[~np.isnan(lag_ms)])
         self.stay_s.add(of["done_ns"] / 1e9 - due_s)
         asked, came = of["output_tokens_asked"], of["output_tokens"]
-        lengths = ~np.isnan(came) & ok & (source != "chunks")
+        lengths = ~np.isnan(came) & ok & ~by_chunks
         both = ~np.isnan(of["output_tokens_counted"]) & ~np.isnan(came)
-        exact = np.logical_or.reduce([source == one for one in EXACT]) & ok & both
-        streamed = came - np.nan_to_num(of["hidden_tokens"])
+        exact = of.says("token_count_source", *EXACT) & ok & both
+        streamed = came - or_zero(of["hidden_tokens"])
         self.sums.update(
             all=len(ok),
             ok=_sum(ok),
-            lost=_sum(of["status"] == Status.LOST),
-            no_socket=_sum(error == ErrorClass.CLIENT),
-            refused=sum(_sum(error == one) for one in REFUSED),
+            lost=_sum(of.says("status", Status.LOST)),
+            no_socket=_sum(of.says("error_class", ErrorClass.CLIENT)),
+            refused=_sum(of.says("error_class", *REFUSED)),
             in_time=_sum(sent_s <= self.due_until_s + MAX_SEND_LAG_MS / 1e3),
             capped=_sum(~(lag_ms <= self.own_lag_ms + MAX_SEND_LAG_MS)),
             chunks=_sum(of["chunks"]),
             coalesced=_sum(of["coalesced_chunks"]),
-            uncounted=_sum(ok & (source == "chunks")),
+            uncounted=_sum(ok & by_chunks),
             output_asked=_sum(asked[lengths]),
             output_off=_sum(np.minimum(np.abs(came - asked), np.abs(streamed - asked))[lengths]),
             exact=_sum(exact),
@@ -95,7 +133,7 @@ class Tally:
         for some, whole in (("hidden_tokens", "output_tokens"), ("cached_tokens", "input_tokens")):
             told = ~np.isnan(of[some]) & ~np.isnan(of[whole])  # both
             self.sums.update({some: _sum(of[some][told]), f"{some}_of": _sum(of[whole][told])})
-        self._add_prompts(of["input_tokens_asked"], of["input_tokens"], np.nan_to_num(of["turn"]))
+        self._add_prompts(of["input_tokens_asked"], of["input_tokens"], or_zero(of["turn"]))
 
     def _add_prompts(self, asked: Floats, seen: Floats, turns: Floats) -> None:
         known = ~np.isnan(seen) & (asked > 0)
@@ -152,15 +190,6 @@ class Tally:
         return float(wrong / self.sums["input_asked"]) if self._off else 0.0
 
 
-def _arrays(rows: Rows) -> _Arrays:
-    """Columns as arrays: numbers with NaN for null; texts and None, of which equal ones share one object."""
-    found: _Arrays = {name: rows[name].to_numpy(zero_copy_only=False).astype(np.float64) for name in NUMBERS}
-    for name in TEXTS:
-        coded = rows[name].combine_chunks().dictionary_encode()
-        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        found[name] = texts[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
-    return found
-
-
 def _sum(values: NDArray[Any]) -> int:
-    return int(values.sum())  # of counts
+    """Of counts, or how many are true."""
+    return int(np.count_nonzero(values) if values.dtype == np.bool_ else values.sum())

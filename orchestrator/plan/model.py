@@ -49,6 +49,9 @@ class Deployment(Strict):
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # of the experiment file, if they follow from these settings
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def runs(self) -> bool:
         return self.status in ("planned", "risky")

@@ -59,3 +59,8 @@ def quantiles(values: npt.NDArray[np.float64], probabilities: Sequence[float]) -
     step = high - low
     found: npt.NDArray[np.float64] = np.where(weight < 0.5, low + step * weight, high - step * (1 - weight))
     return found
+
+
+def or_zero(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Values, and 0 where one is unknown (NaN). numpy's ``nan_to_num`` takes four times as long for few."""
+    return np.where(np.isnan(values), 0.0, values)

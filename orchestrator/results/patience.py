@@ -65,10 +65,10 @@ class Patience:
 
     def ended(self, passed: bool) -> None:
         """This thread's call succeeded (``passed``), or was given up."""
+        if (caller := threading.get_ident()) not in self.refusing:  # as nearly always
+            return
         with self._lock:
-            since_s = self.refusing.pop(threading.get_ident(), None)
-            if since_s is None:
-                return
+            since_s = self.refusing.pop(caller)
             self.ended_s, over = self.now_s(), self._spoken and not self.refusing
             self._spoken = self._spoken and not over
         if over and passed and self.tell:

@@ -143,9 +143,9 @@ def commit_attempt(store: Store, record: AttemptRecord) -> Committed:
     """
     point, loaded = record.row(store.experiment), record.attempt.loaded
     # the deployment's row, too: a driver that dies before the launch is committed must not leave it unknown
-    deployment = deployment_row(record.deployment, store.experiment)
+    deployment, described = _described(record.deployment, store.experiment)
     keys = {"measurement_id": point.measurement_id, "attempt_id": point.attempt_id}
-    ours = [_part(store, "points", [point], keys), store.put_part(_encoded(deployment), writer="driver", **keys)]
+    ours = [_part(store, "points", [point], keys), store.put_part(described, writer="driver", **keys)]
     theirs = _rows(store, loaded, keys) if loaded else []
     metrics = engine_metrics(loaded.samples if loaded else {}, **keys)
     sampled = _engine_metrics_part(store, metrics, keys)
@@ -181,9 +181,10 @@ def commit_launch(
 ) -> None:
     """Write a launch's row, its deployment's, its answers and the events since the last commit; then the manifest."""
     keys = {"measurement_id": launch.launch_id, "attempt_id": launch.launch_id}
+    _, described = _described(deployment, store.experiment)
     parts = [
         _part(store, "launches", [launch], keys),
-        store.put_part(_encoded(deployment_row(deployment, store.experiment)), writer="driver", **keys),
+        store.put_part(described, writer="driver", **keys),
         _part(store, "events", [event.row() for event in events], keys),
         *([_part(store, "answers", answers, keys)] if answers else []),
     ]
@@ -215,10 +216,11 @@ def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) 
 
 
 @lru_cache(64)  # as many as a sweep's launches
-def _encoded(deployment: DeploymentRow) -> Part:
-    """The file with a deployment's row, which each of its attempts stores."""
-    rows = conform("deployments", table_of([deployment], DeploymentRow))
-    return Part("deployments", 1, to_parquet("deployments", rows))
+def _described(deployment: Deployment, experiment: str) -> tuple[DeploymentRow, Part]:
+    """A deployment's row, and the file with it, which each of its attempts stores."""
+    row = deployment_row(deployment, experiment)
+    rows = conform("deployments", table_of([row], DeploymentRow))
+    return row, Part("deployments", 1, to_parquet("deployments", rows))
 
 
 def _part(store: Store, table: str, rows: Sequence[object], keys: Mapping[str, str]) -> FilePart:

@@ -154,6 +154,7 @@ class World:
     told: list[Event | Phase] = field(default_factory=list)
     store: Store | None = None  # where clients write their rows, as real ones do; None: the driver does
     gone_s: dict[str, float] = field(default_factory=dict)  # nodes that drain, and when they are gone
+    lost: set[str] = field(default_factory=set)  # nodes that were lost; some came back
     _coming: int = 0
 
     def step(self, name: str) -> Any:
@@ -167,6 +168,7 @@ class World:
 
     def lose(self, name: str) -> None:
         self.nodes = [one for one in self.nodes if one.node_id != name]
+        self.lost.add(name)
 
     # a Cluster
     def machines(self) -> list[Machine]:
@@ -241,7 +243,8 @@ class FakeAgent:
         )
 
     def _reach(self) -> None:
-        if self.node not in {one.node_id for one in self.world.nodes}:
+        lost = self.node in self.world.lost  # most are not, and in a thousand nodes a search would take the cache
+        if lost and all(one.node_id != self.node for one in self.world.nodes):
             raise HostLost(f"node {self.node} is gone")
 
     def lease(self, sweep: str, exclusive: bool, cores: int) -> tuple[int, ...]:
