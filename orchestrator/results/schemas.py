@@ -39,7 +39,7 @@ def table_of(rows: Iterable[Record], record: type[Record]) -> pa.Table:
     """Records as an Arrow table in the record's schema."""
     schema, plain = arrow_schema(cast(type, record)), [_plain(row) for row in rows]
     if len(plain) != 1 or all(getattr(value, "size", 0) < LARGE for value in plain[0].values()):  # in half the time
-        return pa.Table.from_struct_array(pa.array(plain, pa.struct(list(schema))))
+        return pa.Table.from_struct_array(pa.array(plain, _struct(cast(type, record))))
     return pa.Table.from_arrays([_column(plain[0][field.name], field.type) for field in schema], schema=schema)
 
 
@@ -138,6 +138,11 @@ def _plain(value: Any) -> Any:
 
 
 @cache
+def _struct(record: type) -> pa.StructType:
+    return pa.struct(list(arrow_schema(record)))
+
+
+@cache
 def _hints(record: type) -> dict[str, Any]:
     return get_type_hints(record)
 
@@ -187,13 +192,13 @@ def parquet_writer(schema: pa.Schema, sink: Any, *, checksums: bool = False, sma
     need 2.1 to 2.4. Strings and tokens per chunk have few distinct values and get a dictionary; for a million doubles
     one would take 200 bytes per value while it is built.
     """
-    dictionary, split = _columns_by_encoding(schema)
+    dictionary, split = ([], []) if small else _columns_by_encoding(schema)
     return pq.ParquetWriter(
         sink,
         schema,
         compression="none" if small else "zstd",
         compression_level=None if small else ZSTD_LEVEL,
-        use_dictionary=False if small else dictionary,
+        use_dictionary=dictionary,
         write_statistics=not small,
         column_encoding=None if small else dict.fromkeys(split, "BYTE_STREAM_SPLIT"),
         write_page_checksum=checksums,
