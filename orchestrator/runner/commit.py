@@ -215,7 +215,7 @@ def _engine_metrics_part(store: Store, rows: pa.Table, keys: Mapping[str, str]) 
         return []
 
 
-@lru_cache(64)  # as many as a sweep's launches
+@lru_cache(64)  # as many as a sweep's launches. What a plan says of a deployment never changes
 def _described(deployment: Deployment, experiment: str) -> tuple[DeploymentRow, Part]:
     """A deployment's row, and the file with it, which each of its attempts stores."""
     row = deployment_row(deployment, experiment)

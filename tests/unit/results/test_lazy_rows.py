@@ -61,6 +61,18 @@ def test_a_column_that_an_older_version_did_not_write_is_null() -> None:
     assert found["tokens_per_chunk"].type == TOKEN_EVENTS.field("tokens_per_chunk").type
 
 
+def test_a_text_that_an_older_version_did_not_write_is_null_beside_those_of_newer_ones() -> None:
+    sink, new = pa.BufferOutputStream(), requests(request(0))
+    pq.write_table(new.drop_columns("error_class"), sink)
+    new = new.set_column(new.column_names.index("error_class"), new.schema.field("error_class"), [["reset"]])
+    for files in ([sink.getvalue()], [sink.getvalue(), part_of("requests", new).open().read()]):
+        found = LazyRows.open("requests", [pa.BufferReader(one) for one in files], rows=len(files))
+        assert found["error_class"].to_pylist() == [None, "reset"][: len(files)]
+        assert [row["error_class"] for batch in found.to_batches(8) for row in batch.to_pylist()] == [None, "reset"][
+            : len(files)
+        ]
+
+
 def test_no_files_are_no_rows_and_other_rows_than_were_written_are_refused() -> None:
     assert LazyRows.of("requests", [])["sent_ns"].to_pylist() == []
     part = part_of("requests", requests(request(0)))
